@@ -1,0 +1,8 @@
+"""Log in, pushes out: the streaming queries, the sink that runs in Spark's workers, and what they record.
+
+May live here: everything between the `notifications` log and a subscriber's endpoint, and the tables that say what
+happened. May not: SOAP parsing of requests (that is `ingest`), process management and settings files (`jobs`).
+Code that runs in Spark's Python workers lives in importable modules here, never in a script.
+"""
+
+from __future__ import annotations

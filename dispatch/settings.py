@@ -1,0 +1,44 @@
+"""Settings of the dispatch job: how batches run, how pushes go out, what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from topic_model.settings import setting
+
+
+@dataclass(frozen=True)
+class DispatchSettings:
+    """The streaming query from the log to the sink."""
+
+    checkpoint: str = setting("", "Where Spark keeps its progress; empty means checkpoints/ in the data directory.")
+    max_rows_per_batch: int = setting(20_000, "A batch takes at most this many notifications.", minimum=1)
+    idle_poll_ms: int = setting(
+        40,
+        "How long the query waits before it looks again when nothing was waiting: half of it is added to the latency "
+        "of a lone notification, its inverse is the idle CPU.",
+        minimum=1,
+        maximum=60_000,
+        unit="ms",
+    )
+    starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where a job without a checkpoint begins.")
+
+
+@dataclass(frozen=True)
+class PushSettings:
+    """One push over HTTP, and how many at a time."""
+
+    connect_timeout_s: float = setting(5.0, "For the TCP and TLS handshake.", minimum=0.1, maximum=60, unit="s")
+    total_timeout_s: float = setting(15.0, "For the whole push, body included.", minimum=0.1, maximum=300, unit="s")
+    max_in_flight: int = setting(256, "Pushes under way at once in one worker.", minimum=1, maximum=10_000)
+    max_response_bytes: int = setting(16_384, "How much of an answer is read.", minimum=0, unit="bytes")
+    keep_response_bytes: int = setting(512, "How much of an answer the attempts log keeps.", minimum=0, unit="bytes")
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """The Delta tables."""
+
+    path: str = setting("", "Folder or URL of the tables; empty means tables/ in the data directory.")
+    interval_s: float = setting(5.0, "How often outcomes are written to the tables.", minimum=0.2, unit="s")

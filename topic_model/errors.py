@@ -1,0 +1,100 @@
+"""The exception tree of the whole engine; every package hangs its own branch on these four.
+
+ArborcastError
+├── ConfigError              wrong settings, found at start
+├── PeerError                the other side broke a rule; carries the WS-Notification fault to answer with
+│   ├── EnvelopeError            not a SOAP request we can read
+│   ├── FilterError              a filter we cannot honour
+│   │   └── ExpressionError          a topic expression
+│   ├── TopicError               a topic that cannot be, or is not there
+│   └── UnknownResource          no such subscription, pull point, registration
+├── DeliveryError            one push failed; carries endpoint and phase
+└── InfrastructureError      Kafka, Delta or LDAP; carries what to do and when to try again
+"""
+
+from __future__ import annotations
+
+
+class ArborcastError(Exception):
+    """Root of everything that Arborcast raises on purpose."""
+
+
+class ConfigError(ArborcastError):
+    """A setting is wrong. The message names the key, the bad value, and what is allowed."""
+
+
+class PeerError(ArborcastError):
+    """The peer broke a rule. `fault` is the local name of the WS-Notification fault element to answer with."""
+
+    fault: str = "SubscribeCreationFailedFault"
+
+
+class EnvelopeError(PeerError):
+    """What arrived is not a SOAP request that can be read."""
+
+    fault = "Client"
+
+
+class FilterError(PeerError):
+    """A filter of a Subscribe cannot be honoured."""
+
+    fault = "InvalidFilterFault"
+
+
+class ExpressionError(FilterError):
+    """A topic expression is illegal. Carries the expression and the position of the trouble."""
+
+    fault = "InvalidTopicExpressionFault"
+
+    def __init__(self, message: str, expression: str = "", position: int | None = None) -> None:
+        super().__init__(message)
+        self.expression = expression
+        self.position = position
+
+
+class UnknownDialect(ExpressionError):
+    """The expression's dialect is not one of ours."""
+
+    fault = "TopicExpressionDialectUnknownFault"
+
+
+class TopicError(PeerError):
+    """A topic is illegal, already there, or not there. Carries the topic's path."""
+
+    fault = "InvalidTopicExpressionFault"
+
+    def __init__(self, message: str, topic: str = "") -> None:
+        super().__init__(message)
+        self.topic = topic
+
+
+class TopicNotSupported(TopicError):
+    """The topic is well formed but not part of the (fixed) topic set."""
+
+    fault = "TopicNotSupportedFault"
+
+
+class UnknownResource(PeerError):
+    """No subscription, pull point or registration with this id. Carries the id."""
+
+    fault = "ResourceUnknownFault"
+
+    def __init__(self, message: str, resource: str = "") -> None:
+        super().__init__(message)
+        self.resource = resource
+
+
+class DeliveryError(ArborcastError):
+    """One push failed."""
+
+
+class InfrastructureError(ArborcastError):
+    """Kafka, Delta or LDAP did not do its part. `retry_after` is in seconds, None when trying again is of no use."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RecordVersionError(InfrastructureError):
+    """A log holds a record that a newer Arborcast wrote. Going on would misread it: upgrade this process first."""

@@ -1,0 +1,150 @@
+"""Control records: what the compacted `control` log holds, one entity per key.
+
+    key                value
+    topic:<path>       TopicRecord | TopicRemoved | null
+    sub:<id>           SubscriptionRecord | SubscriptionEnded | null
+
+A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
+the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
+carries its version; a reader refuses records from a version that it does not know (RecordVersionError) instead of
+guessing. JSON, so that an operator can read the log with any Kafka tool.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+VERSION = 1
+
+EndReason = Literal["unsubscribed", "expired", "gone", "removed"]
+
+
+class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What holds for a topic. `publishers` empty means: anyone who may publish at all."""
+
+    retain: bool = False
+    priority: int = 0
+    routing: str = ""
+    publishers: tuple[str, ...] = ()
+
+
+class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag="topic"):
+    """A topic is there, with these facts. Ancestors that have no record of their own are nodes, not topics."""
+
+    path: TopicPath
+    code: str = ""
+    message_types: tuple[str, ...] = ()
+    final: bool = False
+    policy: TopicPolicy = TopicPolicy()
+
+
+class TopicRemoved(msgspec.Struct, frozen=True, tag="topic-removed"):
+    """The topic is gone; those below it have records of their own."""
+
+    path: TopicPath
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, tag="subscription"):
+    """The subscription is in force, in this state."""
+
+    subscription: Subscription
+
+
+class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
+    """The subscription is over, and why."""
+
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
+class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
+    """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
+
+    key: str
+
+
+ControlRecord = TopicRecord | TopicRemoved | SubscriptionRecord | SubscriptionEnded | Tombstone
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    v: int
+    record: TopicRecord | TopicRemoved | SubscriptionRecord | SubscriptionEnded
+
+
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Versioned)
+_version_decoder = msgspec.json.Decoder(_VersionOnly)
+
+
+def topic_key(path: TopicPath) -> str:
+    """Key of a topic's records."""
+    return f"topic:{path}"
+
+
+def subscription_key(subscription_id: str) -> str:
+    """Key of a subscription's records."""
+    return f"sub:{subscription_id}"
+
+
+def key_of(record: ControlRecord) -> str:
+    """The Kafka key under which a record belongs."""
+    match record:
+        case TopicRecord(path=path) | TopicRemoved(path=path):
+            return topic_key(path)
+        case SubscriptionRecord(subscription=subscription):
+            return subscription_key(subscription.id)
+        case SubscriptionEnded(id=subscription_id):
+            return subscription_key(subscription_id)
+        case Tombstone(key=key):
+            return key
+
+
+def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
+    """Kafka key and value of a record."""
+    key = key_of(record).encode()
+    if isinstance(record, Tombstone):
+        return key, None
+    return key, _encoder.encode(_Versioned(VERSION, record))
+
+
+def decode(key: bytes, value: bytes | None) -> ControlRecord:
+    """The record behind a Kafka key and value.
+
+    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    """
+    if value is None:
+        return Tombstone(key.decode())
+    try:
+        versioned = _decoder.decode(value)
+    except msgspec.DecodeError as error:
+        _refuse_newer(key, _version_of(value))
+        raise InfrastructureError(f"control record {key.decode(errors='replace')!r} cannot be read: {error}") from error
+    # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
+    _refuse_newer(key, versioned.v)
+    return versioned.record
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except msgspec.DecodeError:
+        return VERSION
+
+
+def _refuse_newer(key: bytes, version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"control record {key.decode(errors='replace')!r} has version {version}, this Arborcast knows up to "
+            f"{VERSION}: upgrade this process before it goes on"
+        )

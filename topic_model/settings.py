@@ -1,0 +1,111 @@
+"""Settings of what every part shares, and the helper with which all packages declare theirs.
+
+Settings are frozen data classes, declared beside the code that uses them and passed down; only `jobs.settings` reads
+files and the environment. `setting()` puts the sentence for the reference page and the allowed range next to the
+default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from topic_model.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SettingInfo:
+    """What is known of one setting beside its type and default."""
+
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    unit: str = ""
+    secret: bool = False
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    unit: str = "",
+    secret: bool = False,
+) -> Any:
+    """A data class field that documents and bounds itself."""
+    info = SettingInfo(help, minimum, maximum, unit, secret)
+    return dataclasses.field(default=default, metadata={"setting": info}, repr=not secret)
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """Where the logs are."""
+
+    bootstrap_servers: str = setting("127.0.0.1:9092", "Brokers to start from, host:port, separated by commas.")
+    prefix: str = setting("arborcast.", "Put before the name of every Kafka topic of this engine.")
+    partitions: int = setting(
+        4, "Partitions of the notifications and attempts logs, when we create them.", minimum=1, maximum=10_000
+    )
+    replication: int = setting(1, "Replicas of every log, when we create them.", minimum=1, maximum=16)
+    retention_hours: int = setting(
+        168, "How long notifications and attempts stay in Kafka, when we create the logs.", minimum=1, unit="h"
+    )
+    request_timeout_s: float = setting(
+        10.0, "After this the broker counts as away for one request.", minimum=1, maximum=300, unit="s"
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT", "How to talk to the brokers."
+    )
+    ssl_ca_file: str = setting("", "PEM file with the authorities that sign the brokers' certificates.")
+    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting("", "SASL mechanism, if any.")
+    sasl_username: str = setting("", "SASL user.")
+    sasl_password: str = setting("", "SASL password.", secret=True)
+
+    def __post_init__(self) -> None:
+        if self.security_protocol.startswith("SASL") and not self.sasl_mechanism:
+            raise ConfigError(
+                f"kafka.sasl_mechanism must be set when kafka.security_protocol is {self.security_protocol}"
+            )
+
+    def topic(self, name: str) -> str:
+        """Full name of one of our logs, for instance `control`."""
+        return self.prefix + name
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """What topics there may be."""
+
+    fixed: bool = setting(False, "A fixed topic set refuses unknown topics; an open one adds them on first use.")
+    maximum: int = setting(
+        1_000_000, "With an open set: no topic is added by a notification beyond this many.", minimum=1
+    )
+    new_per_minute: int = setting(
+        6_000, "With an open set: notifications may add this many topics per minute.", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class DirectorySettings:
+    """Where the topic tree is kept for people to edit."""
+
+    kind: Literal["file", "ldap", "none"] = setting("file", "An LDIF file, an LDAP server, or none at all.")
+    file: str = setting("", "The LDIF file; empty means topics.ldif in the data directory.")
+    url: str = setting("ldap://127.0.0.1:389", "The LDAP server, ldap:// or ldaps://.")
+    base_dn: str = setting("ou=topics,dc=arborcast", "The entry that is the tree's virtual root.")
+    start_tls: bool = setting(False, "Upgrade an ldap:// connection with StartTLS before binding.")
+    ca_file: str = setting("", "PEM file with the authorities that sign the server's certificate.")
+    bind: Literal["anonymous", "simple", "external"] = setting("anonymous", "How to authenticate.")
+    bind_dn: str = setting("", "With bind = simple: the entry to bind as.")
+    password: str = setting("", "With bind = simple: its password.", secret=True)
+    certificate_file: str = setting("", "With bind = external over TLS: our client certificate (PEM).")
+    key_file: str = setting("", "With bind = external over TLS: its key (PEM).")
+    poll_interval_s: float = setting(
+        1.0, "How often to look for changes where the server (or the file) cannot tell us.", minimum=0.05, unit="s"
+    )
+
+    def __post_init__(self) -> None:
+        if self.bind == "simple" and not self.bind_dn:
+            raise ConfigError("directory.bind_dn must be set when directory.bind is simple")

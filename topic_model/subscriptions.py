@@ -1,0 +1,101 @@
+"""Subscriptions as immutable values: who, what, until when, how.
+
+msgspec structs rather than data classes: a routing table holds a million of them, they are read from the control log
+at start, and they cross to Spark's workers; a struct is half the size and decodes ten times as fast.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+DeliveryForm = Literal["notify", "raw", "legacy"]
+SoapVersion = Literal["1.1", "1.2"]
+Reliability = Literal["strict", "adaptive", "timely"]
+Order = Literal["acceptance", "strict", "none"]
+
+
+class EndpointReference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A WS-Addressing EPR. The XML parts are kept as self-contained fragments, as they were sent."""
+
+    address: str
+    reference_parameters: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
+
+
+class TopicFilter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A topic expression as it was written, and its normal form, which is all that matching needs."""
+
+    dialect: str
+    text: str
+    normal: str
+    namespaces: dict[str, str] = {}
+
+
+class XPathFilter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A boolean expression over the payload or over the producer's properties, with the prefixes in scope."""
+
+    dialect: str
+    text: str
+    namespaces: dict[str, str] = {}
+
+
+class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a subscriber asked for beyond "push it". None means: the engine's setting."""
+
+    reliability: Reliability = "adaptive"
+    order: Order = "acceptance"
+    priority: int = 0
+    minimum_interval_ms: int | None = None
+    deadline_ms: int | None = None
+    lifespan_ms: int | None = None
+    maximum_attempts: int | None = None
+
+
+DEFAULT_POLICY = DeliveryPolicy()
+
+
+class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
+
+    `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
+    Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
+    """
+
+    id: str
+    consumer: EndpointReference
+    address: str = ""
+    topics: tuple[TopicFilter, ...] = ()
+    content: tuple[XPathFilter, ...] = ()
+    producer: tuple[XPathFilter, ...] = ()
+    form: DeliveryForm = "notify"
+    soap: SoapVersion = "1.1"
+    addressing: bool = False
+    policy: DeliveryPolicy = DEFAULT_POLICY
+    created_ms: int = 0
+    terminates_ms: int | None = None
+    paused: bool = False
+    owner: str = ""
+
+    def expired(self, now_ms: int) -> bool:
+        """Whether the termination time has come."""
+        return self.terminates_ms is not None and self.terminates_ms <= now_ms
+
+    def selector(self) -> str:
+        """The normal form of all topic filters together: equal selectors select equal topics."""
+        return " & ".join(sorted({f.normal for f in self.topics}))
+
+    def identity(self) -> tuple[object, ...]:
+        """Equal for two subscriptions that would deliver the same things to the same place in the same way."""
+        return (
+            self.consumer.address,
+            self.consumer.reference_parameters,
+            self.selector(),
+            tuple((f.dialect, f.text, tuple(sorted(f.namespaces.items()))) for f in self.content),
+            tuple((f.dialect, f.text, tuple(sorted(f.namespaces.items()))) for f in self.producer),
+            self.form,
+            self.soap,
+            self.policy,
+            self.owner,
+        )

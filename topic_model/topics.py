@@ -1,0 +1,128 @@
+"""Topic paths: one canonical string per topic.
+
+A topic is named by a path of QNames below a root topic. Its canonical form is a plain string, because it is a Kafka
+key, a dictionary key on the hot path and a table column: steps joined by `/`, each step `{namespace}name`, the
+namespace left out where it is the parent's (for a root: where there is none).
+
+    tns:a/b            -> {urn:tns}a/b          (a child NCName is in its parent's namespace)
+    tns:a/tns:b        -> {urn:tns}a/b          (so this is the same topic)
+    tns:a/x:b/c        -> {urn:tns}a/{urn:x}b/c
+    ALL:ALARM:ALARM1   -> ALL/ALARM/ALARM1      (colon paths live in no namespace)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NewType
+
+from topic_model.errors import TopicError
+
+TopicPath = NewType("TopicPath", str)
+"""A canonical topic path, made by `make_path` or `parse_path` and by nothing else."""
+
+Step = tuple[str, str]
+"""(namespace, local name); the namespace is "" for none."""
+
+# A path longer or deeper than this is refused at the door: it would be a Kafka key, a table cell and a log line.
+MAX_PATH_LENGTH = 4096
+MAX_DEPTH = 64
+
+# NCName of "Namespaces in XML 1.0", written with the ranges of XML 1.0 fifth edition.
+_NAME_START = (
+    "A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c-\u200d\u2070-\u218f"
+    "\u2c00-\u2fef\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
+)
+NCNAME = f"[{_NAME_START}][-.0-9\u00b7\u0300-\u036f\u203f-\u2040{_NAME_START}]*"
+"""Source of a regular expression for one NCName."""
+
+_ncname = re.compile(NCNAME)
+_step = re.compile(rf"(?:\{{([^{{}}\s]*)\}})?({NCNAME})")
+
+
+def is_ncname(text: str) -> bool:
+    """Whether `text` may stand as one name of a topic path."""
+    return _ncname.fullmatch(text) is not None
+
+
+def make_path(steps: Iterable[Step]) -> TopicPath:
+    """The canonical path of these steps, root first. Raises TopicError for an illegal name, namespace or length."""
+    parts: list[str] = []
+    parent = ""
+    for namespace, name in steps:
+        if not is_ncname(name):
+            raise TopicError(f"{name!r} is not a legal topic name (an NCName is needed)", "/".join(parts))
+        if any(c in "{}" or c.isspace() for c in namespace):
+            raise TopicError(f"the namespace {namespace!r} holds white space or braces", "/".join(parts))
+        if namespace == parent:
+            parts.append(name)
+        elif not namespace:
+            # QName paths have no way to write this, and we could not read it back.
+            raise TopicError(f"topic {name!r} in no namespace cannot stand below one in {parent!r}", "/".join(parts))
+        else:
+            parts.append(f"{{{namespace}}}{name}")
+            parent = namespace
+    path = "/".join(parts)
+    if not parts:
+        raise TopicError("a topic path needs at least one name")
+    if len(parts) > MAX_DEPTH:
+        raise TopicError(f"a topic path may be {MAX_DEPTH} levels deep, this one is {len(parts)}", path[:200])
+    if len(path) > MAX_PATH_LENGTH:
+        raise TopicError(f"a topic path may be {MAX_PATH_LENGTH} characters long, this one is {len(path)}", path[:200])
+    return TopicPath(path)
+
+
+def split_path(path: str) -> Iterator[Step]:
+    """The steps of a canonical path, root first, each with its namespace written out."""
+    parent = ""
+    position = 0
+    end = len(path)
+    while position < end:
+        match = _step.match(path, position)
+        if match is None or (match.end() < end and path[match.end()] != "/") or match.end() == end - 1:
+            raise TopicError(f"{path[:200]!r} is not a canonical topic path", path[:200])
+        namespace, name = match.groups()
+        parent = parent if namespace is None else namespace
+        yield parent, name
+        position = match.end() + 1
+
+
+def parse_path(text: str) -> TopicPath:
+    """Check a canonical path that came from outside (a file, a directory, a record); returns it normalised."""
+    if len(text) > MAX_PATH_LENGTH:
+        raise TopicError(f"a topic path may be {MAX_PATH_LENGTH} characters long, this one is {len(text)}", text[:200])
+    return make_path(split_path(text))
+
+
+def parse_colon_path(text: str) -> TopicPath:
+    """The topic that the HPwsn form `ALL:ALARM:ALARM1` names."""
+    return make_path(("", name) for name in text.split(":"))
+
+
+def ancestors(path: TopicPath) -> Iterator[TopicPath]:
+    """The proper prefixes of a path, nearest first; a prefix of a canonical path is canonical."""
+    end = _last_slash(path, len(path))
+    while end > 0:
+        yield TopicPath(path[:end])
+        end = _last_slash(path, end)
+
+
+def parent_of(path: TopicPath) -> TopicPath | None:
+    """The path above, None for a root topic."""
+    return next(ancestors(path), None)
+
+
+def last_step(path: TopicPath) -> str:
+    """The last step as written in the path, its namespace in braces when it differs from the parent's."""
+    return path[_last_slash(path, len(path)) + 1 :]
+
+
+def _last_slash(path: str, end: int) -> int:
+    """Position of the last `/` before `end` that is not inside a namespace; -1 when there is none."""
+    position = path.rfind("/", 0, end)
+    # Namespaces are mostly URLs, so a slash may lie within braces: then the step begins at its opening brace.
+    if position >= 0 and path.rfind("}", position, end) > position:
+        brace = path.rfind("{", 0, end)
+        if brace < position:
+            return brace - 1
+    return position

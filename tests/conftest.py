@@ -1,0 +1,21 @@
+"""Fixtures of all tests; each kind of outside need has its own module in tests/support."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_SUPPORT = Path(__file__).parent / "support"
+pytest_plugins = [
+    f"tests.support.{name}" for name in ("broker", "spark", "slapd") if (_SUPPORT / f"{name}.py").exists()
+]
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on what the developer has exported; the caches may stay where they are."""
+    for name in list(os.environ):
+        if name.startswith("ARBORCAST_") and name not in ("ARBORCAST_CACHE", "ARBORCAST_JAVA"):
+            monkeypatch.delenv(name)

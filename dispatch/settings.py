@@ -22,6 +22,15 @@ class DispatchSettings:
         maximum=60_000,
         unit="ms",
     )
+    task_slots: int = setting(
+        4,
+        "Tasks at once in local mode. Pushes wait on the network, so twice the number of cores serves best.",
+        minimum=2,
+        maximum=256,
+    )
+    driver_memory_mb: int = setting(
+        640, "Heap of the job's JVM; Spark wants 450 at least.", minimum=450, maximum=1_000_000, unit="MB"
+    )
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where a job without a checkpoint begins.")
 
 
@@ -31,7 +40,16 @@ class PushSettings:
 
     connect_timeout_s: float = setting(5.0, "For the TCP and TLS handshake.", minimum=0.1, maximum=60, unit="s")
     total_timeout_s: float = setting(15.0, "For the whole push, body included.", minimum=0.1, maximum=300, unit="s")
+    transport: Literal["auto", "curl", "futures"] = setting(
+        "auto", "HTTP client: libcurl (pycurl), requests-futures, or auto: libcurl where it can be imported."
+    )
     max_in_flight: int = setting(256, "Pushes under way at once in one worker.", minimum=1, maximum=10_000)
+    max_notify_messages: int = setting(
+        50, "Waiting messages for one subscriber travel together, at most this many.", minimum=1, maximum=1_000
+    )
+    max_notify_bytes: int = setting(
+        262_144, "And at most this many bytes of payload together.", minimum=1, unit="bytes"
+    )
     max_response_bytes: int = setting(16_384, "How much of an answer is read.", minimum=0, unit="bytes")
     keep_response_bytes: int = setting(512, "How much of an answer the attempts log keeps.", minimum=0, unit="bytes")
 

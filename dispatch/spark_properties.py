@@ -1,0 +1,114 @@
+"""The Spark settings that the job was tuned with, each with what it buys.
+
+They go into the properties file of spark-submit (`--properties-file`), so that the embedded stack, a cluster and the
+tests run the same job in the same way. Nothing here is needed for correctness except `local[N,4]` and the Delta pair.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dispatch.settings import DispatchSettings
+
+_JAVA_OPTIONS = (
+    # One collector thread and no card tables for parallel ones: about 60 MB less than G1, and pauses of a few ms at
+    # this heap size.
+    "-XX:+UseSerialGC",
+    # Give memory back after the burst of class loading at start.
+    "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30",
+    # Each thread of Spark's many touches little of its stack; what compiled code may take is bounded, too.
+    "-Xss512k -XX:ReservedCodeCacheSize=96m",
+    # Nothing attaches to the job's JVM, and the counters file would be written to /tmp all the time.
+    "-XX:-UsePerfData",
+    # Spark's shutdown hooks must not hold up a stop.
+    "-Dspark.shutdown.timeout=5s",
+)
+
+
+def properties(
+    settings: DispatchSettings,
+    *,
+    jars: Sequence[Path] = (),
+    master: str | None = None,
+    python: str = sys.executable,
+    local_dir: Path | None = None,
+) -> dict[str, str]:
+    """Spark properties for the dispatch job.
+
+    `master` None leaves the choice to spark-submit's command line; "local" is local mode with as many task slots as the
+    settings say. `local_dir` is where Spark keeps temporary files.
+    """
+    chosen = dict(_FIXED)
+    chosen |= {
+        "spark.pyspark.python": python,
+        "spark.pyspark.driver.python": python,
+        # The wait between two looks at Kafka when nothing was there. Each look costs 1.5-2 ms of CPU in JVM and broker,
+        # so the default of 10 ms keeps a fifth of a core busy for nothing.
+        "spark.sql.streaming.pollingDelay": f"{settings.idle_poll_ms}ms",
+        "spark.sql.shuffle.partitions": str(settings.task_slots),
+        "spark.default.parallelism": str(settings.task_slots),
+        "spark.driver.memory": f"{settings.driver_memory_mb}m",
+        "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
+    }
+    if master == "local":
+        # Four tries per task: with plain local[N] the death of one Python worker fails the query.
+        chosen["spark.master"] = f"local[{settings.task_slots},4]"
+    elif master is not None:
+        chosen["spark.master"] = master
+    if jars:
+        chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
+    if local_dir is not None:
+        chosen["spark.local.dir"] = str(local_dir)
+    return chosen
+
+
+_FIXED: Mapping[str, str] = {
+    "spark.app.name": "arborcast-dispatch",
+    # -- latency of a batch ------------------------------------------------------------------------------------------
+    # The default forks a process for every file of the checkpoint: a trigger takes 43 ms instead of 100-123.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Rows to Python workers over a Unix socket: TCP on loopback stalls, about 40 ms per batch.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Plans are trivial and never change: no re-planning between stages (5-10 ms each).
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    # Never wait for a better placed slot.
+    "spark.locality.wait": "0",
+    # The recording query must not queue the hot one behind it.
+    "spark.scheduler.mode": "FAIR",
+    # -- idle cost ---------------------------------------------------------------------------------------------------
+    # Progress events of an idle query: one a minute, not one every ten seconds.
+    "spark.sql.streaming.noDataProgressEventInterval": "60000",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    # A memory reading of every executor each 10 s, for a UI that is off.
+    "spark.executor.heartbeatInterval": "30s",
+    "spark.network.timeout": "120s",
+    # -- checkpoint --------------------------------------------------------------------------------------------------
+    # Batches whose progress files are kept: only the last is needed to go on, the others to look back.
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    # -- Delta, for those who read the tables through this session ------------------------------------------------------
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # -- house -------------------------------------------------------------------------------------------------------
+    # A steady engine logs almost nothing.
+    "spark.log.level": "WARN",
+    # Times in the tables are UTC wherever the job runs.
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def write_properties(path: Path, values: Mapping[str, str]) -> None:
+    """Write a properties file for spark-submit. Java's format: a backslash in a value is doubled."""
+    lines = [f"{key} {value.replace(chr(92), chr(92) * 2)}" for key, value in sorted(values.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

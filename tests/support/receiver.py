@@ -1,0 +1,306 @@
+"""Real HTTP subscribers for tests and benchmarks: a server that records what arrives and can misbehave in every way.
+
+How a path behaves is the first step of the path, or what `behave()` says about the path as a whole:
+
+    /status/503          that status, empty body           /slow/0.2     202 after so many seconds
+    /hang                never an answer                   /drip/0.05    200, then a byte of body every so often
+    /close               closes half way through its answer
+    /drop                closes without a byte of answer   /reset        the same with a TCP reset
+    /huge/1000000        200 with so many bytes of body    /redirect     307 to /redirected
+    /garbage             something that is not HTTP        /stale        202, then closes the connection unannounced
+    /retry-after/30      503 with that Retry-After         anything else: 202, empty body
+
+In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver --port 0`
+prints its URL; `GET /_stats` and `GET /_received` answer JSON about what came in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import httptools
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it came in. `at` is seconds since the epoch, taken when its last byte was there."""
+
+    at: float
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    connection: int
+
+
+@dataclass
+class _Journal:
+    """What the server thread writes and the tests read; `arrived` wakes those who wait."""
+
+    keep_bodies: bool = True
+    requests: list[Received] = field(default_factory=list)
+    connections: int = 0
+    open: set[_Connection] = field(default_factory=set)
+    behaviours: dict[str, str] = field(default_factory=dict)
+    arrived: threading.Condition = field(default_factory=threading.Condition)
+
+
+_ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+
+
+def _answer(status: int, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class _Connection(asyncio.Protocol):
+    """One client connection. Requests on it are answered in turn; none of our clients pipelines."""
+
+    def __init__(self, journal: _Journal) -> None:
+        self._journal = journal
+        self._parser = httptools.HttpRequestParser(self)
+        self._tasks: set[asyncio.TimerHandle] = set()
+        self._number = 0
+        self._path = ""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._journal.connections += 1
+        self._number = self._journal.connections
+        self._journal.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._journal.open.discard(self)
+        for timer in self._tasks:
+            timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.write(_answer(400, b"", "Connection: close"))
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._path, self._headers, self._body = "", {}, []
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url.decode("ascii")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._path.startswith("/_"):
+            self.transport.write(_report(self._journal, self._path))
+            return
+        body = b"".join(self._body) if self._journal.keep_bodies else b""
+        received = Received(time.time(), self._path, self._headers, body, self._number)
+        with self._journal.arrived:
+            self._journal.requests.append(received)
+            self._journal.arrived.notify_all()
+        self._respond(self._journal.behaviours.get(self._path, self._path.strip("/")))
+
+    def _respond(self, behaviour: str) -> None:
+        kind, _, argument = behaviour.partition("/")
+        write = self.transport.write
+        match kind:
+            case "status":
+                write(_answer(int(argument), f"status {argument}".encode()))
+            case "retry-after":
+                write(_answer(503, b"", f"Retry-After: {argument}"))
+            case "slow":
+                self._later(float(argument), lambda: write(_ACCEPTED))
+            case "hang":
+                pass
+            case "close":
+                write(b"HTTP/1.1 200 OK\r\nContent-Le")
+                self.transport.close()
+            case "drop":
+                self.transport.close()
+            case "reset":
+                self._reset()
+            case "stale":
+                write(_ACCEPTED)
+                self.transport.close()
+            case "garbage":
+                write(b"this is not HTTP at all\r\n\r\n")
+                self.transport.close()
+            case "redirect":
+                write(_answer(307, b"", "Location: /redirected"))
+            case "huge":
+                write(_answer(200, b"x" * int(argument)))
+            case "drip":
+                write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                self._drip(b"x", float(argument))
+            case "drip-headers":
+                write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                self._drip(b"x", float(argument))
+            case _:
+                write(_ACCEPTED)
+
+    def _drip(self, piece: bytes, interval: float) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(piece)
+            self._later(interval, lambda: self._drip(piece, interval))
+
+    def _later(self, delay: float, action: Callable[[], None]) -> None:
+        def run() -> None:
+            self._tasks.discard(timer)
+            action()
+
+        timer = asyncio.get_running_loop().call_later(delay, run)
+        self._tasks.add(timer)
+
+    def _reset(self) -> None:
+        # SO_LINGER of zero makes close() send RST instead of FIN.
+        connection = self.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+
+def _report(journal: _Journal, path: str) -> bytes:
+    match path:
+        case "/_received":
+            # One push may carry several notifications: their ids are in one header, separated by commas.
+            received: object = [
+                [r.at, r.path, r.headers.get("arborcast-notification-id", ""), r.headers.get("arborcast-attempt", "")]
+                for r in journal.requests
+            ]
+        case "/_clear":
+            journal.requests.clear()
+            received = {}
+        case _:
+            received = {"requests": len(journal.requests), "connections": journal.connections}
+    return _answer(200, json.dumps(received).encode(), "Content-Type: application/json")
+
+
+class Receiver:
+    """The server in a thread of its own; a context manager. Everything public may be called from any thread."""
+
+    def __init__(self, port: int = 0, keep_bodies: bool = True) -> None:
+        self._journal = _Journal(keep_bodies)
+        self._port = port
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Receiver:
+        """Listen; on the same port again after a `stop`."""
+        listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(listening,), name="receiver", daemon=True)
+        self._thread.start()
+        if not listening.wait(10):
+            raise TimeoutError("the receiver did not start to listen within 10 s")
+        return self
+
+    def stop(self) -> None:
+        """Stop listening and close every connection."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10)
+            self._loop = None
+
+    def __enter__(self) -> Receiver:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._port
+
+    def url(self, path: str = "/") -> str:
+        """Address of a path."""
+        return f"http://127.0.0.1:{self._port}{path}"
+
+    @property
+    def requests(self) -> list[Received]:
+        """All requests so far, in order of arrival."""
+        with self._journal.arrived:
+            return list(self._journal.requests)
+
+    @property
+    def connections(self) -> int:
+        """How many connections were ever opened to it."""
+        return self._journal.connections
+
+    def received(self, path: str) -> list[Received]:
+        """The requests to one path."""
+        return [request for request in self.requests if request.path == path]
+
+    def behave(self, path: str, behaviour: str) -> None:
+        """From now on answer requests to `path` as described at the top, for instance `status/500`."""
+        self._journal.behaviours[path] = behaviour
+
+    def wait_for(self, count: int, path: str | None = None, timeout: float = 30.0) -> list[Received]:
+        """The requests (to `path`) once there are `count` of them. Raises TimeoutError saying how many came."""
+
+        def enough() -> bool:
+            return sum(path is None or r.path == path for r in self._journal.requests) >= count
+
+        with self._journal.arrived:
+            if not self._journal.arrived.wait_for(enough, timeout):
+                there = sum(path is None or r.path == path for r in self._journal.requests)
+                raise TimeoutError(f"{there} of {count} requests arrived at {path or 'any path'} within {timeout} s")
+        return self.requests if path is None else self.received(path)
+
+    def _run(self, listening: threading.Event) -> None:
+        loop = asyncio.new_event_loop()
+        self._loop = loop
+        server = loop.run_until_complete(
+            loop.create_server(
+                lambda: _Connection(self._journal), "127.0.0.1", self._port, reuse_address=True, backlog=1024
+            )
+        )
+        self._port = server.sockets[0].getsockname()[1]
+        listening.set()
+        loop.run_forever()
+        server.close()
+        for connection in list(self._journal.open):
+            connection.transport.abort()
+        loop.run_until_complete(server.wait_closed())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+@contextlib.contextmanager
+def refusing_url() -> Iterator[str]:
+    """A URL that refuses connections for as long as the context lasts: bound, so nobody else gets it, never listening."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}/"
+
+
+def main() -> None:
+    """Run until the standard input ends or a signal comes."""
+    parser = argparse.ArgumentParser(description="A subscriber for measurements: answers 202 and counts.")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--keep-bodies", action="store_true", help="remember the bodies, too")
+    arguments = parser.parse_args()
+    with Receiver(arguments.port, arguments.keep_bodies) as receiver:
+        print(receiver.url(), flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

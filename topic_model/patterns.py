@@ -12,8 +12,341 @@ Normal form, one line per construct; alternatives are sorted, without repeats, j
     {urn:t}a//.        a and every descendant
     {urn:t}*           root topics of urn:t             ({}* : root topics in no namespace)
     {urn:t}//b         every b at any depth in the trees of urn:t
+    {urn:t}//.         every topic in the trees of urn:t
     //.                every topic there is             (what a missing filter means)
     xpath:...          an XPath over the topic set; see `expressions.xpath`
+
+A name without braces is in its parent's namespace, as in a canonical path, also behind `//` (each candidate is asked
+for its own parent). `*` stands for topics of any namespace.
+
+One set of topics can be written in many ways; what is made equal here is what costs nothing to see: `.` steps, equal
+namespaces written or left out, where in a run of `*` the `//` stands (`a/*//b` is `a//*/b`), alternatives that repeat
+or lie within the subtree or the children that another one selects.
 """
 
 from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from topic_model.errors import ExpressionError, TopicError
+from topic_model.grammar import MAX_EXPRESSION_LENGTH, Axis, Notation, RawPath, scan
+from topic_model.topics import Step, TopicPath, ancestors, make_path, split_path
+
+EVERYTHING: Final = "//."
+"""Normal form of "no filter"."""
+
+UNIVERSAL_ROOT: Final = ""
+"""Anchor above all trees of all namespaces."""
+
+XPATH_SCHEME: Final = "xpath:"
+"""Normal forms that begin with this are XPath expressions and need the topic set; no path can begin so."""
+
+
+class Reach(enum.Enum):
+    """What is selected at a node that an alternative has arrived at."""
+
+    SELF = ""
+    CHILDREN = "/*"
+    DESCENDANTS = "//*"  # not the node itself
+    SUBTREE = "//."  # the node and its descendants
+
+
+@dataclass(frozen=True, slots=True)
+class StepTest:
+    """One step below the anchor. `namespace` None is the parent's, `name` None is `*` (of any namespace)."""
+
+    axis: Axis
+    namespace: str | None
+    name: str | None
+
+    def accepts(self, step: Step, parent_namespace: str) -> bool:
+        """Whether a topic's step passes, whatever the axis."""
+        if self.name is None:
+            return True
+        expected = parent_namespace if self.namespace is None else self.namespace
+        return step == (expected, self.name)
+
+
+_ANY_CHILD: Final = StepTest(Axis.CHILD, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """From `anchor` through the steps of `rest` to some nodes, of each of which `reach` is selected.
+
+    `anchor` is a canonical path, or `{namespace}` for the virtual root of that namespace's trees (`{}`: no
+    namespace), or UNIVERSAL_ROOT. Virtual roots are no topics: their SUBTREE is all that is below, their CHILDREN are
+    root topics. Make alternatives with `alternative`, which puts them into normal form.
+    """
+
+    anchor: str
+    rest: tuple[StepTest, ...]
+    reach: Reach
+
+    @property
+    def normal(self) -> str:
+        """This alternative in normal form."""
+        parts = [self.anchor]
+        for step in self.rest:
+            # `{urn:t}*` and not `{urn:t}/*`: below a virtual root there is nothing for the slash to divide.
+            if step.axis is Axis.DESCENDANT or len(parts) > 1 or not is_virtual(self.anchor):
+                parts.append(step.axis.value)
+            parts.append("" if step.namespace is None else f"{{{step.namespace}}}")
+            parts.append("*" if step.name is None else step.name)
+        if self.reach is Reach.CHILDREN and not self.rest and is_virtual(self.anchor):
+            parts.append("*")
+        else:
+            parts.append(self.reach.value)
+        return "".join(parts)
+
+    def matches(self, path: TopicPath) -> bool:
+        """Whether the topic is selected. Time: levels of the topic times steps of this alternative, at worst."""
+        if not self.rest and not is_virtual(self.anchor):
+            if self.reach is Reach.SELF:
+                return path == self.anchor
+            if path == self.anchor:
+                return self.reach is Reach.SUBTREE
+        if not is_below(path, self.anchor):
+            return False
+        if not self.rest and self.reach is not Reach.CHILDREN:
+            return True
+        return self._walk(path)
+
+    def _walk(self, path: TopicPath) -> bool:
+        """Walk down from the anchor with the set of positions in `rest` that may have been reached so far.
+
+        The set is a bit mask, so a pattern of many `//` costs no more than its steps: nothing is tried twice.
+        """
+        steps = list(split_path(path))
+        depth, parent_namespace = self._anchor_depth(steps)
+        done = 1 << len(self.rest)
+        reached = 1
+        levels_above_end = len(steps) - depth
+        for namespace, name in steps[depth:]:
+            following = 0
+            for index, test in enumerate(self.rest):
+                if not reached & (1 << index):
+                    continue
+                if test.axis is Axis.DESCENDANT:
+                    following |= 1 << index
+                if test.accepts((namespace, name), parent_namespace):
+                    following |= 2 << index
+            if reached & done and self._selects_at(levels_above_end):
+                return True
+            reached = following
+            parent_namespace = namespace
+            levels_above_end -= 1
+        return bool(reached & done) and self.reach in (Reach.SELF, Reach.SUBTREE)
+
+    def _selects_at(self, levels_above_end: int) -> bool:
+        if self.reach is Reach.CHILDREN:
+            return levels_above_end == 1
+        return self.reach in (Reach.DESCENDANTS, Reach.SUBTREE)
+
+    def _anchor_depth(self, steps: Sequence[Step]) -> tuple[int, str]:
+        if is_virtual(self.anchor):
+            return 0, self.anchor[1:-1]
+        depth = sum(1 for _ in split_path(self.anchor))
+        return depth, steps[depth - 1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Alternatives in normal form: sorted, none of them repeated. Equal patterns have equal `normal`."""
+
+    normal: str
+    alternatives: tuple[Alternative, ...]
+
+    def matches(self, path: TopicPath) -> bool:
+        """Whether the topic is selected."""
+        return any(alternative.matches(path) for alternative in self.alternatives)
+
+    def single_topic(self) -> TopicPath | None:
+        """The one topic this pattern names, None when it has wildcards or alternatives."""
+        if len(self.alternatives) != 1:
+            return None
+        (only,) = self.alternatives
+        return TopicPath(only.anchor) if not only.rest and only.reach is Reach.SELF else None
+
+
+def is_virtual(anchor: str) -> bool:
+    """Whether an anchor is the root of all topics or of a namespace's, and so no topic itself."""
+    return not anchor or anchor[-1] == "}"
+
+
+def is_below(path: TopicPath, anchor: str) -> bool:
+    """Whether the topic lies strictly below the anchor."""
+    if not is_virtual(anchor):
+        return len(path) > len(anchor) and path.startswith(anchor) and path[len(anchor)] == "/"
+    if anchor == "{}":
+        return path[0] != "{"
+    return path.startswith(anchor)
+
+
+def anchors_above(anchor: str) -> Iterator[str]:
+    """All anchors that the given one lies below, nearest first: topics, its namespace's virtual root, the universal."""
+    if not is_virtual(anchor):
+        path = TopicPath(anchor)
+        yield from ancestors(path)
+        yield root_anchor(path)
+    if anchor:
+        yield UNIVERSAL_ROOT
+
+
+def root_anchor(path: TopicPath) -> str:
+    """The virtual root of the tree that a topic is in."""
+    return path[: path.index("}") + 1] if path[0] == "{" else "{}"
+
+
+def alternative(root: str, steps: Iterable[tuple[Axis, str | None, str]]) -> Alternative:
+    """The normal form of these steps below a virtual root; a step is (axis, namespace or None, name or `*` or `.`).
+
+    Raises TopicError when the part that names one topic is no legal path.
+    """
+    tests, subtree = _without_dots(steps)
+    known = root[1:-1]
+    anchor_steps: list[Step] = []
+    for test in tests:
+        if test.axis is Axis.DESCENDANT or test.name is None:
+            break
+        known = known if test.namespace is None else test.namespace
+        anchor_steps.append((known, test.name))
+    anchor = make_path(anchor_steps) if anchor_steps else root
+    rest, reach = _without_wandering(tests[len(anchor_steps) :], subtree)
+    if not rest and is_virtual(anchor):
+        if reach is Reach.SELF:
+            raise TopicError("the root of all topics is no topic")
+        if reach is Reach.DESCENDANTS:
+            reach = Reach.SUBTREE
+    # Below the universal root there is no namespace that could be left out.
+    return Alternative(anchor, _without_known_namespaces(rest, known if anchor else None), reach)
+
+
+def pattern(alternatives: Iterable[Alternative]) -> Pattern:
+    """The union of at least one alternative. Raises ExpressionError when its normal form is too long."""
+    reaches: dict[tuple[str, tuple[StepTest, ...]], set[Reach]] = {}
+    for each in alternatives:
+        reaches.setdefault((each.anchor, each.rest), set()).add(each.reach)
+    plain = {anchor: _merged(found) for (anchor, rest), found in reaches.items() if not rest}
+    kept = [
+        (one.normal, one)
+        for (anchor, rest), found in reaches.items()
+        for one in (Alternative(anchor, rest, reach) for reach in _merged(found))
+        if not _covered(one, plain)
+    ]
+    kept.sort(key=lambda item: item[0])
+    normal = "|".join(text for text, _ in kept)
+    if len(normal) > MAX_EXPRESSION_LENGTH:
+        raise ExpressionError(
+            f"the topic expression with its namespaces written out may be {MAX_EXPRESSION_LENGTH} characters long, "
+            f"this one is {len(normal)}: {normal[:100]!r}…",
+            normal[:1000],
+        )
+    return Pattern(normal, tuple(one for _, one in kept))
+
+
+@lru_cache(maxsize=1024)
+def parse_normal(normal: str) -> Pattern:
+    """The pattern behind a normal form (or behind anything written in its notation); the result is shared.
+
+    Raises ExpressionError.
+    """
+    if normal.startswith(XPATH_SCHEME):
+        raise ExpressionError("an XPath expression needs the topic set: use expressions.xpath.parse_normal", normal)
+    found = []
+    for path in scan(normal, Notation.NAMESPACES):
+        steps = [(step.axis, step.qualifier, step.name) for step in path.steps]
+        try:
+            found.append(alternative(_normal_root(path), steps))
+        except TopicError as error:
+            raise ExpressionError(str(error), normal[:1000], path.position) from error
+    return pattern(found)
+
+
+def _normal_root(path: RawPath) -> str:
+    if path.qualifier is not None:
+        return f"{{{path.qualifier}}}"
+    first = path.steps[0]
+    return UNIVERSAL_ROOT if first.axis is Axis.DESCENDANT or first.name == "*" else "{}"
+
+
+def _without_dots(steps: Iterable[tuple[Axis, str | None, str]]) -> tuple[list[StepTest], bool]:
+    """Resolve `.` steps: `/.` says nothing, and `//.` makes the next step (or the end) mean any depth."""
+    tests: list[StepTest] = []
+    deeper = False
+    for axis, namespace, name in steps:
+        deeper = deeper or axis is Axis.DESCENDANT
+        if name != ".":
+            tests.append(StepTest(Axis.DESCENDANT if deeper else Axis.CHILD, namespace, None if name == "*" else name))
+            deeper = False
+    return tests, deeper
+
+
+def _without_wandering(tests: Sequence[StepTest], subtree: bool) -> tuple[list[StepTest], Reach]:
+    """Give each run of `*` one form: k of them and a `//` anywhere among them mean "at least k levels further down".
+
+    The `//` goes to the name that ends the run, or into the reach when the run ends the alternative.
+    """
+    rest: list[StepTest] = []
+    run, deeper = 0, False
+    for test in tests:
+        deeper = deeper or test.axis is Axis.DESCENDANT
+        if test.name is None:
+            run += 1
+            continue
+        rest.extend([_ANY_CHILD] * run)
+        rest.append(StepTest(Axis.DESCENDANT if deeper else Axis.CHILD, test.namespace, test.name))
+        run, deeper = 0, False
+    deeper = deeper or subtree
+    if run == 0:
+        return rest, Reach.SUBTREE if deeper else Reach.SELF
+    rest.extend([_ANY_CHILD] * (run - 1))
+    return rest, Reach.DESCENDANTS if deeper else Reach.CHILDREN
+
+
+def _without_known_namespaces(rest: Iterable[StepTest], known: str | None) -> tuple[StepTest, ...]:
+    """Leave out each namespace that is the parent's anyhow."""
+    result: list[StepTest] = []
+    for test in rest:
+        if test.name is None:
+            known = None
+        elif test.axis is Axis.DESCENDANT:
+            known = test.namespace  # "the parent's" is a different one at every candidate
+        elif test.namespace is not None:
+            inherited = test.namespace == known
+            known = test.namespace
+            test = StepTest(test.axis, None if inherited else test.namespace, test.name)
+        result.append(test)
+    return tuple(result)
+
+
+def _merged(reaches: set[Reach]) -> set[Reach]:
+    if Reach.SUBTREE in reaches or {Reach.SELF, Reach.DESCENDANTS} <= reaches:
+        return {Reach.SUBTREE}
+    if Reach.DESCENDANTS in reaches:
+        return {Reach.DESCENDANTS}
+    return reaches
+
+
+_ALL_BELOW: Final = {Reach.SUBTREE, Reach.DESCENDANTS}
+
+
+def _covered(one: Alternative, plain: dict[str, set[Reach]]) -> bool:
+    """Whether an alternative without steps of its own selects all that this one does."""
+    if one.rest and plain.get(one.anchor, set()) & _ALL_BELOW:
+        return True
+    parent_found = False
+    for above in anchors_above(one.anchor):
+        reaches = plain.get(above, set())
+        if reaches & _ALL_BELOW:
+            return True
+        # A root topic is a child of its namespace's root and of the universal root.
+        wanted = Reach.CHILDREN if is_virtual(one.anchor) else Reach.SELF
+        if Reach.CHILDREN in reaches and not parent_found and not one.rest and one.reach is wanted:
+            return True
+        parent_found = parent_found or not is_virtual(above)
+    return False

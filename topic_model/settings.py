@@ -52,6 +52,13 @@ class KafkaSettings:
     retention_hours: int = setting(
         168, "How long notifications and attempts stay in Kafka, when we create the logs.", minimum=1, unit="h"
     )
+    max_record_bytes: int = setting(
+        8 * 1024 * 1024,
+        "Largest record of any log. The logs are created with it; it must exceed gateway.max_body_bytes.",
+        minimum=64 * 1024,
+        maximum=256 * 1024 * 1024,
+        unit="bytes",
+    )
     request_timeout_s: float = setting(
         10.0, "After this the broker counts as away for one request.", minimum=1, maximum=300, unit="s"
     )

@@ -1,0 +1,88 @@
+"""The Kafka topics behind the logs: what each must be, creating them, and refusing ones that are something else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from topic_model.errors import ConfigError
+from topic_model.kafka_client import Admin
+from topic_model.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+_HOUR_MS = 3_600_000
+
+# A reader that was away for less than this still sees why a subscription ended, not only that it is gone: compaction
+# leaves records alone for so long, and tombstones after it.
+_CONTROL_HISTORY_MS = 24 * _HOUR_MS
+
+
+@dataclass(frozen=True)
+class LogSpecification:
+    """How the Kafka topic of one log has to be."""
+
+    name: str
+    partitions: int
+    compacted: bool
+    configs: Mapping[str, str]
+
+
+def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
+    """What the logs have to be under these settings."""
+    record_bytes = {"max.message.bytes": str(kafka.max_record_bytes)}
+    retained = record_bytes | {
+        "cleanup.policy": "delete",
+        "retention.ms": str(kafka.retention_hours * _HOUR_MS),
+    }
+    control = record_bytes | {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(_CONTROL_HISTORY_MS),
+        "delete.retention.ms": str(_CONTROL_HISTORY_MS),
+        # Only closed segments are compacted. With the defaults (1 GB, a week, half dirty) a million subscriptions that
+        # came and went would be replayed at every start.
+        "segment.bytes": str(64 * 1024 * 1024),
+        "segment.ms": str(_CONTROL_HISTORY_MS),
+        "min.cleanable.dirty.ratio": "0.2",
+    }
+    return (
+        # One partition: the order of all control records is the order in which every reader applies them.
+        LogSpecification(kafka.topic("control"), 1, True, control),
+        LogSpecification(kafka.topic("notifications"), kafka.partitions, False, retained),
+        LogSpecification(kafka.topic("attempts"), kafka.partitions, False, retained),
+    )
+
+
+def ensure_topics(kafka: KafkaSettings) -> None:
+    """Create the topics that are missing and check the others; several processes may do so at once.
+
+    Raises InfrastructureError when Kafka cannot be reached, ConfigError when a topic of that name is something else.
+    """
+    with closing(Admin(kafka)) as admin:
+        for specification in specifications(kafka):
+            created = admin.create_topic(
+                specification.name, specification.partitions, kafka.replication, specification.configs
+            )
+            if created:
+                logger.info("created Kafka topic %s", specification.name)
+            else:
+                _check(admin, specification)
+
+
+def _check(admin: Admin, specification: LogSpecification) -> None:
+    # More partitions or another retention are an operator's choice. These two would break what the engine promises.
+    policy = admin.configs(specification.name).get("cleanup.policy", "")
+    if ("compact" in policy) != specification.compacted:
+        wanted = "compact" if specification.compacted else "delete"
+        raise ConfigError(
+            f"Kafka topic {specification.name} has cleanup.policy={policy}, {wanted} is needed: alter it, or choose "
+            f"another kafka.prefix"
+        )
+    partitions = admin.partition_count(specification.name)
+    if specification.compacted and partitions != 1:
+        raise ConfigError(
+            f"Kafka topic {specification.name} has {partitions} partitions, it must have one: delete it when it is "
+            f"not ours, or choose another kafka.prefix"
+        )

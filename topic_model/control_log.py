@@ -34,6 +34,9 @@ from topic_model.settings import KafkaSettings
 # A compacted log is read to its end at start; more per poll costs memory and gains nothing measurable.
 _POLL_RECORDS = 5_000
 
+# How long the answer "no broker" is repeated before it is asked for again.
+_REFUSAL_S = 1.0
+
 
 class ControlLog:
     """Appends control records. Safe to use from several threads; connects when first used."""
@@ -43,6 +46,8 @@ class ControlLog:
         self._topic = kafka.topic("control")
         self._lock = threading.Lock()
         self._producer: Producer | None = None
+        self._refusal: InfrastructureError | None = None
+        self._refused_until = 0.0
 
     def ensure_created(self) -> None:
         """Create the Kafka topics of all logs where they are missing; see `kafka_topics.ensure_topics`."""
@@ -58,15 +63,19 @@ class ControlLog:
         if not batch:
             raise ValueError("there is nothing to append")
         encoded = [records.encode(record) for record in batch]
-        with self._lock:
+        appended = _Appended(len(encoded))
+        # Under the lock, so that the records of one call stay together. Whoever holds it may be connecting.
+        if not self._lock.acquire(timeout=self._kafka.request_timeout_s):
+            raise InfrastructureError("the control log is busy: the Kafka broker does not answer", RETRY_AFTER_S)
+        try:
             producer = self._connected()
-            appended = _Appended(len(encoded))
             with translated("the control log cannot be written"):
-                # Under the lock, so that the records of one call stay together.
                 for key, value in encoded:
                     future = producer.send(self._topic, value=value, key=key, partition=0)
                     future.add_callback(appended.acknowledged)
                     future.add_errback(appended.failed)
+        finally:
+            self._lock.release()
         try:
             # The producer gives up by itself; it only fails to do so while it waits for its producer id.
             return appended.result(self._kafka.request_timeout_s + 1)
@@ -84,8 +93,16 @@ class ControlLog:
             producer.close(timeout=1)
 
     def _connected(self) -> Producer:
-        if self._producer is None:
+        if self._producer is not None:
+            return self._producer
+        if self._refusal is not None and time.monotonic() < self._refused_until:
+            raise InfrastructureError(str(self._refusal), self._refusal.retry_after)
+        try:
             self._producer = make_producer(self._kafka)
+        except InfrastructureError as error:
+            # Those who waited for the lock meanwhile would otherwise each wait for the same broker, one after another.
+            self._refusal, self._refused_until = error, time.monotonic() + _REFUSAL_S
+            raise
         return self._producer
 
     def _discard(self, producer: Producer) -> None:

@@ -1,18 +1,59 @@
-"""Settings of the embedded stack; an engine on existing Kafka and Spark needs none of them."""
+"""Settings of the embedded engine: what `arborcast up` starts and how it watches over it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from topic_model.errors import ConfigError
 from topic_model.settings import setting
 
 
 @dataclass(frozen=True)
 class StackSettings:
-    """What `arborcast up` starts, and how much of the machine it may use."""
+    """The embedded broker, the local Spark, and the supervisor of all parts."""
 
-    kafka_port: int = setting(9092, "Port of the embedded broker; 0 picks a free one.", minimum=0, maximum=65_535)
-    kafka_heap_mb: int = setting(256, "Java heap of the embedded broker.", minimum=128, unit="MB")
-    spark_heap_mb: int = setting(512, "Java heap of the streaming job.", minimum=256, unit="MB")
-    spark_master: str = setting("local[4,4]", "Spark master of the streaming job; slots and tries per task.")
-    stop_timeout_s: float = setting(10.0, "All parts together get this long to stop.", minimum=1, unit="s")
+    kafka_port: int = setting(
+        9092, "Port of the embedded Kafka broker, on loopback; 0 takes a free one.", minimum=0, maximum=65_535
+    )
+    kafka_heap_mb: int = setting(256, "Largest heap of the embedded broker.", minimum=96, maximum=65_536, unit="MiB")
+    kafka_fsync: bool = setting(
+        False,
+        "Flush every write to disk, so that the embedded broker survives a power cut too. Slow; a killed process loses "
+        "nothing either way.",
+    )
+    spark_heap_mb: int = setting(
+        640, "Largest heap of the local Spark's JVM.", minimum=384, maximum=262_144, unit="MiB"
+    )
+    spark_master: str = setting(
+        "local[4,4]",
+        "Spark master of the embedded job. In local[N,T], N tasks run at once and each is tried T times; with one try "
+        "a killed Python worker would end the query.",
+    )
+    start_timeout_s: float = setting(
+        120.0, "A part that is not ready by then has failed to start.", minimum=1, maximum=3_600, unit="s"
+    )
+    stop_timeout_s: float = setting(
+        10.0, "All parts together may take this long to stop; then they are killed.", minimum=1, maximum=300, unit="s"
+    )
+    restart_first_s: float = setting(
+        0.5, "Wait before a part that died is started again; doubled every time.", minimum=0.05, maximum=60, unit="s"
+    )
+    restart_max_s: float = setting(
+        30.0, "The wait before a restart never gets longer than this.", minimum=0.1, maximum=3_600, unit="s"
+    )
+    restart_forget_s: float = setting(
+        60.0, "A part that ran this long before it died is restarted after the first, short wait.", minimum=1, unit="s"
+    )
+    min_free_disk_mb: int = setting(
+        512, "With less room than this in the data directory nothing is started.", minimum=0, unit="MiB"
+    )
+    log_bytes: int = setting(
+        8 * 1024 * 1024, "A log file is put aside at this size; two older ones are kept.", minimum=4_096, unit="bytes"
+    )
+
+    def __post_init__(self) -> None:
+        if self.restart_max_s < self.restart_first_s:
+            raise ConfigError(
+                f"stack.restart_max_s = {self.restart_max_s:g} must not be less than "
+                f"stack.restart_first_s = {self.restart_first_s:g}"
+            )

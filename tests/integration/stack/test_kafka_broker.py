@@ -1,0 +1,81 @@
+"""The broker keeps what it acknowledged, however it is stopped."""
+
+from __future__ import annotations
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+from jobs.stack import kafka_broker, ports
+from jobs.stack.kafka_broker import KafkaBroker
+from topic_model.settings import KafkaSettings
+
+pytestmark = pytest.mark.kafka
+
+
+def create_topic(bootstrap_servers: str, name: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}})
+    finally:
+        admin.close()
+
+
+def send(bootstrap_servers: str, name: str, values: list[bytes], max_request_size: int = 1_048_576) -> None:
+    producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", max_request_size=max_request_size)
+    try:
+        for future in [producer.send(name, value=value) for value in values]:
+            future.get(timeout=20)
+    finally:
+        producer.close()
+
+
+def read(bootstrap_servers: str, name: str) -> list[bytes]:
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False)
+    try:
+        partition = TopicPartition(name, 0)
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        consumer.seek_to_beginning(partition)
+        values: list[bytes] = []
+        while consumer.position(partition) < end:
+            for records in consumer.poll(timeout_ms=1_000).values():
+                values += [record.value for record in records]
+        return values
+    finally:
+        consumer.close()
+
+
+def test_what_was_acknowledged_survives_kill_and_stop(own_broker: KafkaBroker) -> None:
+    servers = own_broker.bootstrap_servers
+    create_topic(servers, "kept")
+    send(servers, "kept", [b"before the kill"])
+
+    own_broker.kill()
+    assert not kafka_broker.answers(own_broker.layout.port)
+    own_broker.start()
+    send(servers, "kept", [b"before the stop"])
+
+    own_broker.stop()
+    own_broker.start()
+    assert read(servers, "kept") == [b"before the kill", b"before the stop"]
+
+
+def test_the_largest_body_the_gateway_takes_fits(own_broker: KafkaBroker) -> None:
+    body = b"x" * (8 * 1024 * 1024)
+    create_topic(own_broker.bootstrap_servers, "large")
+    send(own_broker.bootstrap_servers, "large", [body], max_request_size=kafka_broker.MAX_MESSAGE_BYTES)
+    assert read(own_broker.bootstrap_servers, "large") == [body]
+
+
+def test_stopping_leaves_no_process_and_no_listener(own_broker: KafkaBroker) -> None:
+    assert own_broker.pid is not None
+    own_broker.stop()
+    assert own_broker.pid is None
+    assert ports.is_free(own_broker.layout.port)
+    assert ports.is_free(own_broker.layout.controller_port)
+
+
+def test_tests_share_a_broker_but_not_topics(kafka: KafkaSettings, kafka_settings: KafkaSettings) -> None:
+    assert kafka_settings.bootstrap_servers == kafka.bootstrap_servers
+    assert kafka_settings.prefix != kafka.prefix
+    assert kafka_broker.answers(int(kafka.bootstrap_servers.rpartition(":")[2]))

@@ -1,0 +1,212 @@
+"""The topic tree: which topics there are, with their facts.
+
+A view like every other: a fold over the topic records of the control log. Whoever wants to change it plans the change
+(`tree_plans`), appends the records to the log, and applies what comes back from there.
+
+A node is a topic only when it has a record. Putting `a/b` makes a node of `a`, so that the tree can be walked, but no
+topic; the node goes when the last topic below it goes. A first notification on `a/b` in an open topic set therefore
+adds one topic and not two.
+
+Small, because there may be a million topics in every process: a topic with nothing to say beside its path costs its
+path and two dictionary slots (160 bytes at a million topics in branches of ten, 320 in branches of two).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topic_model.patterns import EVERYTHING, Alternative, Pattern, Reach, is_virtual, root_anchor
+from topic_model.records import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
+from topic_model.topics import TopicPath, ancestors
+
+_TOP = TopicPath("")  # the virtual root's key among the parents; no topic has it
+_NO_POLICY = TopicPolicy()
+
+
+class TopicTree:
+    """Topics by path, by code, and by what lies below what.
+
+    `children`, `descendants`, `roots`, `paths` and `select` promise no particular order, and the tree must not change
+    while one of them is being read. `version` grows with every change.
+    """
+
+    def __init__(self) -> None:
+        # None stands for a record that says nothing beside the path.
+        self._records: dict[TopicPath, TopicRecord | None] = {}
+        self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes that have any; a dict keeps its order
+        self._codes: dict[str, tuple[TopicPath, ...]] = {}
+        self.version = 0
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record of the control log; records that are not about topics change nothing."""
+        if isinstance(record, TopicRecord):
+            self.put(record)
+        elif isinstance(record, TopicRemoved):
+            self.remove(record.path)
+
+    def put(self, record: TopicRecord) -> None:
+        """Add the topic, or replace its facts. The path is taken as canonical."""
+        path = record.path
+        if path in self._records:
+            self._forget_code(path)
+        elif path not in self._children:
+            self._link(path)
+        self._records[path] = None if _is_plain(record) else record
+        if record.code:
+            # Two topics of one code can come from a directory that others edit: both stay, the smallest path answers.
+            self._codes[record.code] = tuple(sorted((*self._codes.get(record.code, ()), path)))
+        self.version += 1
+
+    def remove(self, path: TopicPath) -> bool:
+        """Take the topic out, not those below it. False when it was not there."""
+        if path not in self._records:
+            return False
+        self._forget_code(path)
+        del self._records[path]
+        self._prune(path)
+        self.version += 1
+        return True
+
+    def get(self, path: TopicPath) -> TopicRecord | None:
+        """The topic's facts; None when there is no such topic (there may still be a node)."""
+        if path not in self._records:
+            return None
+        return self._records[path] or TopicRecord(path)
+
+    def by_code(self, code: str) -> TopicRecord | None:
+        """The topic with this code; of several the one with the smallest path."""
+        paths = self._codes.get(code)
+        return self.get(paths[0]) if paths else None
+
+    def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
+        """All topics with this code, sorted; more than one means that the directory should be corrected."""
+        return self._codes.get(code, ())
+
+    def is_node(self, path: TopicPath) -> bool:
+        """Whether there is a topic here or below."""
+        return path in self._records or path in self._children
+
+    def has_children(self, path: TopicPath) -> bool:
+        """Whether there is a topic below."""
+        return path in self._children
+
+    def roots(self) -> Iterator[TopicPath]:
+        """The nodes right below the virtual root, of all namespaces."""
+        return iter(self._children.get(_TOP, ()))
+
+    def children(self, path: TopicPath) -> Iterator[TopicPath]:
+        """The nodes right below; some may be no topics themselves."""
+        return iter(self._children.get(path, ()))
+
+    def descendants(self, path: TopicPath) -> Iterator[TopicPath]:
+        """The topics strictly below."""
+        return self._topics_below(path)
+
+    def paths(self) -> Iterator[TopicPath]:
+        """All topics."""
+        return iter(self._records)
+
+    def records(self) -> Iterator[TopicRecord]:
+        """The facts of all topics."""
+        for path, record in self._records.items():
+            yield record or TopicRecord(path)
+
+    def select(self, pattern: Pattern) -> Iterator[TopicPath]:
+        """The topics that a pattern selects, each once. Looks only at the branches that the pattern can reach."""
+        if pattern.normal == EVERYTHING:
+            yield from self.paths()
+            return
+        seen: set[TopicPath] = set()
+        for alternative in pattern.alternatives:
+            for path in self._select(alternative):
+                if path not in seen:
+                    seen.add(path)
+                    yield path
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __eq__(self, other: object) -> bool:
+        return self._records == other._records if isinstance(other, TopicTree) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def _select(self, alternative: Alternative) -> Iterator[TopicPath]:
+        anchor = TopicPath(alternative.anchor)
+        if not is_virtual(anchor) and anchor in self._records and alternative.matches(anchor):
+            yield anchor
+        if not alternative.rest and alternative.reach is Reach.SELF:
+            return
+        if alternative.rest or alternative.reach is Reach.CHILDREN:
+            levels_below_anchor = _maximum_levels(alternative)
+            candidates = self._topics_below_anchor(anchor, levels_below_anchor)
+            yield from (path for path in candidates if alternative.matches(path))
+        else:
+            yield from self._topics_below_anchor(anchor, None)
+
+    def _topics_below_anchor(self, anchor: TopicPath, levels: int | None) -> Iterator[TopicPath]:
+        if not anchor or not is_virtual(anchor):
+            yield from self._topics_below(anchor, levels)
+            return
+        for root in self.roots():
+            if root_anchor(root) == anchor:
+                if root in self._records:
+                    yield root
+                yield from self._topics_below(root, None if levels is None else levels - 1)
+
+    def _topics_below(self, path: TopicPath, levels: int | None = None) -> Iterator[TopicPath]:
+        layer = list(self._children.get(path, ()))
+        while layer and (levels is None or levels > 0):
+            yield from (node for node in layer if node in self._records)
+            layer = [child for node in layer for child in self._children.get(node, ())]
+            levels = None if levels is None else levels - 1
+
+    def _link(self, path: TopicPath) -> None:
+        child = path
+        for parent in (*ancestors(path), _TOP):
+            siblings = self._children.get(parent)
+            if siblings is not None:
+                siblings[child] = None
+                return
+            self._children[parent] = {child: None}
+            if parent in self._records:
+                return
+            child = parent
+
+    def _prune(self, path: TopicPath) -> None:
+        child = path
+        for parent in (*ancestors(path), _TOP):
+            if self.is_node(child):
+                return
+            siblings = self._children[parent]
+            del siblings[child]
+            if siblings:
+                return
+            del self._children[parent]
+            child = parent
+
+    def _forget_code(self, path: TopicPath) -> None:
+        record = self._records[path]
+        if record is None or not record.code:
+            return
+        others = tuple(other for other in self._codes[record.code] if other != path)
+        if others:
+            self._codes[record.code] = others
+        else:
+            del self._codes[record.code]
+
+
+def _is_plain(record: TopicRecord) -> bool:
+    return not (record.code or record.message_types or record.final) and record.policy == _NO_POLICY
+
+
+def _maximum_levels(alternative: Alternative) -> int | None:
+    """How far below its anchor an alternative can select, None for any depth."""
+    if alternative.reach in (Reach.SUBTREE, Reach.DESCENDANTS):
+        return None
+    if any(step.axis.value == "//" for step in alternative.rest):
+        return None
+    return len(alternative.rest) + (alternative.reach is Reach.CHILDREN)

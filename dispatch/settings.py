@@ -44,6 +44,12 @@ class PushSettings:
         "auto", "HTTP client: libcurl (pycurl), requests-futures, or auto: libcurl where it can be imported."
     )
     max_in_flight: int = setting(256, "Pushes under way at once in one worker.", minimum=1, maximum=10_000)
+    max_idle_connections: int = setting(
+        512, "Connections that one worker keeps open between pushes.", minimum=0, maximum=100_000
+    )
+    keep_alive_s: float = setting(
+        60.0, "A connection that was idle for longer is not used again.", minimum=1, maximum=3_600, unit="s"
+    )
     max_notify_messages: int = setting(
         50, "Waiting messages for one subscriber travel together, at most this many.", minimum=1, maximum=1_000
     )

@@ -96,7 +96,7 @@ _FIXED: Mapping[str, str] = {
     # -- checkpoint --------------------------------------------------------------------------------------------------
     # Batches whose progress files are kept: only the last is needed to go on, the others to look back.
     "spark.sql.streaming.minBatchesToRetain": "20",
-    # -- Delta, for those who read the tables through this session ------------------------------------------------------
+    # -- Delta, for those who read the tables through this session ----------------------------------------------------
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",

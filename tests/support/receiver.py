@@ -10,7 +10,7 @@ How a path behaves is the first step of the path, or what `behave()` says about 
     /garbage             something that is not HTTP        /stale        202, then closes the connection unannounced
     /retry-after/30      503 with that Retry-After         anything else: 202, empty body
 
-In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver --port 0`
+In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver`
 prints its URL; `GET /_stats` and `GET /_received` answer JSON about what came in.
 """
 
@@ -284,7 +284,7 @@ class Receiver:
 
 @contextlib.contextmanager
 def refusing_url() -> Iterator[str]:
-    """A URL that refuses connections for as long as the context lasts: bound, so nobody else gets it, never listening."""
+    """A URL that refuses connections while the context lasts: bound, so nobody else gets it, never listening."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}/"

@@ -1,0 +1,114 @@
+"""Attempt records: what the `attempts` log holds, many per Kafka record.
+
+One attempt is one notification in one push to one subscription. Several notifications that travelled in one wsnt:Notify
+are several attempts with the same `push` and the same outcome. An attempt says all that the tables show, so that they
+can be rebuilt from this log alone, and enough (notification, subscription, number) for a retry to be derived from it.
+
+MessagePack, versioned like the other logs. Written in batches because a Kafka record per attempt costs five times as
+much as one per few hundred.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.topics import TopicPath
+
+VERSION = 1
+
+# A record of this many attempts is some 150 kB: well below the broker's limit, and few enough per batch.
+MAX_PER_RECORD = 500
+
+State = Literal["delivered", "failed"]
+"""Whether the receiver has taken it. What follows from a failure (a retry, giving up) is another record's matter."""
+
+ErrorClass = Literal[
+    "",  # none: delivered
+    "address",  # the endpoint's URL is not one we push to
+    "dns",  # its host name has no address
+    "connect",  # no connection: refused, unreachable, or not within connect_timeout_s
+    "tls",  # no trust: certificate or handshake
+    "timeout",  # connected, but no complete answer within total_timeout_s
+    "disconnected",  # the connection broke before the status line was there
+    "protocol",  # what came back is not HTTP
+    "redirect",  # 3xx: redirects are never followed
+    "client-error",  # 4xx
+    "server-error",  # 5xx
+    "skipped",  # not tried: an earlier push of the same batch found the endpoint away
+    "internal",  # our own fault; the detail says what
+]
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One try to bring one notification to one subscription. Times are milliseconds since the epoch, UTC.
+
+    `push` identifies the HTTP request, `number` counts the attempts of this delivery from 1. `status` is 0 when there was
+    no HTTP answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared.
+    """
+
+    notification: str
+    subscription: str
+    topic: TopicPath
+    endpoint: str
+    number: int
+    push: str
+    state: State
+    accepted_ms: int
+    started_ms: int
+    duration_ms: float
+    error: ErrorClass = ""
+    detail: str = ""
+    status: int = 0
+    messages: int = 1
+    request_bytes: int = 0
+    response_bytes: int = 0
+    response: bytes = b""
+    reused: bool = False
+    batch: int = 0
+
+
+class _Batch(msgspec.Struct, frozen=True):
+    v: int
+    attempts: list[Attempt]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Batch)
+
+
+def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
+    """Kafka values holding these attempts in order, at most MAX_PER_RECORD in each."""
+    pending: list[Attempt] = []
+    for attempt in attempts:
+        pending.append(attempt)
+        if len(pending) == MAX_PER_RECORD:
+            yield _encoder.encode(_Batch(VERSION, pending))
+            pending = []
+    if pending:
+        yield _encoder.encode(_Batch(VERSION, pending))
+
+
+def decode(value: bytes) -> list[Attempt]:
+    """The attempts in one Kafka value.
+
+    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    """
+    try:
+        batch = _decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise InfrastructureError(f"an attempts record cannot be read: {error}") from error
+    if batch.v > VERSION:
+        raise RecordVersionError(
+            f"an attempts record has version {batch.v}, this Arborcast knows up to {VERSION}: upgrade it first"
+        )
+    return batch.attempts
+
+
+def partition_of(subscription_id: str, partitions: int) -> int:
+    """The partition for a subscription's attempts: all of them in one, so that they are read in the order written."""
+    return zlib.crc32(subscription_id.encode()) % partitions

@@ -1,0 +1,95 @@
+"""Lanes: one queue per subscription, so that order is kept within it and nobody waits behind somebody else's queue.
+
+Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane busy
+until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order. Ready
+lanes are served in turn: after each push a lane goes to the back, so one with ten thousand waiting messages does not
+delay one with a single message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from topic_model.notifications import Notification
+from topic_model.subscriptions import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """How much may travel in one push."""
+
+    max_messages: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """The waiting messages of one subscription, oldest first."""
+
+    subscription: Subscription
+    waiting: deque[Notification] = field(default_factory=deque)
+
+    def take(self, limits: LaneLimits) -> list[Notification]:
+        """Remove and return what travels in the next push: at least one message, whatever its size.
+
+        Only wsnt:Notify can carry several; the raw and the legacy form carry one.
+        """
+        taken = [self.waiting.popleft()]
+        if self.subscription.form != "notify":
+            return taken
+        size = len(taken[0].payload)
+        while self.waiting and len(taken) < limits.max_messages:
+            size += len(self.waiting[0].payload)
+            if size > limits.max_bytes:
+                break
+            taken.append(self.waiting.popleft())
+        return taken
+
+
+class Lanes:
+    """All lanes of one partition of a batch."""
+
+    def __init__(self, limits: LaneLimits) -> None:
+        self._limits = limits
+        self._lanes: dict[str, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._busy: set[str] = set()
+
+    def add(self, notification: Notification, subscription: Subscription) -> None:
+        """Queue a notification for a subscription, behind those queued before."""
+        lane = self._lanes.get(subscription.id)
+        if lane is None:
+            lane = self._lanes[subscription.id] = Lane(subscription)
+        if not lane.waiting and subscription.id not in self._busy:
+            self._ready.append(lane)
+        lane.waiting.append(notification)
+
+    def take(self) -> tuple[Subscription, list[Notification]] | None:
+        """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
+        if not self._ready:
+            return None
+        lane = self._ready.popleft()
+        self._busy.add(lane.subscription.id)
+        return lane.subscription, lane.take(self._limits)
+
+    def settle(self, subscription_id: str) -> None:
+        """The push of this lane has an outcome: the lane may go on."""
+        self._busy.remove(subscription_id)
+        lane = self._lanes[subscription_id]
+        if lane.waiting:
+            self._ready.append(lane)
+        else:
+            del self._lanes[subscription_id]
+
+    def drain(self, subscription_id: str) -> list[Notification]:
+        """Remove and return all that still waits in the lane of a push under way; `settle` is still due."""
+        lane = self._lanes[subscription_id]
+        drained = list(lane.waiting)
+        lane.waiting.clear()
+        return drained
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._lanes

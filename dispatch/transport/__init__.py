@@ -1,0 +1,24 @@
+"""How a push leaves: one small contract, two implementations, one test-suite for both.
+
+`curl` is the fast one, `futures` the one in pure Python. Both promise what `contract` says.
+"""
+
+from __future__ import annotations
+
+from dispatch.settings import PushSettings
+from dispatch.transport.contract import Transport
+
+
+def make_transport(settings: PushSettings) -> Transport:
+    """The transport that the settings ask for; `auto` is libcurl where it is installed."""
+    if settings.transport != "futures":
+        try:
+            from dispatch.transport.curl import CurlTransport
+        except ImportError:
+            if settings.transport == "curl":
+                raise
+        else:
+            return CurlTransport(settings)
+    from dispatch.transport.futures import FuturesTransport
+
+    return FuturesTransport(settings)

@@ -1,0 +1,111 @@
+"""The gateway's branch of the exception tree: what a request can do wrong, each with the fault that answers it.
+
+PeerError
+├── UnreadableRequest              (an EnvelopeError) knows in which SOAP version to answer
+│   ├── MalformedMessage               not XML, a DTD, no body, two operations (HTTP 400)
+│   ├── TooLarge                       more bytes than we take (HTTP 413)
+│   ├── VersionMismatch                an envelope of neither SOAP 1.1 nor 1.2
+│   └── NotUnderstood                  a mandatory header of an unknown kind
+├── UnknownOperation               (an EnvelopeError) not an operation, or not one of this address
+├── InvalidRequest                 an operation with a missing or impossible part
+├── UnknownFilters                 (a FilterError) filter elements that we do not know
+├── UnacceptableTermination        a termination time that cannot be granted
+├── UnrecognizedPolicy             a subscription policy element that we do not know
+├── ConsumerRefused                an address that we will not push to
+└── OperationRefused               an operation that we know and do not perform; names its declared fault
+
+A name of an element is written `{namespace}name` throughout.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from topic_model.errors import EnvelopeError, FilterError, PeerError
+from topic_model.subscriptions import SoapVersion
+
+
+class UnreadableRequest(EnvelopeError):
+    """No operation can be found in what arrived. `soap` is the version to answer in, as far as it can be told."""
+
+    soap: SoapVersion = "1.1"
+
+
+class MalformedMessage(UnreadableRequest):
+    """The body is not a SOAP message at all."""
+
+
+class TooLarge(UnreadableRequest):
+    """The body has more bytes than the gateway takes."""
+
+
+class VersionMismatch(UnreadableRequest):
+    """The root is an Envelope of another SOAP."""
+
+    fault = "VersionMismatch"
+
+
+class NotUnderstood(UnreadableRequest):
+    """A header that must be understood is not. Carries the header's name."""
+
+    fault = "MustUnderstand"
+
+    def __init__(self, message: str, header: str) -> None:
+        super().__init__(message)
+        self.header = header
+
+
+class UnknownOperation(EnvelopeError):
+    """The body's child is no operation, or none that is offered at this address."""
+
+    fault = "ActionNotSupported"
+
+
+class InvalidRequest(PeerError):
+    """An operation whose content breaks its schema."""
+
+    fault = "Client"
+
+
+class UnknownFilters(FilterError):
+    """The Filter holds elements that we do not know. Carries their names."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+class UnacceptableTermination(PeerError):
+    """A termination time that is no time, or not in the future. Carries the earliest that would do."""
+
+    fault = "UnacceptableTerminationTimeFault"
+
+    def __init__(self, message: str, minimum: datetime, *, initial: bool) -> None:
+        super().__init__(message)
+        self.minimum = minimum
+        if initial:
+            self.fault = "UnacceptableInitialTerminationTimeFault"
+
+
+class UnrecognizedPolicy(PeerError):
+    """The SubscriptionPolicy holds elements that we do not know. Carries their names."""
+
+    fault = "UnrecognizedPolicyRequestFault"
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+class ConsumerRefused(PeerError):
+    """The ConsumerReference leads nowhere that we would push to."""
+
+    fault = "SubscribeCreationFailedFault"
+
+
+class OperationRefused(PeerError):
+    """We know the operation and answer with the fault that its WSDL declares."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault

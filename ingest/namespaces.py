@@ -1,0 +1,53 @@
+"""The namespaces and names of the wire, written once, in the `{namespace}name` form that lxml compares."""
+
+from __future__ import annotations
+
+SOAP11 = "http://schemas.xmlsoap.org/soap/envelope/"
+SOAP12 = "http://www.w3.org/2003/05/soap-envelope"
+WSA = "http://www.w3.org/2005/08/addressing"
+WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
+WSNT = "http://docs.oasis-open.org/wsn/b-2"
+WSN_BR = "http://docs.oasis-open.org/wsn/br-2"
+WSRF_BF = "http://docs.oasis-open.org/wsrf/bf-2"
+WSRF_R = "http://docs.oasis-open.org/wsrf/r-2"
+WSRF_RL = "http://docs.oasis-open.org/wsrf/rl-2"
+WSRF_RP = "http://docs.oasis-open.org/wsrf/rp-2"
+XSI = "http://www.w3.org/2001/XMLSchema-instance"
+XML = "http://www.w3.org/XML/1998/namespace"
+
+# Answers use the same prefix for a namespace everywhere, so that captures and tests read alike.
+PREFIXES = {
+    WSA: "wsa",
+    WSNT: "wsnt",
+    WSN_BR: "wsn-br",
+    WSRF_BF: "wsrf-bf",
+    WSRF_R: "wsrf-r",
+    WSRF_RL: "wsrf-rl",
+    WSRF_RP: "wsrf-rp",
+}
+
+ACTION_BW = "http://docs.oasis-open.org/wsn/bw-2"
+ACTION_BRW = "http://docs.oasis-open.org/wsn/brw-2"
+WSN_FAULT_ACTION = "http://docs.oasis-open.org/wsn/fault"
+WSRF_FAULT_ACTION = "http://docs.oasis-open.org/wsrf/fault"
+WSA_FAULT_ACTION = "http://www.w3.org/2005/08/addressing/fault"
+
+
+def wsnt(name: str) -> str:
+    """A name of base notification."""
+    return f"{{{WSNT}}}{name}"
+
+
+def wsn_br(name: str) -> str:
+    """A name of brokered notification."""
+    return f"{{{WSN_BR}}}{name}"
+
+
+def wsrf_rp(name: str) -> str:
+    """A name of WS-ResourceProperties."""
+    return f"{{{WSRF_RP}}}{name}"
+
+
+def wsa(name: str) -> str:
+    """A name of WS-Addressing."""
+    return f"{{{WSA}}}{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from topic_model.errors import ConfigError
 from topic_model.settings import setting
@@ -10,8 +11,12 @@ from topic_model.settings import setting
 
 @dataclass(frozen=True)
 class StackSettings:
-    """The embedded broker, the local Spark, and the supervisor of all parts."""
+    """The embedded broker, and the supervisor of all parts."""
 
+    broker: Literal["embedded", "external"] = setting(
+        "embedded",
+        "embedded: a broker of our own comes up with the engine. external: kafka.bootstrap_servers says where one is.",
+    )
     kafka_port: int = setting(
         9092, "Port of the embedded Kafka broker, on loopback; 0 takes a free one.", minimum=0, maximum=65_535
     )
@@ -20,14 +25,6 @@ class StackSettings:
         False,
         "Flush every write to disk, so that the embedded broker survives a power cut too. Slow; a killed process loses "
         "nothing either way.",
-    )
-    spark_heap_mb: int = setting(
-        640, "Largest heap of the local Spark's JVM.", minimum=384, maximum=262_144, unit="MiB"
-    )
-    spark_master: str = setting(
-        "local[4,4]",
-        "Spark master of the embedded job. In local[N,T], N tasks run at once and each is tried T times; with one try "
-        "a killed Python worker would end the query.",
     )
     start_timeout_s: float = setting(
         120.0, "A part that is not ready by then has failed to start.", minimum=1, maximum=3_600, unit="s"

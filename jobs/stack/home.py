@@ -1,0 +1,128 @@
+"""The data directory: what lies where, whether it can be used, and who uses it now."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from jobs.stack.errors import HomeError, HomeInUse
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folders and files of one engine."""
+
+    path: Path
+
+    @property
+    def run(self) -> Path:
+        """What only means something while the engine runs."""
+        return self.path / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def kafka(self) -> Path:
+        return self.path / "kafka"
+
+    @property
+    def spark(self) -> Path:
+        """Spark's working folder and temporary files."""
+        return self.run / "spark"
+
+    @property
+    def state_file(self) -> Path:
+        return self.run / "state.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.run / "lock"
+
+    @property
+    def settings_file(self) -> Path:
+        """The effective settings, as the parts read them."""
+        return self.run / "arborcast.toml"
+
+    @property
+    def ready_file(self) -> Path:
+        """Made by the dispatch job when it is ready to deliver."""
+        return self.run / "dispatch.ready"
+
+    def log(self, part: str) -> Path:
+        return self.logs / f"{part}.log"
+
+    def create(self, min_free_mb: int = 0) -> None:
+        """Makes the folders. Raises HomeError when they cannot be written or the disk is nearly full."""
+        try:
+            for folder in (self.path, self.run, self.logs):
+                folder.mkdir(parents=True, exist_ok=True)
+            # Trying is the only honest check: access() knows nothing of read-only and network file systems.
+            with tempfile.TemporaryFile(dir=self.run):
+                pass
+        except OSError as error:
+            raise HomeError(
+                f"the data directory {self.path} cannot be written: {error.strerror}; choose another with --home DIR"
+            ) from error
+        free_mb = shutil.disk_usage(self.path).free // 2**20
+        if free_mb < min_free_mb:
+            raise HomeError(
+                f"only {free_mb} MiB are free in the data directory {self.path}, and at least {min_free_mb} MiB are "
+                "asked for (stack.min_free_disk_mb); make room, or choose another with --home DIR"
+            )
+
+    def owner(self) -> int | None:
+        """Process id of the supervisor that runs here; None when none does, 0 when it has not said yet."""
+        try:
+            with self.lock_file.open("r+") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return _read_pid(lock)
+        except OSError:
+            pass
+        return None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other engine out of this directory. Raises HomeInUse.
+
+        The lock is the kernel's and goes with the process, so a killed supervisor leaves none behind.
+        """
+        with self.lock_file.open("a+") as lock:
+            if not _lock(lock):
+                pid = _read_pid(lock)
+                raise HomeInUse(
+                    f"an engine already runs in {self.path} (pid {pid or 'not known yet'}); "
+                    f"stop it with: arborcast down --home {self.path}",
+                    pid or None,
+                )
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+            yield
+
+
+def _lock(lock: IO[str]) -> bool:
+    for _ in range(10):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.02)  # it may be somebody who only asked (`owner`)
+    return False
+
+
+def _read_pid(lock: IO[str]) -> int:
+    lock.seek(0)
+    text = lock.read().strip()
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,47 @@
+"""Log files that stay bounded, though the processes that write them know nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+_KEPT = 2
+
+
+def rotate(log: Path, limit: int) -> bool:
+    """Puts the log aside when it has more than `limit` bytes; True when it did.
+
+    The writer has the file open for appending and goes on in it, so it is copied and emptied, not renamed. A line
+    written between the two is lost: better than a process that blocks on a pipe nobody reads.
+    """
+    try:
+        if log.stat().st_size <= limit:
+            return False
+        for number in range(_KEPT, 1, -1):
+            with contextlib.suppress(FileNotFoundError):
+                _numbered(log, number - 1).replace(_numbered(log, number))
+        shutil.copyfile(log, _numbered(log, 1))
+        os.truncate(log, 0)
+    except OSError:
+        # A full disk: losing the log is better than losing the engine.
+        with contextlib.suppress(OSError):
+            os.truncate(log, 0)
+    return True
+
+
+def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
+    """The last lines of the log, from its last `most` bytes; empty when there is no log."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - most))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
+def _numbered(log: Path, number: int) -> Path:
+    return log.with_name(f"{log.name}.{number}")

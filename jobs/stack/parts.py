@@ -1,0 +1,169 @@
+"""One part of the engine, a process that is to run for ever: what it is, and how it is right now."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jobs.stack import processes
+from jobs.stack.backoff import failures_after, wait_before_start
+from jobs.stack.errors import StackError
+from jobs.stack.processes import ProcessId
+from jobs.stack.settings import StackSettings
+from jobs.stack.state import PartState, PartStatus
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """What a part is.
+
+    `prepare` runs before every start. `after` names the parts that must be ready before its first start. `asked_to_stop`
+    picks, from all processes of the part, those that get the SIGTERM; by default the first one.
+    """
+
+    name: str
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    folder: Path
+    log: Path
+    is_ready: Callable[[], bool]
+    prepare: Callable[[], None] = lambda: None
+    after: tuple[str, ...] = ()
+    asked_to_stop: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
+
+
+class Part:
+    """Runs one part. Not thread-safe; everything is done from the supervisor's loop, which calls `step`."""
+
+    def __init__(self, spec: PartSpec, settings: StackSettings, report: Report) -> None:
+        self.spec = spec
+        self._settings = settings
+        self._report = report
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._id: ProcessId | None = None
+        self._started = 0.0  # monotonic, like _due
+        self._due = 0.0
+        self._state = PartState.STARTING
+        self._since = time.time()
+        self._last_exit = ""
+        self.failures = 0
+        """Deaths in a row."""
+        self.restarts = 0
+        self.was_ready = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def state(self) -> PartState:
+        return self._state
+
+    @property
+    def status(self) -> PartStatus:
+        return PartStatus(self._state, self._since, self._id, self.restarts, self._last_exit)
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None
+
+    def step(self, now: float) -> None:
+        """Does what is due: notices a death, starts, starts again, notices that it is ready."""
+        if self._popen is not None:
+            code = self._popen.poll()
+            if code is not None:
+                self._died(now, exit_words(code))
+            elif self._state is PartState.STARTING:
+                if self.spec.is_ready():
+                    self.was_ready = True
+                    self._become(PartState.READY)
+                    self._report(f"{self.name} is ready ({now - self._started:.1f} s)")
+                elif now - self._started > self._settings.start_timeout_s:
+                    self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
+        elif now >= self._due:
+            self._start(now)
+
+    def members(self) -> list[psutil.Process]:
+        """All processes of the part, the first one first."""
+        return processes.session(self._id.pid) if self._id else []
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM to whom the part wants it sent."""
+        for process in self.spec.asked_to_stop(self.members()):
+            processes.send(process, signal.SIGTERM)
+
+    def gone(self) -> bool:
+        """Whether nothing of it runs any more; then the state is stopped."""
+        if self._popen is not None and self._popen.poll() is None:
+            return False
+        if self.members():
+            return False
+        self._stopped()
+        return True
+
+    def kill(self) -> None:
+        """kill -9 for all of it."""
+        processes.kill_all(self.members())
+        if self._popen is not None:
+            self._popen.wait()
+        self._stopped()
+
+    def fail(self) -> None:
+        """After it was stopped: say that it was for this part that the engine did not come up."""
+        self._become(PartState.FAILED)
+
+    def _start(self, now: float) -> None:
+        spec = self.spec
+        if self._state is not PartState.STARTING:
+            self._become(PartState.STARTING)
+        self._started = now
+        try:
+            spec.prepare()
+            self._popen = processes.spawn(spec.command, spec.environ, spec.folder, spec.log)
+        except (StackError, OSError) as error:
+            self._died(time.monotonic(), f"could not be started: {error}")
+            return
+        self._id = ProcessId.of(self._popen.pid)
+
+    def _died(self, now: float, how: str) -> None:
+        # A member that outlives its head would meet its own successor: same port, same checkpoint.
+        processes.kill_all(self.members())
+        if self._popen is not None:
+            self._popen.wait()
+        ran = now - self._started
+        self.failures = failures_after(self.failures, ran, self._settings.restart_forget_s)
+        self.restarts += 1
+        wait = wait_before_start(self.failures, self._settings.restart_first_s, self._settings.restart_max_s)
+        self._popen, self._id = None, None
+        self._due = now + wait
+        self._last_exit = how
+        self._become(PartState.RESTARTING)
+        self._report(
+            f"{self.name} {how} after {ran:.1f} s; restart {self.restarts} in {wait:g} s; its log is {self.spec.log}"
+        )
+
+    def _stopped(self) -> None:
+        self._popen, self._id = None, None
+        self._become(PartState.STOPPED)
+
+    def _become(self, state: PartState) -> None:
+        self._state = state
+        self._since = time.time()
+
+
+def exit_words(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

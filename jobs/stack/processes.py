@@ -1,0 +1,146 @@
+"""Process trees: starting one, what it uses, ending all of it, and telling ours from a stranger with the same id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_LEASH = str(Path(__file__).with_name("leash.py"))
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that cannot be mistaken for another: ids are used again, but not with the same start time."""
+
+    pid: int
+    created: float
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The identity of a running process; None when there is none."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.Error:
+            return None
+
+    @classmethod
+    def of_this(cls) -> ProcessId:
+        """Our own identity."""
+        return cls(os.getpid(), psutil.Process().create_time())
+
+    def process(self) -> psutil.Process | None:
+        """The process, if it still runs."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            # A hundredth of a second: the clock tick in which Linux counts.
+            if abs(process.create_time() - self.created) < 0.02 and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process tree uses now: resident bytes, CPU seconds since its start, how many processes."""
+
+    memory_bytes: int = 0
+    cpu_seconds: float = 0.0
+    processes: int = 0
+
+
+def spawn(command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own, on a leash, its output appended to `log`.
+
+    To be called from the main thread: Linux ties the leash to the thread that started the child.
+    """
+    with log.open("ab") as sink:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", _LEASH, str(os.getpid()), *command],
+            env=dict(environ),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            # Ctrl-C in the terminal must reach the supervisor alone, which stops the parts in their order.
+            start_new_session=True,
+        )
+
+
+def session(leader: int) -> list[psutil.Process]:
+    """All processes that still run in the session of a process we spawned, itself first if it is there.
+
+    Unlike the tree of descendants this finds what is left when the leader has died; unlike the process group it holds
+    what made a group of its own, as Spark's Python workers do.
+    """
+    members = []
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(pid) == leader:
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    members.append(process)
+    return sorted(members, key=lambda process: process.pid != leader)
+
+
+def send(process: psutil.Process, number: int) -> None:
+    """Sends a signal, unless the process has gone meanwhile."""
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)
+
+
+def usage(processes: Iterable[psutil.Process]) -> Usage:
+    """Adds up what the processes use.
+
+    Memory is PSS on Linux: pages shared by several processes (Python workers are forks of one another) count once.
+    Elsewhere it is RSS, which counts them every time.
+    """
+    memory, cpu, count = 0, 0.0, 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            # What ended children used is only known to the parent that waited for them.
+            ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+            memory += _resident(process)
+            cpu += times.user + times.system + ended
+            count += 1
+    return Usage(memory, cpu, count)
+
+
+def memory_kind() -> str:
+    """What `usage` means by memory here: "pss" or "rss"."""
+    return "pss" if sys.platform == "linux" else "rss"
+
+
+def kill_all(processes: Iterable[psutil.Process], timeout: float = 2.0) -> None:
+    """kill -9 for each, and waits until they are gone, `timeout` seconds at most."""
+    targets = list(processes)
+    for process in targets:
+        # psutil compares start times before it signals, so a reused id is safe.
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(targets, timeout)
+
+
+def wait_gone(ids: Iterable[ProcessId], timeout: float) -> bool:
+    """Waits until none of them runs any more; False when one still does after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    waiting = list(ids)
+    while waiting := [one for one in waiting if one.process() is not None]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _resident(process: psutil.Process) -> int:
+    if sys.platform == "linux":
+        with contextlib.suppress(psutil.AccessDenied):
+            return int(process.memory_full_info().pss)
+    return int(process.memory_info().rss)

@@ -1,0 +1,83 @@
+"""What the supervisor says about itself and its parts, in a file that others read at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from jobs.stack.processes import ProcessId
+
+
+class PartState(StrEnum):
+    """How a part is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"  # it died; the next start is being waited for
+    STOPPED = "stopped"
+    FAILED = "failed"  # it never got ready, and the engine was stopped for it
+
+
+@dataclass(frozen=True)
+class PartStatus:
+    """One part at one moment. `since` is when it entered its state, in seconds of the epoch."""
+
+    state: PartState
+    since: float
+    process: ProcessId | None = None
+    restarts: int = 0
+    last_exit: str = ""
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """The supervisor and its parts. `problem` says why the engine stopped, if nobody asked it to."""
+
+    supervisor: ProcessId
+    since: float
+    addresses: dict[str, str]
+    parts: dict[str, PartStatus] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine delivers."""
+        return bool(self.parts) and all(part.state is PartState.READY for part in self.parts.values())
+
+    def processes(self) -> list[ProcessId]:
+        """The first process of every part."""
+        return [part.process for part in self.parts.values() if part.process is not None]
+
+
+def write(path: Path, status: EngineStatus) -> None:
+    """Replaces the file in one step, so that a reader finds the old state or the new one, never half of it."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps(asdict(status), indent=1) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+
+
+def read(path: Path) -> EngineStatus | None:
+    """The state last written; None when there is none that can be understood."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        parts = {
+            name: PartStatus(
+                PartState(part["state"]),
+                part["since"],
+                _process(part["process"]),
+                part["restarts"],
+                part["last_exit"],
+            )
+            for name, part in document["parts"].items()
+        }
+        supervisor = ProcessId(**document["supervisor"])
+        return EngineStatus(supervisor, document["since"], document["addresses"], parts, document["problem"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _process(document: dict[str, float] | None) -> ProcessId | None:
+    return None if document is None else ProcessId(int(document["pid"]), document["created"])

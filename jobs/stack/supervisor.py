@@ -1,0 +1,132 @@
+"""The loop that keeps the parts running, and the way it ends.
+
+Starting: every part whose predecessors are ready is started; all at once where possible. Running: a part that dies is
+started again, sooner or later, for ever. Ending: the parts stop one after the other, last started first, all of them
+before one deadline; what is still there then is killed. Nothing outlives the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from jobs.stack import logfiles, state
+from jobs.stack.deadline import Deadline
+from jobs.stack.errors import PartFailed
+from jobs.stack.home import Home
+from jobs.stack.parts import Part, PartSpec, Report
+from jobs.stack.processes import ProcessId
+from jobs.stack.settings import StackSettings
+from jobs.stack.signals import Signals
+from jobs.stack.state import EngineStatus, PartState
+
+# Until the engine was ready for the first time, a part may die this often before we say so instead of trying again:
+# somebody is waiting for an answer, and most such deaths are a wrong setting.
+_FIRST_ATTEMPTS = 2
+
+_LOOK_S = 0.05  # while a part starts or stops
+_REST_S = 1.0  # otherwise: a death wakes us at once, and logs may grow for a second
+
+# How much of the time for stopping may have passed when each phase ends. The gateway only has to finish requests, the
+# job a batch; Kafka is quick, but must be the last.
+_PHASES = (0.3, 0.8, 0.97)
+
+
+class Supervisor:
+    """Runs parts, given in the order of their start. To be used once, in the main thread, with the home locked."""
+
+    def __init__(
+        self,
+        specs: Sequence[PartSpec],
+        settings: StackSettings,
+        home: Home,
+        addresses: dict[str, str],
+        report: Report,
+        signals: Signals,
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._report = report
+        self._signals = signals
+        self._parts = [Part(spec, settings, report) for spec in specs]
+        self._addresses = addresses
+        self._began = time.time()
+        self._problem = ""
+        self._written: EngineStatus | None = None
+        self._rotated = 0.0
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Runs until a signal asks to stop. Raises PartFailed when a part does not come up; nothing is left either way.
+
+        `on_ready` is called once, when all parts are ready for the first time.
+        """
+        try:
+            self._start(on_ready)
+            while not self._signals.stops:
+                self._look()
+                steady = all(part.state is PartState.READY for part in self._parts)
+                self._signals.wait(_REST_S if steady else _LOOK_S)
+        except PartFailed as failure:
+            self._problem = str(failure)
+            self._stop()
+            next(part for part in self._parts if part.name == failure.part).fail()
+            raise
+        finally:
+            self._stop()
+            self._write()
+
+    def _start(self, on_ready: Callable[[], None]) -> None:
+        while not self._signals.stops:
+            self._look()
+            if all(part.state is PartState.READY for part in self._parts):
+                on_ready()
+                return
+            for part in self._parts:
+                if not part.was_ready and part.failures >= _FIRST_ATTEMPTS:
+                    raise PartFailed(
+                        f"{part.name} {part.status.last_exit}, {part.failures} times in a row. "
+                        f"The end of {part.spec.log}:\n{logfiles.tail(part.spec.log)}",
+                        part.name,
+                    )
+            self._signals.wait(_LOOK_S)
+
+    def _look(self) -> None:
+        ready = {part.name for part in self._parts if part.was_ready}
+        for part in self._parts:
+            if ready.issuperset(part.spec.after):
+                part.step(time.monotonic())
+        self._write()
+        now = time.monotonic()
+        if now - self._rotated > _REST_S:
+            self._rotated = now
+            for part in self._parts:
+                logfiles.rotate(part.spec.log, self._settings.log_bytes)
+
+    def _stop(self) -> None:
+        running = [part for part in reversed(self._parts) if part.running]
+        if not running:
+            return
+        self._report("stopping" + ("" if self._signals.stops > 1 else " (once more to force it)"))
+        asked = self._signals.stops
+        deadline = Deadline(self._settings.stop_timeout_s)
+        for number, part in enumerate(running):
+            part.ask_to_stop()
+            # The phases belong to the last parts of the list: with fewer parts the early phases are left out.
+            share = _PHASES[max(0, len(_PHASES) - len(running) + number)] if len(running) <= len(_PHASES) else 0.97
+            while not part.gone():
+                if self._signals.stops > max(asked, 1) or deadline.passed(share):
+                    self._report(f"{part.name} does not stop in time; killing it")
+                    part.kill()
+                    break
+                self._signals.wait(_LOOK_S)
+            else:
+                self._report(f"{part.name} has stopped")
+            self._write()
+
+    def _write(self) -> None:
+        me = self._written.supervisor if self._written else ProcessId.of_this()
+        parts = {part.name: part.status for part in self._parts}
+        status = EngineStatus(me, self._began, self._addresses, parts, self._problem)
+        if status != self._written:
+            state.write(self._home.state_file, status)
+            self._written = status

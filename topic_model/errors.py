@@ -6,7 +6,11 @@ ArborcastError
 │   ├── EnvelopeError            not a SOAP request we can read
 │   ├── FilterError              a filter we cannot honour
 │   │   └── ExpressionError          a topic expression
+│   │       ├── UnknownDialect           in a language that is not ours
+│   │       └── MultipleTopics           names several topics where one is needed
 │   ├── TopicError               a topic that cannot be, or is not there
+│   │   ├── TopicNotSupported        not in the (fixed) topic set
+│   │   └── DocumentError            a TopicSet, TopicNamespace or JSON document of topics
 │   └── UnknownResource          no such subscription, pull point, registration
 ├── DeliveryError            one push failed; carries endpoint and phase
 └── InfrastructureError      Kafka, Delta or LDAP; carries what to do and when to try again
@@ -58,6 +62,12 @@ class UnknownDialect(ExpressionError):
     fault = "TopicExpressionDialectUnknownFault"
 
 
+class MultipleTopics(ExpressionError):
+    """The expression may select several topics where exactly one has to be named."""
+
+    fault = "MultipleTopicsSpecifiedFault"
+
+
 class TopicError(PeerError):
     """A topic is illegal, already there, or not there. Carries the topic's path."""
 
@@ -72,6 +82,14 @@ class TopicNotSupported(TopicError):
     """The topic is well formed but not part of the (fixed) topic set."""
 
     fault = "TopicNotSupportedFault"
+
+
+class DocumentError(TopicError):
+    """A document of topics cannot be read. `line` is where, counted from 1, None when that is not known."""
+
+    def __init__(self, message: str, topic: str = "", line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line}: {message}", topic)
+        self.line = line
 
 
 class UnknownResource(PeerError):

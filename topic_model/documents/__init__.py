@@ -1,0 +1,24 @@
+"""Documents of topics: wstop TopicSet and TopicNamespace (XML), and JSON; read and written.
+
+Reading gives TopicRecords, sorted by path, for somebody to plan changes with; it touches no tree. What the standard
+documents have no words for (code, policy) is written as attributes in a namespace of our own, which other readers
+skip; so a tree survives a round trip through any of the three. Unreadable documents raise DocumentError with the line.
+"""
+
+from __future__ import annotations
+
+from topic_model.documents.as_json import read_json, write_json
+from topic_model.documents.parsing import MAX_DOCUMENT_BYTES
+from topic_model.documents.topic_namespace import read_topic_namespace, write_topic_namespace, write_topic_namespaces
+from topic_model.documents.topic_set import read_topic_set, write_topic_set
+
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "read_json",
+    "read_topic_namespace",
+    "read_topic_set",
+    "write_json",
+    "write_topic_namespace",
+    "write_topic_namespaces",
+    "write_topic_set",
+]

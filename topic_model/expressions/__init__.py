@@ -1,0 +1,39 @@
+"""Topic expressions: from what subscribers, publishers and people write to patterns, and back.
+
+`parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` what a person types;
+`compile_normal` gives the pattern behind a filter's normal form; `write_topic` and `write_full` write expressions for
+messages of ours. Everything illegal raises an ExpressionError with the position and the fault to answer with.
+"""
+
+from __future__ import annotations
+
+from topic_model.expressions import xpath
+from topic_model.expressions.dialects import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH, concrete_topic, parse
+from topic_model.expressions.friendly import parse_friendly
+from topic_model.expressions.writing import write_full, write_topic
+from topic_model.expressions.xpath import XPathPattern
+from topic_model.patterns import XPATH_SCHEME, Pattern, parse_normal
+
+DIALECTS = (SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH)
+"""Every dialect that `parse` reads, as the resource property TopicExpressionDialect lists them."""
+
+__all__ = [
+    "CONCRETE",
+    "CONCRETE_SET",
+    "DIALECTS",
+    "FULL",
+    "SIMPLE",
+    "XPATH",
+    "XPathPattern",
+    "compile_normal",
+    "concrete_topic",
+    "parse",
+    "parse_friendly",
+    "write_full",
+    "write_topic",
+]
+
+
+def compile_normal(normal: str) -> Pattern | XPathPattern:
+    """What selects topics, for any normal form that `parse` gave out."""
+    return xpath.parse_normal(normal) if normal.startswith(XPATH_SCHEME) else parse_normal(normal)

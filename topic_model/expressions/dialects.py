@@ -1,0 +1,159 @@
+"""The dialects in which peers write topic expressions, all compiled to patterns.
+
+Each path dialect is the full grammar with less allowed:
+
+    Simple       one root topic
+    Concrete     one topic: names only
+    ConcreteSet  topics of which each may end in `//.`, joined by `|` (ONVIF)
+    Full         everything
+
+Without a dialect an expression is Simple: that is what clients that never name one are read as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from topic_model.errors import ExpressionError, MultipleTopics, TopicError, UnknownDialect
+from topic_model.expressions.namespaces import Declarations
+from topic_model.expressions.xpath import parse_xpath
+from topic_model.grammar import Axis, Notation, RawPath, check_length, refuse, scan
+from topic_model.patterns import Pattern, alternative, pattern
+from topic_model.subscriptions import TopicFilter
+from topic_model.topics import TopicPath, parse_colon_path
+
+SIMPLE: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
+CONCRETE: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Concrete"
+FULL: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Full"
+CONCRETE_SET: Final = "http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet"
+XPATH: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
+
+
+def parse(text: str, dialect: str | None, namespaces: Mapping[str, str], *, legacy: bool = False) -> TopicFilter:
+    """The filter that an expression means; `namespaces` are the declarations in scope, the default one under "".
+
+    `legacy`: the older system's mode, whatever the dialect says: a colon path, and everything below it. Raises
+    ExpressionError, or UnknownDialect.
+    """
+    if legacy:
+        topic = _colon_topic(text)
+        return TopicFilter(dialect or SIMPLE, text.strip(), f"{topic}//.")
+    dialect = _known(dialect)
+    check_length(text)
+    if dialect == XPATH:
+        xpath = parse_xpath(text, namespaces)
+        return TopicFilter(dialect, xpath.text, xpath.normal, dict(xpath.namespaces))
+    declarations = Declarations(namespaces)
+    paths = scan(text, Notation.PREFIXES)
+    _RULES[dialect](text, paths)
+    compiled = compile_paths(text, paths, declarations)
+    return TopicFilter(dialect, text.strip(), compiled.normal, declarations.used)
+
+
+def concrete_topic(text: str, dialect: str | None, namespaces: Mapping[str, str], *, legacy: bool = False) -> TopicPath:
+    """The one topic that the Topic of a Notify names.
+
+    A whole path is accepted under the label Simple (Axis cameras), and one with a trailing `//.` under ConcreteSet
+    (devices that repeat the subscriber's expression). Raises ExpressionError, of it MultipleTopics when the expression
+    is legal but may select several, or UnknownDialect.
+    """
+    if legacy:
+        return _colon_topic(text)
+    dialect = _known(dialect)
+    check_length(text)
+    if dialect == XPATH:
+        raise MultipleTopics(f"one topic is needed here, and the XPath {text[:60]!r} may select several", text[:1000])
+    paths = scan(text, Notation.PREFIXES)
+    _RULES[CONCRETE if dialect == SIMPLE else dialect](text, paths)
+    if dialect == CONCRETE_SET:
+        paths = tuple(_without_subtree(path) for path in paths)
+    topic = compile_paths(text, paths, Declarations(namespaces)).single_topic()
+    if topic is None:
+        raise MultipleTopics(f"one topic is needed here, and {text[:60]!r} may select several", text[:1000])
+    return topic
+
+
+def compile_paths(text: str, paths: tuple[RawPath, ...], declarations: Declarations) -> Pattern:
+    """The pattern of scanned paths whose qualifiers are prefixes."""
+    alternatives = []
+    for path in paths:
+        if path.qualifier is None:
+            root = declarations.default()
+        else:
+            root = declarations.resolve(path.qualifier, text, path.position)
+        steps = []
+        for step in path.steps:
+            prefix = step.qualifier
+            namespace = None if prefix is None else declarations.resolve(prefix, text, step.position - len(prefix) - 1)
+            steps.append((step.axis, namespace, step.name))
+        try:
+            alternatives.append(alternative(f"{{{root}}}", steps))
+        except TopicError as error:
+            refuse(text, path.position, str(error))
+    return pattern(alternatives)
+
+
+def _known(dialect: str | None) -> str:
+    # xsd:anyURI collapses white space; an empty attribute says as little as none.
+    dialect = (dialect or "").strip() or SIMPLE
+    if dialect not in (*_RULES, XPATH):
+        raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not known here", "")
+    return dialect
+
+
+def _colon_topic(text: str) -> TopicPath:
+    check_length(text)
+    try:
+        return parse_colon_path(text.strip())
+    except TopicError as error:
+        raise ExpressionError(f"colon path {text.strip()[:60]!r}: {error}", text[:1000]) from error
+
+
+def _check_full(text: str, paths: tuple[RawPath, ...]) -> None:
+    """Everything that was scanned is Full."""
+
+
+def _check_concrete_set(text: str, paths: tuple[RawPath, ...]) -> None:
+    for path in paths:
+        _check_names(text, _without_subtree(path), "ConcreteSet")
+
+
+def _check_concrete(text: str, paths: tuple[RawPath, ...]) -> None:
+    _check_single(text, paths, "Concrete")
+    _check_names(text, paths[0], "Concrete")
+
+
+def _check_simple(text: str, paths: tuple[RawPath, ...]) -> None:
+    _check_single(text, paths, "Simple")
+    _check_names(text, paths[0], "Simple")
+    if len(paths[0].steps) > 1:
+        refuse(text, paths[0].steps[1].position, "the Simple dialect names a root topic only; use Concrete or Full")
+
+
+_RULES: Final[dict[str, Callable[[str, tuple[RawPath, ...]], None]]] = {
+    SIMPLE: _check_simple,
+    CONCRETE: _check_concrete,
+    FULL: _check_full,
+    CONCRETE_SET: _check_concrete_set,
+}
+
+
+def _check_single(text: str, paths: tuple[RawPath, ...], dialect: str) -> None:
+    if len(paths) > 1:
+        refuse(text, paths[1].position, f"the {dialect} dialect has no alternatives; use Full")
+
+
+def _check_names(text: str, path: RawPath, dialect: str) -> None:
+    for step in path.steps:
+        if step.axis is Axis.DESCENDANT:
+            refuse(text, step.position, f"// cannot stand here in the {dialect} dialect; use Full")
+        if step.name in "*.":
+            refuse(text, step.position, f"{step.name} cannot stand here in the {dialect} dialect; use Full")
+
+
+def _without_subtree(path: RawPath) -> RawPath:
+    last = path.steps[-1]
+    if len(path.steps) > 1 and last.axis is Axis.DESCENDANT and last.name == ".":
+        return RawPath(path.qualifier, path.steps[:-1], path.position)
+    return path

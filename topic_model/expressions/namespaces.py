@@ -1,0 +1,51 @@
+"""Prefixes of an expression, resolved by the declarations in scope at the element that held it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from topic_model.grammar import refuse
+
+ENVELOPE_NAMESPACES: Final = frozenset(
+    {
+        "http://schemas.xmlsoap.org/soap/envelope/",
+        "http://www.w3.org/2003/05/soap-envelope",
+        "http://www.w3.org/2005/08/addressing",
+        "http://docs.oasis-open.org/wsn/b-2",
+        "http://docs.oasis-open.org/wsn/br-2",
+        "http://docs.oasis-open.org/wsn/t-1",
+    }
+)
+"""Namespaces of the messages themselves; no topic lives in one."""
+
+
+class Declarations:
+    """Resolves prefixes and remembers which declarations an expression really used.
+
+    The default namespace is under the key "". Whether an unprefixed root topic takes it is an open question of the
+    standard: an xsd:QName would, XPath would not. It does here, since the schema types these as QNames, but not when
+    it is an envelope namespace: many clients write `<TopicExpression xmlns="...wsn/b-2">alarm</TopicExpression>` and
+    mean a topic in no namespace.
+    """
+
+    def __init__(self, namespaces: Mapping[str, str]) -> None:
+        self._namespaces = namespaces
+        self.used: dict[str, str] = {}
+
+    def resolve(self, prefix: str, text: str, position: int) -> str:
+        """The namespace of a prefix; ExpressionError when it is not declared."""
+        namespace = self._namespaces.get(prefix, "")
+        if not namespace:
+            known = ", ".join(sorted(filter(None, self._namespaces))) or "none"
+            refuse(text, position, f"the prefix {prefix!r} is not declared here (declared: {known[:200]})")
+        self.used[prefix] = namespace
+        return namespace
+
+    def default(self) -> str:
+        """The namespace of an unprefixed root topic."""
+        namespace = self._namespaces.get("", "")
+        if not namespace or namespace in ENVELOPE_NAMESPACES:
+            return ""
+        self.used[""] = namespace
+        return namespace

@@ -47,8 +47,8 @@ ErrorClass = Literal[
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """One try to bring one notification to one subscription. Times are milliseconds since the epoch, UTC.
 
-    `push` identifies the HTTP request, `number` counts the attempts of this delivery from 1. `status` is 0 when there was
-    no HTTP answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared.
+    `push` identifies the HTTP request, `number` counts the attempts of this delivery from 1. `status` is 0 when there
+    was no HTTP answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared.
     """
 
     notification: str

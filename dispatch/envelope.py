@@ -8,8 +8,8 @@ Three forms:
 
 WS-Addressing headers go only to subscribers whose Subscribe had some; then the consumer's reference parameters are
 echoed as headers. No header is ever marked mustUnderstand. The notification's id, the attempt's number and the
-subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a receiver
-can drop repeats behind whatever stack it has.
+subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
+receiver can drop repeats behind whatever stack it has.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lanes: one queue per subscription, so that order is kept within it and nobody waits behind somebody else's queue.
 
-Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane busy
-until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order. Ready
-lanes are served in turn: after each push a lane goes to the back, so one with ten thousand waiting messages does not
-delay one with a single message.
+Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane
+busy until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order.
+Ready lanes are served in turn: after each push a lane goes to the back, so one with ten thousand waiting messages does
+not delay one with a single message.
 """
 
 from __future__ import annotations

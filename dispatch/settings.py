@@ -31,6 +31,18 @@ class DispatchSettings:
     driver_memory_mb: int = setting(
         640, "Heap of the job's JVM; Spark wants 450 at least.", minimum=450, maximum=1_000_000, unit="MB"
     )
+    fail_on_data_loss: bool = setting(
+        True,
+        "Stop, rather than go on behind the gap, when Kafka no longer has notifications that were not dispatched yet "
+        "(the job was away for longer than the log's retention, or the log was created anew).",
+    )
+    outcomes_timeout_s: float = setting(
+        600.0,
+        "How long a worker waits for Kafka to take the outcomes of its pushes. When it gives up, the batch is repeated "
+        "and its notifications are pushed again.",
+        minimum=10,
+        unit="s",
+    )
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where a job without a checkpoint begins.")
 
 

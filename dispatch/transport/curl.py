@@ -1,7 +1,7 @@
 """Pushes through libcurl's multi interface: one thread, thousands of pushes under way, about 10 us of CPU each.
 
-Sockets are watched by our own selector (`socket_action`) rather than by libcurl's `select`, which cannot see descriptors
-above 1023 and walks through all of them on every call.
+Sockets are watched by our own selector (`socket_action`) rather than by libcurl's `select`, which cannot see
+descriptors above 1023 and walks through all of them on every call.
 
 libcurl itself sends a push again, on a new connection, when a reused connection turns out to be closed before a byte of
 the answer came; so nothing of that is written here.

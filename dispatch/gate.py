@@ -1,0 +1,59 @@
+"""Stopping between batches, never in one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Stopping(Exception):
+    """Raised at the beginning of a batch to end a query there: nothing of the batch has begun."""
+
+
+class StopGate:
+    """Lets batches in until it is closed, and knows when the last one is out.
+
+    Stopping a query in the middle of a batch breaks pushes off whose outcome is then never written. Closing the gate
+    first and waiting for the batch under way leaves nothing half done.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._closed = False
+        self._inside = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further batch may begin."""
+        return self._closed
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Around a batch. Raises Stopping once the gate is closed."""
+        with self._condition:
+            if self._closed:
+                raise Stopping
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._inside -= 1
+                self._condition.notify_all()
+
+    def close(self) -> None:
+        """From now on no batch begins."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
+        """Wait until somebody closes the gate; whether that happened in time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._closed, timeout_s)
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until no batch is under way; whether that happened in time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._inside == 0, timeout_s)

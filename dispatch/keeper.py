@@ -1,0 +1,93 @@
+"""Keeping a streaming query running."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from dispatch.gate import StopGate
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 15.0
+# A query that ran for this long was healthy: its next failure is a new one.
+HEALTHY_S = 60.0
+# After so many failures in a row this process may be what is broken: leave it to whoever watches over it.
+MAX_FAILURES = 10
+
+
+class Keeper:
+    """Starts a query again, from its checkpoint, when it dies: Kafka was away for long, or a task failed too often.
+
+    Runs in a thread of its own until the gate closes. When the query dies MAX_FAILURES times in a row it closes the
+    gate itself and `gave_up` is true.
+    """
+
+    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate) -> None:
+        self._start = start
+        self._gate = gate
+        self._query: StreamingQuery | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name=f"keep-{name}", daemon=True)
+        self.name = name
+        self.failures = 0
+        self.gave_up = False
+
+    def start(self) -> None:
+        """Start the query and keep it."""
+        self._thread.start()
+
+    def wait_running(self, timeout_s: float) -> bool:
+        """Wait until the query has been started; whether that happened in time."""
+        return self._running.wait(timeout_s)
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop the query; the gate must be closed and empty. Returns when its thread has ended, or after the time."""
+        if self._query is not None:
+            try:
+                self._query.stop()
+            except PySparkException as error:
+                logger.info("%s ended while it was being stopped: %s", self.name, error)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _keep(self) -> None:
+        while not self._gate.closed:
+            started = time.monotonic()
+            try:
+                self._query = self._start()
+                self._running.set()
+                self._query.awaitTermination()
+                reason = "it ended"
+            except StreamingQueryException as error:
+                reason = _first_lines(str(error))
+            except Exception as error:
+                # Whatever it is, the answer is the same: say it, and try again.
+                reason = f"{type(error).__name__}: {_first_lines(str(error))}"
+            if self._gate.closed:
+                return
+            self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
+            if self.failures >= MAX_FAILURES:
+                logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)
+                self.gave_up = True
+                self._gate.close()
+                return
+            pause = pause_after(self.failures)
+            logger.warning("%s stopped and is started again in %g s: %s", self.name, pause, reason)
+            self._gate.wait_closed(pause)
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    return float(min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S))
+
+
+def _first_lines(text: str, count: int = 12) -> str:
+    lines = text.strip().splitlines()
+    return "\n".join(lines[:count])

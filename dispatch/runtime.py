@@ -1,0 +1,110 @@
+"""The job as a whole: warm up, run the queries, stop between batches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from dispatch.gate import StopGate
+from dispatch.keeper import Keeper
+from dispatch.record import AttemptsTable, start_recording
+from dispatch.settings import DispatchSettings, PushSettings, TableSettings
+from dispatch.sink import SinkJob, push_partition
+from dispatch.stream import HotPath
+from dispatch.tables import ATTEMPTS
+from dispatch.view import RoutingView
+from topic_model.kafka_topics import ensure_topics
+from topic_model.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+# Reading the control log for the first time: a million subscriptions take about 15 s.
+_FIRST_READ_S = 300.0
+
+# A batch is as long as its slowest push, so this is what a stop may take at most.
+_STOP_MARGIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """All that the job needs to know."""
+
+    home: Path
+    kafka: KafkaSettings
+    dispatch: DispatchSettings
+    push: PushSettings
+    tables: TableSettings
+
+    def checkpoint(self, query: str) -> str:
+        """Where a query keeps its progress."""
+        root = self.dispatch.checkpoint.rstrip("/") or str((self.home / "checkpoints").absolute())
+        return f"{root}/{query}"
+
+
+class DispatchJob:
+    """The hot query and the record query in one Spark session."""
+
+    def __init__(self, spark: SparkSession, settings: JobSettings, gate: StopGate) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._gate = gate
+        self._view = RoutingView(settings.kafka, spark.sparkContext)
+        self._table = AttemptsTable(ATTEMPTS.location(settings.tables, settings.home))
+        hot = HotPath(settings.kafka, settings.dispatch, settings.push, self._view, gate)
+        self._keepers = (
+            Keeper("push", lambda: hot.start(spark, settings.checkpoint("push")), gate),
+            Keeper(
+                "record",
+                lambda: start_recording(
+                    spark, settings.kafka, settings.tables, self._table, settings.checkpoint("record"), gate
+                ),
+                gate,
+            ),
+        )
+
+    def run(self, ready: Callable[[], None]) -> bool:
+        """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
+
+        Returns False when a query could not be kept running. Raises InfrastructureError when Kafka or the table cannot
+        be reached at start.
+        """
+        try:
+            self._warm_up()
+            for keeper in self._keepers:
+                keeper.start()
+            if all(keeper.wait_running(60) for keeper in self._keepers):
+                ready()
+            self._gate.wait_closed()
+        finally:
+            self._stop()
+        return not any(keeper.gave_up for keeper in self._keepers)
+
+    def _warm_up(self) -> None:
+        """Pay for everything that is slow the first time before anybody waits for it: the control log, the workers and
+        their connections, the table."""
+        settings = self._settings
+        started = time.monotonic()
+        ensure_topics(settings.kafka)
+        view = self._view.refresh(_FIRST_READ_S)
+        self._table.open()
+        job = SinkJob(settings.kafka, settings.dispatch, settings.push, view, batch=-1)
+        slots = settings.dispatch.task_slots
+        nothing = self._spark.range(0, slots, 1, slots).selectExpr(
+            "cast(cast(id as string) as binary) as value", "cast(id as int) as partition", "id as offset"
+        )
+        nothing.where("offset < 0").foreachPartition(partial(push_partition, job))
+        logger.info("warmed up in %.1f s", time.monotonic() - started)
+
+    def _stop(self) -> None:
+        self._gate.close()
+        if not self._gate.wait_empty(self._settings.push.total_timeout_s + _STOP_MARGIN_S):
+            logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
+        for keeper in self._keepers:
+            keeper.stop(timeout_s=5.0)
+        self._view.close()

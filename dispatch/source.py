@@ -1,0 +1,63 @@
+"""Reading our logs as streams."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from topic_model.settings import KafkaSettings
+
+
+def read_log(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    name: str,
+    *,
+    starting: str,
+    fail_on_data_loss: bool,
+    max_rows: int | None = None,
+) -> DataFrame:
+    """The log as a streaming frame with Kafka's columns."""
+    options = connection_options(kafka) | {
+        "subscribe": kafka.topic(name),
+        "startingOffsets": starting,
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+    }
+    if max_rows is not None:
+        options["maxOffsetsPerTrigger"] = str(max_rows)
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def connection_options(kafka: KafkaSettings) -> dict[str, str]:
+    """How the Java clients inside Spark reach the brokers."""
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.security.protocol": kafka.security_protocol,
+        # The broker holds a fetch that finds nothing for this long. Spark's consumer prefetches beyond what it was
+        # asked for, and the next batch waits for that fetch: with the default of 500 ms a lone notification takes
+        # 600 ms.
+        "kafka.fetch.max.wait.ms": "10",
+        # A broker that comes back should be found within a second.
+        "kafka.reconnect.backoff.max.ms": "1000",
+        "kafka.request.timeout.ms": str(int(kafka.request_timeout_s * 1000)),
+        "kafka.default.api.timeout.ms": str(int(kafka.request_timeout_s * 2000)),
+        "kafka.max.partition.fetch.bytes": str(max(kafka.max_record_bytes, 1024 * 1024)),
+    }
+    if kafka.ssl_ca_file:
+        options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": kafka.ssl_ca_file}
+    if kafka.sasl_mechanism:
+        module = (
+            "org.apache.kafka.common.security.plain.PlainLoginModule"
+            if kafka.sasl_mechanism == "PLAIN"
+            else "org.apache.kafka.common.security.scram.ScramLoginModule"
+        )
+        user, password = _jaas(kafka.sasl_username), _jaas(kafka.sasl_password)
+        options |= {
+            "kafka.sasl.mechanism": kafka.sasl_mechanism,
+            "kafka.sasl.jaas.config": f"{module} required username={user} password={password};",
+        }
+    return options
+
+
+def _jaas(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

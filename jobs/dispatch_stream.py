@@ -1,0 +1,113 @@
+"""The dispatch job's script for spark-submit:
+
+    spark-submit --properties-file FILE jobs/dispatch_stream.py --config arborcast.toml
+
+It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.runtime` in it until
+SIGTERM or SIGINT, which end the job between two batches. The file that ARBORCAST_READY_FILE names is written when the
+job delivers. What runs in Spark's workers lives in the package `dispatch`, not here: functions of a script would be
+sent along with every task and lose what they keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+# spark-submit puts this script's folder first on the import path, where `import settings`, `import cli` and the like
+# would find our own modules instead of whatever package of that name a library wants.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+if sys.path and os.path.abspath(sys.path[0]) == _HERE:
+    sys.path[0] = os.path.dirname(_HERE)
+
+from pyspark.sql import SparkSession  # noqa: E402
+
+from dispatch.gate import StopGate  # noqa: E402
+from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
+from jobs.settings import load_settings  # noqa: E402
+from topic_model.errors import ArborcastError  # noqa: E402
+
+logger = logging.getLogger("arborcast.dispatch")
+
+
+class _JvmSignals:
+    """A SIGTERM for the JVM, which is what spark-submit's own process is, must not shut Spark down under a batch: it
+    closes the gate as one for Python does. Called by the JVM through py4j."""
+
+    def __init__(self, gate: StopGate) -> None:
+        self._gate = gate
+
+    def handle(self, sig: object) -> None:
+        self._gate.close()
+
+    class Java:
+        implements = ("sun.misc.SignalHandler",)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the job; the exit status is 0 after an orderly stop and 1 otherwise."""
+    parser = argparse.ArgumentParser(description="Arborcast's dispatch job, to be started by spark-submit.")
+    parser.add_argument("--config", type=Path, help="settings file (TOML)")
+    parser.add_argument("--home", type=Path, help="data directory")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # SQLQueryContextLogger prints every exception of Spark's a second time, as JSON with two stack traces.
+    for name, level in (
+        ("kafka", logging.WARNING),
+        ("py4j", logging.WARNING),
+        ("SQLQueryContextLogger", logging.FATAL),
+    ):
+        logging.getLogger(name).setLevel(level)
+    try:
+        settings = load_settings(options.config, options.home)
+    except ArborcastError as error:
+        print(f"arborcast dispatch: {error}", file=sys.stderr)
+        return 1
+    gate = StopGate()
+    spark = SparkSession.builder.getOrCreate()
+    _stop_on_signals(spark, gate)
+    job_settings = JobSettings(settings.home, settings.kafka, settings.dispatch, settings.push, settings.tables)
+    try:
+        healthy = DispatchJob(spark, job_settings, gate).run(_report_ready)
+    except ArborcastError as error:
+        logger.error("%s", error)
+        healthy = False
+    finally:
+        spark.stop()
+    return 0 if healthy else 1
+
+
+def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
+    def close(number: int, frame: FrameType | None) -> None:
+        gate.close()
+
+    jvm = spark.sparkContext._jvm
+    gateway = spark.sparkContext._gateway
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(gateway)
+    handler = _JvmSignals(gate)
+    for name in ("TERM", "INT"):
+        signal.signal(getattr(signal, f"SIG{name}"), close)
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), handler)
+
+
+def _report_ready() -> None:
+    logger.info("ready to deliver")
+    target = os.environ.get("ARBORCAST_READY_FILE")
+    if target:
+        content = {"pid": os.getpid(), "at": time.time()}
+        # Whoever watches for the file must never see half of it.
+        temporary = Path(f"{target}.{os.getpid()}")
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The dispatch job as its own process, started by spark-submit exactly as the engine starts it; for chaos tests and
+measurements, which want to kill it or to look at its processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from dispatch.settings import DispatchSettings
+from dispatch.spark_properties import properties, write_properties
+from jobs.stack import jars, java
+from topic_model.settings import KafkaSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+class DispatchProcess:
+    """spark-submit, the JVM, the Python driver and its workers: one process group."""
+
+    def __init__(
+        self, home: Path, kafka: KafkaSettings, settings: Mapping[str, str | int | float] | None = None
+    ) -> None:
+        self.home = home
+        self._log = home / "dispatch.log"
+        self._ready = home / "ready.json"
+        self._properties = home / "spark.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        home.mkdir(parents=True, exist_ok=True)
+        chosen = {
+            "kafka.bootstrap_servers": kafka.bootstrap_servers,
+            "kafka.prefix": kafka.prefix,
+            "kafka.partitions": kafka.partitions,
+            "tables.interval_s": 1.0,
+            **(settings or {}),
+        }
+        lines = [f'home = "{home}"'] + [f"{key} = {json.dumps(value)}" for key, value in sorted(chosen.items())]
+        (home / "arborcast.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        given = {key.partition(".")[2]: value for key, value in chosen.items() if key.startswith("dispatch.")}
+        dispatch = dataclasses.replace(DispatchSettings(), **given)  # type: ignore[arg-type]
+        (home / "spark").mkdir(exist_ok=True)
+        write_properties(
+            self._properties,
+            properties(dispatch, jars=jars.jar_paths("spark"), master="local", local_dir=home / "spark"),
+        )
+
+    def start(self, timeout: float = 120.0) -> DispatchProcess:
+        """Start and wait until it is ready. Raises RuntimeError with the end of its log when it is not."""
+        self._ready.unlink(missing_ok=True)
+        runtime = java.find_java()
+        environment = {
+            **os.environ,
+            "JAVA_HOME": str(runtime.executable.parent.parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "ARBORCAST_READY_FILE": str(self._ready),
+            "PYSPARK_PYTHON": sys.executable,
+            "MALLOC_ARENA_MAX": "2",
+        }
+        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(submit),
+                    "--properties-file",
+                    str(self._properties),
+                    str(ROOT / "jobs" / "dispatch_stream.py"),
+                    "--config",
+                    str(self.home / "arborcast.toml"),
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.home,
+            )
+        deadline = time.monotonic() + timeout
+        while not self._ready.exists():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the job ended with {self._process.returncode} before it was ready\n{self.log()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"the job was not ready within {timeout} s\n{self.log()}")
+            time.sleep(0.05)
+        return self
+
+    def log(self, characters: int = 6000) -> str:
+        """The end of what it has printed."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-characters:]
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Its processes by role: jvm, driver, daemon, worker."""
+        assert self._process is not None
+        jvm = psutil.Process(self._process.pid)
+        driver = psutil.Process(json.loads(self._ready.read_text(encoding="utf-8"))["pid"])
+        roles: dict[str, list[psutil.Process]] = {"jvm": [jvm], "driver": [driver], "daemon": [], "worker": []}
+        for child in jvm.children():
+            if child.pid != driver.pid:
+                roles["daemon"].append(child)
+                roles["worker"] += child.children()
+        return roles
+
+    def terminate(self, timeout: float = 30.0) -> int:
+        """SIGTERM to spark-submit's process, as a supervisor does; the exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout)
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Wait for it to end; the exit status."""
+        assert self._process is not None
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """kill -9 of everything that is left of it."""
+        if self._process is not None:
+            for process in self._everything():
+                with_suppressed_kill(process)
+            self._process.wait(30)
+            self._process = None
+
+    def _everything(self) -> Sequence[psutil.Process]:
+        assert self._process is not None
+        try:
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def with_suppressed_kill(process: psutil.Process) -> None:
+    """kill -9; being dead already is fine."""
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+@contextmanager
+def running_job(
+    home: Path, kafka: KafkaSettings, settings: Mapping[str, str | int | float] | None = None
+) -> Iterator[DispatchProcess]:
+    """A started job, killed in the end."""
+    job = DispatchProcess(home, kafka, settings)
+    try:
+        yield job.start()
+    finally:
+        job.kill()

@@ -1,0 +1,138 @@
+"""A naive model of routing to compare with, and histories of control records for hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+
+from topic_model.patterns import XPATH_SCHEME, parse_normal
+from topic_model.records import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    TopicRecord,
+    TopicRemoved,
+    key_of,
+    subscription_key,
+    topic_key,
+)
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+from topic_model.tree import TopicTree
+
+# Few names, so that random patterns and random topics meet; two namespaces, one of them with a slash in it.
+_ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]
+_STEPS = ["a", "b", "c", "{http://x/y}b"]
+
+
+def _canonical(root: str, steps: Sequence[str]) -> TopicPath:
+    # A step repeats no namespace that it inherits: that would be another spelling of the same topic.
+    path, namespace = root, root.rpartition("}")[0]
+    for step in steps:
+        declared = step.rpartition("}")[0]
+        path += "/" + (step.rpartition("}")[2] if declared == namespace else step)
+        namespace = declared or namespace
+    return TopicPath(path)
+
+
+paths = st.builds(_canonical, st.sampled_from(_ROOTS), st.lists(st.sampled_from(_STEPS), max_size=3))
+
+_tails = st.sampled_from(["", "/*", "//*", "//."])
+_below = st.sampled_from(["/b", "//b", "/*/b", "//{http://x/y}b", "/*/*", "//a//b", "//c"])
+_alternatives = st.one_of(
+    paths,
+    st.builds("{}{}".format, paths, _tails),
+    st.builds("{}{}{}".format, st.one_of(paths, st.sampled_from(_ROOTS)), _below, _tails),
+    st.sampled_from(
+        ["//.", "*", "{}*", "{}//.", "{urn:t}*", "{urn:t}//b", "//b", "//b//.", "{http://x/y}//.", "//b/*"]
+    ),
+)
+normals = st.lists(_alternatives, min_size=1, max_size=3).map(lambda texts: parse_normal("|".join(texts)).normal)
+
+
+def make_subscription(
+    subscription_id: str,
+    *topics: str,
+    consumer: str = "http://consumer/",
+    created_ms: int = 0,
+    terminates_ms: int | None = None,
+    paused: bool = False,
+    priority: int = 0,
+) -> Subscription:
+    """A subscription with these normal forms as its topic filters."""
+    return Subscription(
+        id=subscription_id,
+        consumer=EndpointReference(consumer),
+        topics=tuple(TopicFilter("urn:test", normal, normal) for normal in topics),
+        policy=DeliveryPolicy(priority=priority),
+        created_ms=created_ms,
+        terminates_ms=terminates_ms,
+        paused=paused,
+    )
+
+
+_ids = st.sampled_from([f"s{number}" for number in range(8)])
+subscriptions = st.builds(
+    lambda subscription_id, topics, **facts: make_subscription(subscription_id, *topics, **facts),
+    _ids,
+    st.lists(normals, max_size=2),
+    consumer=st.sampled_from(["http://one/", "http://two/"]),
+    created_ms=st.integers(0, 2),
+    terminates_ms=st.one_of(st.none(), st.integers(0, 9)),
+    paused=st.booleans(),
+)
+control_records: st.SearchStrategy[ControlRecord] = st.one_of(
+    st.builds(SubscriptionRecord, subscriptions),
+    st.builds(SubscriptionRecord, subscriptions),
+    st.builds(SubscriptionEnded, _ids, st.just("unsubscribed"), st.just(0)),
+    st.builds(TopicRecord, paths, code=st.sampled_from(["", "1"])),
+    st.builds(TopicRecord, paths),
+    st.builds(TopicRemoved, paths),
+    st.builds(Tombstone, st.one_of(_ids.map(subscription_key), paths.map(topic_key))),
+)
+histories = st.lists(control_records, max_size=40)
+
+
+def compacted(history: Sequence[ControlRecord]) -> list[ControlRecord]:
+    """What log compaction may leave of a history: the last record of each key, where it was."""
+    last = {key_of(record): at for at, record in enumerate(history)}
+    return [record for at, record in enumerate(history) if last[key_of(record)] == at]
+
+
+class NaiveTable:
+    """Routing as one would explain it: all subscriptions, one after the other, asked whether they match."""
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        self.topics = TopicTree()
+
+    def apply(self, record: ControlRecord) -> None:
+        self.topics.apply(record)
+        match record:
+            case SubscriptionRecord(subscription=subscription):
+                self.subscriptions[subscription.id] = subscription
+            case SubscriptionEnded(id=subscription_id):
+                self.subscriptions.pop(subscription_id, None)
+            case Tombstone(key=key):
+                self.subscriptions.pop(key.removeprefix("sub:"), None)
+                self.topics.remove(TopicPath(key.removeprefix("topic:")))
+
+    def who(self, path: TopicPath) -> set[str]:
+        """Ids of all that match, paused or not."""
+        return {each.id for each in self.subscriptions.values() if self._matches(each, path)}
+
+    def match(self, path: TopicPath) -> set[str]:
+        """Ids of those that match and are not paused."""
+        return {found for found in self.who(path) if not self.subscriptions[found].paused}
+
+    def _matches(self, subscription: Subscription, path: TopicPath) -> bool:
+        return all(self._passes(topic.normal, path) for topic in subscription.topics)
+
+    def _passes(self, normal: str, path: TopicPath) -> bool:
+        if normal.startswith(XPATH_SCHEME):
+            from topic_model.expressions import xpath
+
+            return path in xpath.parse_normal(normal).select(self.topics)
+        return parse_normal(normal).matches(path)

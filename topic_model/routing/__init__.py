@@ -1,0 +1,22 @@
+"""The routing table: a deterministic fold over the control log that knows who gets what.
+
+selectors   what a subscription's topic filters compile to, and under which keys a table keeps it
+groups      subscriptions of equal selector, kept once
+resolver    from a topic to its subscriptions: few look-ups the first time, one from then on
+rest        patterns with steps below their anchor, found by where they begin and how they end
+expiry      which subscriptions are due
+sharing     equal parts of a million subscriptions, kept once
+links       the expansion of selectors that are more than one such key, in step with the tree
+checkpoint  a frozen copy, from which a snapshot is made
+overlay     what changed since a checkpoint, for those who hold a snapshot
+table       the fold itself
+"""
+
+from __future__ import annotations
+
+from topic_model.routing.checkpoint import Checkpoint
+from topic_model.routing.overlay import Delta, Overlay
+from topic_model.routing.routes import Route, Statistics
+from topic_model.routing.table import RoutingTable
+
+__all__ = ["Checkpoint", "Delta", "Overlay", "Route", "RoutingTable", "Statistics"]

@@ -1,0 +1,136 @@
+"""Groups: subscriptions of equal selector, kept once.
+
+The first subscription to a selector may have to be expanded over the tree; the second to the millionth only joins the
+group. Members are in the order of (creation, id): a function of the subscriptions alone, so that replicas agree however
+much of the log was compacted away before they read it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+
+from topic_model.routing.selectors import Selector
+from topic_model.subscriptions import Subscription
+
+_INDEX_FROM = 16  # members; below this a search compares faster than an index could be built
+
+
+def order(subscription: Subscription) -> tuple[int, str]:
+    """Sort key of members: the older first, the id for those of one millisecond."""
+    return subscription.created_ms, subscription.id
+
+
+class Group:
+    """The members of one selector, paused ones among them."""
+
+    __slots__ = ("_active", "_identities", "_members")
+
+    def __init__(self, members: Iterable[Subscription]) -> None:
+        self._members = sorted(members, key=order)
+        self._active: tuple[Subscription, ...] | None = None
+        # hash(identity) -> members, once somebody looked for an equal one; hashes, because identities are large.
+        self._identities: dict[int, tuple[Subscription, ...]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def members(self) -> Sequence[Subscription]:
+        """All members in order; not to be changed."""
+        return self._members
+
+    def active(self) -> tuple[Subscription, ...]:
+        """The members that are not paused; the same tuple until something changes."""
+        if self._active is None:
+            self._active = tuple(member for member in self._members if not member.paused)
+        return self._active
+
+    def add(self, subscription: Subscription) -> None:
+        """A new member."""
+        insort(self._members, subscription, key=order)
+        self._active = None
+        if self._identities is not None:
+            self._index(subscription)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Take out a member, found by its order key. ValueError when there is none."""
+        at = bisect_left(self._members, order(subscription), key=order)
+        if at == len(self._members) or self._members[at].id != subscription.id:
+            raise ValueError(f"subscription {subscription.id!r} is no member of its group")
+        member = self._members.pop(at)
+        self._active = None
+        if self._identities is not None:
+            self._unindex(member)
+
+    def find_equal(self, subscription: Subscription) -> Subscription | None:
+        """The first member that would deliver the same in the same way."""
+        wanted = subscription.identity()
+        if self._identities is None and len(self._members) >= _INDEX_FROM:
+            self._identities = {}
+            for member in self._members:
+                self._index(member)
+        if self._identities is None:
+            candidates: Iterable[Subscription] = self._members
+        else:
+            candidates = self._identities.get(hash(wanted), ())
+        return next((candidate for candidate in candidates if candidate.identity() == wanted), None)
+
+    def _index(self, member: Subscription) -> None:
+        assert self._identities is not None  # noqa: S101
+        key = hash(member.identity())
+        self._identities[key] = tuple(sorted((*self._identities.get(key, ()), member), key=order))
+
+    def _unindex(self, member: Subscription) -> None:
+        assert self._identities is not None  # noqa: S101
+        key = hash(member.identity())
+        left = tuple(other for other in self._identities[key] if other.id != member.id)
+        if left:
+            self._identities[key] = left
+        else:
+            del self._identities[key]
+
+
+class LinkedGroup(Group):
+    """The members of a selector that is not simple, and the keys that followed from the tree.
+
+    `definition` is None when the selector cannot be read: its members are there, but nothing leads to them.
+    """
+
+    __slots__ = ("definition", "linked_keys")
+
+    def __init__(self, members: Iterable[Subscription], definition: Selector | None) -> None:
+        super().__init__(members)
+        self.definition = definition
+        self.linked_keys: set[str] = set()
+
+
+Entry = Subscription | Group
+"""What a table keeps under a selector. A simple selector with one subscriber is that subscription itself: a million of
+those is the normal case, and a group would add 200 bytes to each."""
+
+
+def active_of(entry: Entry | None) -> tuple[Subscription, ...]:
+    """The subscriptions behind an entry that are not paused."""
+    if entry is None:
+        return ()
+    if isinstance(entry, Group):
+        return entry.active()
+    return () if entry.paused else (entry,)
+
+
+def members_of(entry: Entry | None) -> Iterator[Subscription]:
+    """All subscriptions behind an entry, in order."""
+    if isinstance(entry, Group):
+        yield from entry.members
+    elif entry is not None:
+        yield entry
+
+
+def equal_in(entry: Entry | None, subscription: Subscription) -> Subscription | None:
+    """The first subscription behind an entry that would deliver the same in the same way."""
+    if isinstance(entry, Group):
+        return entry.find_equal(subscription)
+    if entry is not None and entry.identity() == subscription.identity():
+        return entry
+    return None

@@ -1,0 +1,134 @@
+"""Overlays: what a routing table has changed since a checkpoint, small enough to be sent with every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from topic_model.routing.selectors import selector_of
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """How the active members of one selector differ: take out the `touched`, put in the `present`."""
+
+    touched: frozenset[str]
+    present: tuple[Subscription, ...]
+
+
+class Overlay(msgspec.Struct, frozen=True, array_like=True):
+    """All differences from the snapshot called `base`.
+
+    `members` by selector; `linked` has the normal forms behind each selector that is not simple and is newer than the
+    base; `selected` the topics of each XPath selector whose selection is. Pickled through MessagePack: a fifth of the
+    size and of the time of pickling a hundred subscriptions field by field.
+    """
+
+    base: str
+    members: dict[str, Delta] = {}
+    linked: dict[str, tuple[str, ...]] = {}
+    selected: dict[str, tuple[TopicPath, ...]] = {}
+
+    @property
+    def size(self) -> int:
+        """How many differences there are: when they are many it is time for a new base."""
+        return sum(len(delta.touched) for delta in self.members.values()) + len(self.linked) + len(self.selected)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Overlay], tuple[bytes]]:
+        return decode_overlay, (_encoder.encode(self),)
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def decode_overlay(data: bytes) -> Overlay:
+    """The overlay that was pickled."""
+    return _decoder.decode(data)
+
+
+_decoder = msgspec.msgpack.Decoder(Overlay)
+
+
+class Changes:
+    """Records what is touched after a checkpoint.
+
+    Bounded by the size of the base and of what is live: a subscription that came and went since the checkpoint leaves
+    nothing. Each overlay is made from the one before: only selectors touched in between are looked at.
+    """
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._touched: dict[str, set[str]] = {}  # selector -> subscription ids
+        self._where: dict[str, tuple[str, ...]] = {}  # subscription id -> selectors
+        self._born: set[str] = set()
+        self._linked: dict[str, tuple[str, ...]] = {}
+        self._selected: set[str] = set()
+        self._pending: set[str] = set()
+        self._deltas: dict[str, Delta] = {}
+        self._overlay: Overlay | None = Overlay(base)
+
+    def touch(self, selector: str, subscription_id: str, born: bool = False) -> None:
+        """A member of this selector came, went or changed."""
+        if born and subscription_id not in self._where:
+            self._born.add(subscription_id)
+        where = self._where.get(subscription_id, ())
+        if selector not in where:
+            self._where[subscription_id] = (*where, selector)
+            self._touched.setdefault(selector, set()).add(subscription_id)
+        self._pending.add(selector)
+        self._overlay = None
+
+    def ended(self, subscription_id: str) -> None:
+        """The subscription is gone; `touch` was told already. One that the base never had is forgotten."""
+        if subscription_id not in self._born:
+            return
+        self._born.remove(subscription_id)
+        for selector in self._where.pop(subscription_id):
+            touched = self._touched[selector]
+            touched.remove(subscription_id)
+            if not touched:
+                del self._touched[selector]
+
+    def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
+        """A selector that is not simple has its first member; `selects`: it is an XPath."""
+        if selects:
+            self._selected.add(selector)
+        else:
+            self._linked[selector] = normals
+        self._overlay = None
+
+    def unlinked(self, selector: str) -> None:
+        """Its last member left. Links that the base has lead to nobody then, and need no mention."""
+        self._linked.pop(selector, None)
+        self._selected.discard(selector)
+        self._overlay = None
+
+    def selection_changed(self, selector: str) -> None:
+        """An XPath selector selects other topics."""
+        self._selected.add(selector)
+        self._overlay = None
+
+    def overlay(
+        self,
+        subscriptions: Mapping[str, Subscription],
+        selection: Callable[[str], tuple[TopicPath, ...] | None],
+    ) -> Overlay:
+        """What has changed so far; the same object when nothing has since the last call."""
+        if self._overlay is None:
+            for selector in self._pending:
+                self._renew(selector, subscriptions)
+            self._pending.clear()
+            selected = {selector: selection(selector) or () for selector in self._selected}
+            self._overlay = Overlay(self._base, dict(self._deltas), dict(self._linked), selected)
+        return self._overlay
+
+    def _renew(self, selector: str, subscriptions: Mapping[str, Subscription]) -> None:
+        touched = self._touched.get(selector)
+        if not touched:
+            self._deltas.pop(selector, None)
+            return
+        now = (subscriptions.get(subscription_id) for subscription_id in sorted(touched))
+        present = (each for each in now if each is not None and not each.paused and selector_of(each) == selector)
+        self._deltas[selector] = Delta(frozenset(touched), tuple(present))

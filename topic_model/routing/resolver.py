@@ -1,0 +1,192 @@
+"""From a topic to its subscriptions: one look-up when the answer is known, a few when it has to be resolved.
+
+Shared by the table and by the views of its snapshots, so that they cannot differ in what a topic matches. Whoever
+inherits says what is kept under a key; the walk over the keys, and the remembered answers, are here.
+
+What is remembered must be forgotten when it changes:
+- a change to what one topic selects drops that topic's answer (`forget`);
+- a change to anything wider drops all answers (`forget_all`), in constant time. Finding out which of a million
+  answers lie below one node would cost more than resolving again those that are asked for: 2 to 5 microseconds each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+from topic_model.patterns import Reach, is_virtual
+from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.selectors import DESCENDANTS, SUBTREE, children_keys, parent_node
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+Answer = tuple[Subscription, ...]
+
+_NODES_REMEMBERED = 100_000
+_BURIED_AT_A_TIME = 8
+_SMALL = 1_000  # a dictionary that may be freed at once: some 20 microseconds
+
+
+class Resolver(ABC):
+    """Remembers answers; at most twice `capacity` of them, an answer that is shared with nobody counting its length.
+
+    One thread at a time.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        # Two generations: what was not asked for while a whole generation was filled is forgotten with the older one.
+        self._answers: dict[str, Answer] = {}
+        self._older: dict[str, Answer] = {}
+        self._spent = 0
+        self._inherited: dict[str, tuple[Target, ...]] = {}
+        self._joined: dict[tuple[str, ...], Answer] = {}
+        self._graveyard: list[dict[str, Answer]] = []
+
+    def match(self, path: TopicPath) -> Answer:
+        """The subscriptions that a notification on this topic goes to: all that match and are not paused.
+
+        Whether their time has come is for the caller to ask (`Subscription.expired`). A selector of paths answers by
+        the path alone, so no notification is lost to a race with the record of its topic; only XPath selectors need
+        the topic to be in the tree. The order is that of the selectors, then of creation.
+        """
+        answer = self._answers.get(path)
+        return self._resolve(path) if answer is None else answer
+
+    def selectors_at(self, path: TopicPath) -> list[str]:
+        """The selectors that match a topic, sorted; some may have nobody but paused subscribers."""
+        self._prepare()
+        return _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])
+
+    def forget(self, path: str) -> None:
+        """What is kept for exactly this topic has changed."""
+        self._answers.pop(path, None)
+        self._older.pop(path, None)
+
+    def forget_all(self) -> None:
+        """Something wider than one topic has changed. Constant time."""
+        self._bury(self._older)
+        self._bury(self._answers)
+        self._older, self._answers = {}, {}
+        self._inherited, self._joined = {}, {}
+        self._spent = 0
+
+    @property
+    def remembered(self) -> int:
+        """How many answers are remembered."""
+        return len(self._answers) + len(self._older)
+
+    def _prepare(self) -> None:
+        """Called before a topic is resolved: bring up to date what was left for later."""
+        return
+
+    @abstractmethod
+    def _targets(self, key: str) -> Iterable[Target]:
+        """The selectors kept under a simple key."""
+
+    @abstractmethod
+    def _active(self, selector: str) -> Answer:
+        """The subscriptions of a selector that are not paused."""
+
+    @abstractmethod
+    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+        """Where to look for patterns with steps at a node whose keys are not kept."""
+
+    def _resolve(self, path: TopicPath) -> Answer:
+        if self._graveyard:
+            self._dig()
+        answer = self._older.pop(path, None)
+        if answer is None:
+            answer = self._answer(path)
+        if self._spent >= self._capacity:
+            self._bury(self._older)
+            self._older, self._answers = self._answers, {}
+            self._inherited, self._joined = {}, {}
+            self._spent = 0
+        self._answers[path] = answer
+        self._spent += 1
+        return answer
+
+    def _answer(self, path: TopicPath) -> Answer:
+        self._prepare()
+        own = self._own(path)
+        selectors = _agreed(path, [*own, *self._passed_down(parent_node(path))])
+        if len(selectors) == 1:
+            return self._active(selectors[0])
+        if not selectors:
+            return ()
+        # Without anything of its own a topic has the answer of its siblings: thousands of topics below a wide
+        # subscription share one tuple.
+        shared_as = None if own else tuple(selectors)
+        answer = self._joined.get(shared_as) if shared_as else None
+        if answer is None:
+            parts = [active for selector in selectors if (active := self._active(selector))]
+            answer = parts[0] if len(parts) == 1 else sum(parts[1:], parts[0]) if parts else ()
+            self._spent += len(answer) if len(parts) > 1 else 0
+            if shared_as:
+                self._joined[shared_as] = answer
+        return answer
+
+    def _own(self, path: TopicPath) -> list[Target]:
+        """What is kept at the topic itself."""
+        found = [*self._targets(path), *self._targets(path + SUBTREE)]
+        for index in self._rest_indexes(path):
+            found.extend(target for target, reach in index.at(path) if reach in (Reach.SELF, Reach.SUBTREE))
+        return found
+
+    def _passed_down(self, node: str) -> Iterator[Target]:
+        """What a node has for the topics right below it."""
+        yield from self._passed_on(node)
+        for key in children_keys(node):
+            yield from self._targets(key)
+        if not is_virtual(node):
+            for index in self._rest_indexes(TopicPath(node)):
+                yield from (target for target, reach in index.at(TopicPath(node)) if reach is Reach.CHILDREN)
+
+    def _passed_on(self, node: str) -> tuple[Target, ...]:
+        """What a node has for all topics below it, from the nodes above too."""
+        found = self._inherited.get(node)
+        if found is None:
+            found = self._wide_targets(node)
+            if len(self._inherited) >= _NODES_REMEMBERED:
+                self._inherited.clear()
+            self._inherited[node] = found
+        return found
+
+    def _wide_targets(self, node: str) -> tuple[Target, ...]:
+        if not node:
+            return tuple(self._targets(SUBTREE))
+        above: tuple[Target, ...]
+        if is_virtual(node):
+            above = self._passed_on("")
+            here = list(self._targets(node + SUBTREE))
+        else:
+            path = TopicPath(node)
+            above = self._passed_on(parent_node(path))
+            here = [*self._targets(node + SUBTREE), *self._targets(node + DESCENDANTS)]
+            for index in self._rest_indexes(path):
+                here.extend(target for target, reach in index.at(path) if reach in (Reach.SUBTREE, Reach.DESCENDANTS))
+        # Nodes with nothing of their own share what is above them.
+        return (*above, *here) if here else above
+
+    def _bury(self, answers: dict[str, Answer]) -> None:
+        # Freeing a million entries at once would hold up whoever changed a subscription for 100 ms.
+        if len(answers) > _SMALL:
+            self._graveyard.append(answers)
+
+    def _dig(self) -> None:
+        answers = self._graveyard[-1]
+        for _ in range(min(_BURIED_AT_A_TIME, len(answers))):
+            answers.popitem()
+        if not answers:
+            self._graveyard.pop()
+
+
+def _agreed(path: TopicPath, targets: Iterable[Target]) -> list[str]:
+    return sorted(
+        {
+            target.selector
+            for target in targets
+            if not target.others or all(pattern.matches(path) for pattern in target.others)
+        }
+    )

@@ -1,0 +1,155 @@
+"""Selectors: what the topic filters of a subscription ask for together, and the keys under which that is kept.
+
+A pattern with one alternative and no steps below its anchor is *simple*: one topic, or the children, descendants or
+subtree of one node. Its normal form is the anchor followed by the reach, so the normal form can be the key: a table
+that looks for `a/b`, `a/b//.`, `a/*`, `a//.`, `a//*`, … finds every simple selector that matches `a/b`, and a subtree
+costs one key however many topics lie below. All other selectors are linked to simple keys:
+
+    a | b//.          several alternatives      one key each
+    a//. and */b      several filters           the keys of the narrowest one; the others are asked when a path resolves
+    a//b//.           steps below the anchor    one key (`…/b//.`) for each b there is, followed as topics come and go
+    xpath:…           over the topic set        one key for each selected topic, selected anew when the set has changed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from topic_model.patterns import (
+    EVERYTHING,
+    UNIVERSAL_ROOT,
+    XPATH_SCHEME,
+    Alternative,
+    Pattern,
+    Reach,
+    is_virtual,
+    parse_normal,
+    root_anchor,
+)
+from topic_model.subscriptions import Subscription
+from topic_model.topics import NCNAME, TopicPath, parent_of
+from topic_model.tree import TopicTree
+
+_STEP: Final = rf"(?:\{{[^{{}}\s]*\}})?{NCNAME}"
+_PATH: Final = rf"{_STEP}(?:/{_STEP})*"
+_path = re.compile(_PATH)
+_simple = re.compile(rf"{_PATH}(?:/\*|//\*|//\.)?|(?:\{{[^{{}}\s]*\}})?(?:\*|//\.)")
+
+SUBTREE: Final = Reach.SUBTREE.value
+DESCENDANTS: Final = Reach.DESCENDANTS.value
+CHILDREN: Final = Reach.CHILDREN.value
+
+
+class TopicSelection(Protocol):
+    """What the routing table needs of an XPath pattern."""
+
+    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
+        """The topics of the tree that it selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A selector that is not simple. `narrowest` is what is linked, `others` must match as well.
+
+    With XPath filters `narrowest` is None: the topics are taken from the tree, and nothing is left to ask.
+    """
+
+    narrowest: Pattern | None
+    others: tuple[Pattern, ...] = ()
+    xpaths: tuple[TopicSelection, ...] = ()
+
+    def simple_keys(self) -> Iterator[str]:
+        """Keys that hold whatever topics there are."""
+        for alternative in self.narrowest.alternatives if self.narrowest else ():
+            if not alternative.rest:
+                yield alternative.normal
+
+    def rest_alternatives(self) -> Iterator[Alternative]:
+        """Alternatives that are linked to the nodes of the tree, one by one."""
+        for alternative in self.narrowest.alternatives if self.narrowest else ():
+            if alternative.rest:
+                yield alternative
+
+    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
+        """With XPath filters: the topics that pass all filters."""
+        first, *more = self.xpaths
+        selected = first.select(tree)
+        for further in more:
+            selected &= further.select(tree)
+        if self.others:
+            selected = frozenset(path for path in selected if all(other.matches(path) for other in self.others))
+        return selected
+
+
+def selector_of(subscription: Subscription) -> str:
+    """The text under which a subscription is grouped; no topic filter means every topic."""
+    topics = subscription.topics
+    if len(topics) == 1:
+        return topics[0].normal
+    return subscription.selector() or EVERYTHING
+
+
+def normals_of(subscription: Subscription) -> tuple[str, ...]:
+    """The normal forms behind `selector_of`; its text cannot be split again, an XPath may hold anything."""
+    return tuple(sorted({topic.normal for topic in subscription.topics})) or (EVERYTHING,)
+
+
+def is_canonical(path: str) -> bool:
+    """Whether this looks like a canonical topic path (lengths and repeated namespaces are not looked at)."""
+    return _path.fullmatch(path) is not None
+
+
+def is_simple(selector: str) -> bool:
+    """Whether the selector is its own key. One regular expression: a parse would cost twenty times as much."""
+    return _simple.fullmatch(selector) is not None
+
+
+def is_one_topic(key: str) -> bool:
+    """Whether a simple key selects exactly the topic of that path."""
+    return key[-1] != "*" and not key.endswith(SUBTREE)
+
+
+def compile_selector(normals: Sequence[str]) -> Selector:
+    """What is behind these normal forms, all of which must match. Raises ExpressionError."""
+    xpaths = tuple(_parse_xpath(normal) for normal in normals if normal.startswith(XPATH_SCHEME))
+    patterns = [parse_normal(normal) for normal in normals if not normal.startswith(XPATH_SCHEME)]
+    if xpaths:
+        return Selector(None, tuple(patterns), xpaths)
+    patterns.sort(key=lambda pattern: (_width(pattern), pattern.normal))
+    return Selector(patterns[0], tuple(patterns[1:]))
+
+
+def _parse_xpath(normal: str) -> TopicSelection:
+    # Imported when the first one is met: Spark's workers, which never evaluate any, start without lxml.
+    from topic_model.expressions import xpath
+
+    return xpath.parse_normal(normal)
+
+
+_WIDTHS: Final = {Reach.SELF: 1, Reach.CHILDREN: 10, Reach.DESCENDANTS: 1_000, Reach.SUBTREE: 1_000}
+
+
+def _width(pattern: Pattern) -> int:
+    """A guess at how many topics will have to be asked; only the order matters."""
+    return sum(
+        _WIDTHS[alternative.reach] * (100 if alternative.rest else 1) * (1_000 if is_virtual(alternative.anchor) else 1)
+        for alternative in pattern.alternatives
+    )
+
+
+def node_key(node: str, reach: Reach) -> str:
+    """The simple key for what a reach selects at a node that is no virtual root."""
+    return node + reach.value
+
+
+def parent_node(path: TopicPath) -> str:
+    """The node above a topic; above a root topic that is the virtual root of its namespace."""
+    return parent_of(path) or root_anchor(path)
+
+
+def children_keys(node: str) -> tuple[str, ...]:
+    """Keys that select the topics right below a node. A root topic is a child of two virtual roots."""
+    return (node + "*", UNIVERSAL_ROOT + "*") if is_virtual(node) else (node + CHILDREN,)

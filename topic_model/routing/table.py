@@ -1,0 +1,303 @@
+"""The routing table: a deterministic fold over the control log."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator
+
+from topic_model.errors import ExpressionError
+from topic_model.records import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    TopicRecord,
+    TopicRemoved,
+    subscription_key,
+    topic_key,
+)
+from topic_model.routing.checkpoint import Checkpoint
+from topic_model.routing.expiry import Expiry
+from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
+from topic_model.routing.links import Links
+from topic_model.routing.overlay import Changes, Overlay
+from topic_model.routing.resolver import Answer, Resolver
+from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.routes import Route, Statistics
+from topic_model.routing.selectors import (
+    compile_selector,
+    is_canonical,
+    is_one_topic,
+    is_simple,
+    normals_of,
+    selector_of,
+)
+from topic_model.routing.sharing import Sharing
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath, ancestors
+from topic_model.tree import TopicTree
+
+_log = logging.getLogger(__name__)
+
+_TOPIC_KEY = topic_key(TopicPath(""))
+_SUBSCRIPTION_KEY = subscription_key("")
+
+
+class RoutingTable(Resolver):
+    """Who gets what. `topics` is the tree; it changes through `apply` only.
+
+    The state is a function of the last record of each key, in whatever order the keys are applied, so replicas are
+    equal whether or not they saw what compaction removed. `apply` never raises: what an older or a careless writer put
+    into the log must not stop the replicas; a filter that cannot be read selects nothing, and the log says so.
+    """
+
+    def __init__(self, remembered_answers: int = 1_000_000) -> None:
+        super().__init__(remembered_answers)
+        self.topics = TopicTree()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._entries: dict[str, Entry] = {}
+        self._links = Links(self.topics, self._entries)
+        self._expiry = Expiry(self._subscriptions)
+        self._sharing = Sharing()
+        self._recorders: list[Changes] = []
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record. Applying the same record again changes nothing."""
+        match record:
+            case SubscriptionRecord(subscription=subscription):
+                self._put(subscription)
+            case SubscriptionEnded(id=subscription_id):
+                self._end(subscription_id)
+            case TopicRecord():
+                self._put_topic(record)
+            case TopicRemoved(path=path):
+                self._remove_topic(path)
+            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
+                self._end(key.removeprefix(_SUBSCRIPTION_KEY))
+            case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
+                self._remove_topic(TopicPath(key.removeprefix(_TOPIC_KEY)))
+
+    def get(self, subscription_id: str) -> Subscription | None:
+        """The subscription with this id."""
+        return self._subscriptions.get(subscription_id)
+
+    def find_equal(self, subscription: Subscription) -> Subscription | None:
+        """The oldest subscription that delivers the same things to the same place in the same way."""
+        return equal_in(self._entries.get(selector_of(subscription)), subscription)
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """All subscriptions, in no particular order."""
+        return iter(self._subscriptions.values())
+
+    def due(self, now_ms: int) -> tuple[str, ...]:
+        """Ids of the subscriptions whose time has come, earliest first; they stay due until their end is applied."""
+        return self._expiry.due(now_ms)
+
+    def next_due_ms(self) -> int | None:
+        """When the next subscription falls due; None when none ever does."""
+        return self._expiry.next_ms()
+
+    def who(self, path: TopicPath) -> list[Route]:
+        """Which subscriptions a topic goes to and why, the paused ones among them."""
+        return [
+            Route(path, selector, member)
+            for selector in self.selectors_at(path)
+            for member in members_of(self._entries.get(selector))
+        ]
+
+    def routes(self) -> Iterator[Route]:
+        """Every topic of the tree with every subscription that it goes to: wide ones once per topic, made on the way.
+
+        The table must not change while this is read.
+        """
+        for path in self.topics.paths():
+            yield from self.who(path)
+
+    def expansion(self) -> Iterator[tuple[str, str]]:
+        """The expansion as it is kept: (simple key, selector), where a key such as `a//.` stands for a subtree."""
+        for selector in self._entries:
+            if is_simple(selector):
+                yield selector, selector
+        for keyed in (self._links.fixed, self._links.expanded):
+            for key, targets in keyed.items():
+                yield from ((key, target.selector) for target in targets)
+
+    def statistics(self) -> Statistics:
+        """Sizes, in constant time."""
+        return Statistics(
+            topics=len(self.topics),
+            subscriptions=len(self._subscriptions),
+            selectors=len(self._entries),
+            links=len(self._links.fixed),
+            expanded=len(self._links.expanded),
+            answers=self.remembered,
+            termination_entries=len(self._expiry),
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """A frozen copy of what a snapshot needs, and the start of recording what changes after it."""
+        self._prepare()
+        base = uuid.uuid4().hex
+        changes = Changes(base)
+        self._recorders.append(changes)
+
+        def overlay() -> Overlay:
+            self._prepare()
+            return changes.overlay(self._subscriptions, self._links.selection)
+
+        return Checkpoint(base, self._entries, self._links.fixed, overlay, lambda: self._recorders.remove(changes))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RoutingTable):
+            return NotImplemented
+        return self._subscriptions == other._subscriptions and self.topics == other.topics
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    # Subscriptions
+
+    def _put(self, subscription: Subscription) -> None:
+        old = self._subscriptions.get(subscription.id)
+        if old == subscription:
+            return
+        selector = selector_of(subscription)
+        if old is not None and selector_of(old) != selector:
+            self._end_quietly(old)
+            moved, old = True, None
+        else:
+            moved = False
+        entry = self._entries.get(selector)
+        new = self._sharing.compact(subscription, next(members_of(entry), None))
+        self._subscriptions[new.id] = new
+        self._expiry.added(new)
+        if old is None:
+            self._join(selector, entry, new)
+        else:
+            self._expiry.removed(old)
+            self._replace(selector, entry, old, new)
+        self._selector_changed(selector)
+        for recorder in self._recorders:
+            recorder.touch(selector, new.id, born=old is None and not moved)
+
+    def _end(self, subscription_id: str) -> None:
+        old = self._subscriptions.get(subscription_id)
+        if old is None:
+            return
+        self._end_quietly(old)
+        for recorder in self._recorders:
+            recorder.ended(subscription_id)
+
+    def _end_quietly(self, old: Subscription) -> None:
+        selector = selector_of(old)
+        self._leave(selector, old)
+        del self._subscriptions[old.id]
+        self._expiry.removed(old)
+        self._selector_changed(selector)
+        for recorder in self._recorders:
+            recorder.touch(selector, old.id)
+
+    def _join(self, selector: str, entry: Entry | None, new: Subscription) -> None:
+        if isinstance(entry, Group):
+            entry.add(new)
+        elif entry is not None:
+            self._entries[selector] = Group((entry, new))
+        elif is_simple(selector):
+            self._entries[selector] = new
+        else:
+            self._entries[selector] = self._linked(selector, new)
+
+    def _replace(self, selector: str, entry: Entry | None, old: Subscription, new: Subscription) -> None:
+        if isinstance(entry, Group):
+            entry.remove(old)
+            entry.add(new)
+        else:
+            self._entries[selector] = new
+
+    def _leave(self, selector: str, old: Subscription) -> None:
+        entry = self._entries[selector]
+        if not isinstance(entry, Group):
+            del self._entries[selector]
+            return
+        entry.remove(old)
+        if isinstance(entry, LinkedGroup):
+            if not len(entry):
+                self._unlink(selector, entry)
+                del self._entries[selector]
+        elif len(entry) == 1:
+            self._entries[selector] = entry.members[0]
+
+    def _linked(self, selector: str, first: Subscription) -> Group:
+        """The group of a selector that is not simple, expanded over the tree."""
+        normals = normals_of(first)
+        try:
+            definition = compile_selector(normals)
+        except ExpressionError as error:
+            _log.error("subscription %s gets nothing: its topic filter cannot be read: %s", first.id, error)
+            return LinkedGroup((first,), None)
+        group = LinkedGroup((first,), definition)
+        self._links.add(selector, group, definition)
+        for recorder in self._recorders:
+            recorder.linked(selector, normals, selects=bool(definition.xpaths))
+        return group
+
+    def _unlink(self, selector: str, group: LinkedGroup) -> None:
+        if group.definition is not None:
+            self._links.remove(selector, group, group.definition)
+            for recorder in self._recorders:
+                recorder.unlinked(selector)
+
+    def _selector_changed(self, selector: str) -> None:
+        if is_simple(selector) and is_one_topic(selector):
+            self.forget(selector)
+        else:
+            self.forget_all()
+
+    # Topics
+
+    def _put_topic(self, record: TopicRecord) -> None:
+        path = record.path
+        if not is_canonical(path):
+            _log.error("the topic %r is left out: its path is not canonical", path)
+            return
+        if self.topics.get(path) == record:
+            return
+        appearing = self._not_there(path) if self._links.rest else ()
+        self.topics.put(record)
+        self._links.nodes_appeared(appearing)
+        self._topics_changed()
+
+    def _remove_topic(self, path: TopicPath) -> None:
+        if not self.topics.remove(path):
+            return
+        self._links.nodes_vanished(self._not_there(path) if self._links.rest else ())
+        self._topics_changed()
+
+    def _not_there(self, path: TopicPath) -> list[TopicPath]:
+        return [node for node in (path, *ancestors(path)) if not self.topics.is_node(node)]
+
+    def _topics_changed(self) -> None:
+        # Only XPath asks for the topic set: answers of path patterns do not depend on which topics there are.
+        if self._links.follow_topics:
+            self._links.topics_changed()
+            self.forget_all()
+
+    # What the resolver asks for
+
+    def _prepare(self) -> None:
+        self._links.refresh(self._selection_changed)
+
+    def _selection_changed(self, selector: str) -> None:
+        for recorder in self._recorders:
+            recorder.selection_changed(selector)
+
+    def _targets(self, key: str) -> Iterable[Target]:
+        linked = self._links.at(key)
+        return (*linked, Target(key)) if key in self._entries else linked
+
+    def _active(self, selector: str) -> Answer:
+        return active_of(self._entries.get(selector))
+
+    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+        # Nodes of the tree have the selectors with steps linked to their keys already.
+        return (self._links.rest,) if self._links.rest and not self.topics.is_node(node) else ()

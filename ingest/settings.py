@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from topic_model.errors import ConfigError
 from topic_model.settings import setting
 
 
@@ -12,7 +13,7 @@ class GatewaySettings:
     """How the gateway listens and what it grants."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
-    port: int = setting(8080, "Port to listen on.", minimum=0, maximum=65_535)
+    port: int = setting(8080, "Port to listen on; 0 takes a free one.", minimum=0, maximum=65_535)
     public_url: str = setting(
         "",
         "Base URL under which clients reach us, used in subscription addresses; empty means http://host:port.",
@@ -21,7 +22,26 @@ class GatewaySettings:
         4 * 1024 * 1024, "Larger request bodies are refused with 413.", minimum=1024, unit="bytes"
     )
     max_connections: int = setting(2_000, "Beyond this many connections new ones get 503.", minimum=1)
+    max_unacknowledged_bytes: int = setting(
+        64 * 1024 * 1024,
+        "Notifications that Kafka has not acknowledged yet; beyond this further ones get 503 at once.",
+        minimum=1024 * 1024,
+        unit="bytes",
+    )
     default_termination_s: int = setting(
         0, "Granted when a Subscribe names no termination time; 0 means no end.", minimum=0, unit="s"
     )
+    expiry_grace_s: int = setting(
+        3_600,
+        "An expired subscription gets nothing any more, but can still be renewed for so long; then it is gone.",
+        minimum=0,
+        unit="s",
+    )
     keep_alive_s: int = setting(30, "Idle connections are closed after this.", minimum=1, unit="s")
+    stop_timeout_s: float = setting(
+        2.0, "At a stop, requests under way get so long to be answered.", minimum=0, maximum=60, unit="s"
+    )
+
+    def __post_init__(self) -> None:
+        if self.public_url and not self.public_url.startswith(("http://", "https://")):
+            raise ConfigError(f"gateway.public_url must begin with http:// or https://, not {self.public_url!r}")

@@ -1,0 +1,93 @@
+"""Our own addresses: which path is which kind of thing, and what clients are told to use."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import urlsplit
+
+
+class Kind(Enum):
+    """What a path of ours stands for. Values are path prefixes; those ending in `/` carry an id."""
+
+    BROKER = "/wsn/NotificationBroker"
+    PULL_POINT_FACTORY = "/wsn/CreatePullPoint"
+    SUBSCRIPTION = "/wsn/subscriptions/"
+    PULL_POINT = "/wsn/pullpoints/"
+    REGISTRATION = "/wsn/registrations/"
+
+
+FACTORIES = frozenset({Kind.BROKER, Kind.PULL_POINT_FACTORY})
+
+_RESOURCE = re.compile(r"/wsn/(subscriptions|pullpoints|registrations)/([^/]+)/?")
+_RESOURCE_KINDS = {
+    "subscriptions": Kind.SUBSCRIPTION,
+    "pullpoints": Kind.PULL_POINT,
+    "registrations": Kind.REGISTRATION,
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request is addressed to; `id` is empty for what there is only one of."""
+
+    kind: Kind
+    id: str = ""
+
+
+def target_of(path: str) -> Target | None:
+    """What a path stands for, None when it is none of ours."""
+    bare = path.rstrip("/")
+    for kind in FACTORIES:
+        if bare == kind.value:
+            return Target(kind)
+    resource = _RESOURCE.fullmatch(path)
+    if resource is None:
+        return None
+    return Target(_RESOURCE_KINDS[resource[1]], resource[2])
+
+
+class OwnAddresses:
+    """What we are called from outside, and which URLs lead back to us."""
+
+    def __init__(self, host: str, port: int, public_url: str = "") -> None:
+        self._host, self._port = host, port
+        spelled = f"[{host}]" if ":" in host else host
+        self.base = public_url.rstrip("/") or f"http://{spelled}:{port}"
+        public = urlsplit(self.base)
+        self._public = (public.hostname, public.port or (443 if public.scheme == "https" else 80))
+
+    @property
+    def broker(self) -> str:
+        """Where the NotificationBroker is."""
+        return self.base + Kind.BROKER.value
+
+    def resource(self, kind: Kind, identifier: str) -> str:
+        """The URL of a subscription, pull point or registration."""
+        return self.base + kind.value + identifier
+
+    def target_of_url(self, url: str) -> Target | None:
+        """What a whole URL of ours stands for; whether it is ours is not checked, paths with ids cannot collide."""
+        return target_of(urlsplit(url).path)
+
+    def leads_back(self, host: str, port: int) -> bool:
+        """Whether a push to this host and port would come back to this gateway. Names are compared, not resolved."""
+        host = host.lower().rstrip(".")
+        if (host, port) == self._public:
+            return True
+        if port != self._port:
+            return False
+        return host == self._host.lower() or (_is_local(host) and _is_local(self._host))
+
+
+def _is_local(host: str) -> bool:
+    """Whether a host is this machine's loopback, or the wildcard that includes it."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified

@@ -1,0 +1,203 @@
+"""The gateway as an ASGI application: from HTTP requests to operations and back.
+
+Plain ASGI without a framework: there are few addresses, and what a framework does for each request would cost more
+than parsing it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from ingest import answers, faults, notification_broker, subscription_manager
+from ingest.addresses import FACTORIES, Kind, Target, target_of
+from ingest.envelope import Request, parse
+from ingest.errors import TooLarge, UnknownOperation, UnreadableRequest
+from ingest.faults import Answer
+from ingest.gateway import Gateway, Operation, Reply
+from ingest.metrics import Registry
+from ingest.namespaces import wsnt
+from topic_model.errors import InfrastructureError, PeerError, UnknownResource
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_OPERATIONS: dict[str, Operation] = {
+    operation.name: operation for operation in (*notification_broker.OPERATIONS, *subscription_manager.OPERATIONS)
+}
+_NOTIFY = wsnt("Notify")
+_ACCEPTED = {
+    "type": "http.response.start",
+    "status": 202,
+    "headers": [(b"content-length", b"0")],
+}
+_NO_BODY = {"type": "http.response.body", "body": b""}
+_TEXT = b"text/plain; charset=utf-8"
+
+
+class GatewayApp:
+    """Answers everything that arrives; never raises, never shows a stack trace.
+
+    `ready` returns what still stands in the way of working, an empty string when nothing does.
+    """
+
+    def __init__(self, gateway: Gateway, metrics: Registry, ready: Callable[[], str]) -> None:
+        self._gateway = gateway
+        self._metrics = metrics
+        self._ready = ready
+        self._limit = gateway.settings.max_body_bytes
+        self._requests = metrics.counter(
+            "arborcast_gateway_requests_total", "Requests answered.", ("operation", "status")
+        )
+        self._accept_seconds = metrics.histogram(
+            "arborcast_gateway_notify_seconds", "From the whole Notify received to its acknowledgement by Kafka."
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        path: str = scope["path"]
+        target = target_of(path)
+        if target is None:
+            await self._page(scope, path, receive, send)
+        elif scope["method"] != "POST":
+            message = f"this address takes SOAP messages by POST, not {scope['method']}\n"
+            await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+        else:
+            await self._soap(scope, target, receive, send)
+
+    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        request: Request | None = None
+        operation = "unknown"
+        try:
+            body = await _read_body(headers, receive, self._limit)
+            if body is None:
+                return
+            request = parse(body, _header(headers, b"content-type"))
+            known = _find(request, target)
+            operation = known.name.rpartition("}")[2]
+            started = time.perf_counter()
+            reply = await known.handler(self._gateway, request, target)
+            if request.name == _NOTIFY:
+                self._accept_seconds.observe(time.perf_counter() - started)
+        except (PeerError, InfrastructureError) as error:
+            answer = self._refusal(error, request)
+            self._requests.add(operation, str(answer.status))
+            await _send_answer(send, answer, close=isinstance(error, TooLarge))
+        except Exception:
+            logger.exception("%s failed", operation)
+            self._requests.add(operation, "500")
+            await _send_answer(send, faults.of_defect(*_manner(request)))
+        else:
+            if reply is None:
+                self._requests.add(operation, "202")
+                await send(_ACCEPTED)
+                await send(_NO_BODY)
+            else:
+                self._requests.add(operation, "200")
+                await _send_reply(send, request, reply)
+
+    def _refusal(self, error: PeerError | InfrastructureError, request: Request | None) -> Answer:
+        soap, addressing = _manner(request)
+        if isinstance(error, InfrastructureError):
+            logger.warning("refused: %s", error)
+            return faults.of_infrastructure(error, soap, addressing)
+        if isinstance(error, UnreadableRequest):
+            soap = error.soap
+        return faults.of_peer(error, soap, addressing, self._gateway.now())
+
+    async def _page(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        match path.rstrip("/"):
+            case "/health/live":
+                await _send(send, 200, b"alive\n", _TEXT)
+            case "/health/ready":
+                obstacle = self._ready()
+                await _send(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
+            case "/metrics":
+                body = self._metrics.text().encode()
+                await _send(send, 200, body, b"text/plain; version=0.0.4; charset=utf-8")
+            case _:
+                message = f"nothing is here; the notification broker is at {self._gateway.own.broker}\n"
+                await _send(send, 404, message.encode(), _TEXT)
+
+
+def _find(request: Request, target: Target) -> Operation:
+    """The operation that a request names. Raises UnknownOperation, or UnknownResource for what is not there at all."""
+    if target.kind in (Kind.PULL_POINT, Kind.REGISTRATION):
+        raise UnknownResource(
+            f"there is no {target.kind.name.lower().replace('_', ' ')} {target.id[:200]!r}", target.id
+        )
+    operation = _OPERATIONS.get(request.name)
+    if operation is None:
+        raise UnknownOperation(f"the operation {request.name:.200} is not known here")
+    kind = Kind.BROKER if target.kind in FACTORIES else target.kind
+    if kind not in operation.kinds:
+        raise UnknownOperation(f"the operation {request.name:.200} is not offered at this address")
+    return operation
+
+
+def _manner(request: Request | None) -> tuple[Any, Any]:
+    return ("1.1", None) if request is None else (request.soap, request.addressing)
+
+
+async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive, limit: int) -> bytes | None:
+    """The whole body, None when the client went away. Raises TooLarge as soon as that is known."""
+    declared = _header(headers, b"content-length")
+    if declared.isdigit() and int(declared) > limit:
+        raise TooLarge(f"the request has {int(declared)} bytes, {limit} are taken")
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        return None
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        # Nearly every request comes in one piece.
+        if len(body) > limit:
+            raise TooLarge(f"the request has {len(body)} bytes, {limit} are taken")
+        return body
+    parts = [body]
+    size = len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise TooLarge(f"the request has more than {limit} bytes")
+    return b"".join(parts)
+
+
+def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
+    for key, value in headers:
+        if key == name:
+            return value
+    return b""
+
+
+async def _send_reply(send: Send, request: Request, reply: Reply) -> None:
+    action = answers.reply_action(request.addressing, reply.action)
+    body = answers.envelope(request.soap, reply.body, action, request.addressing)
+    await _send(send, 200, body, answers.media_type(request.soap))
+
+
+async def _send_answer(send: Send, answer: Answer, *, close: bool = False) -> None:
+    extra = []
+    if answer.retry_after_s is not None:
+        extra.append((b"retry-after", str(answer.retry_after_s).encode()))
+    if close:
+        # What is left of the body will not be read, so nothing else can follow on this connection.
+        extra.append((b"connection", b"close"))
+    await _send(send, answer.status, answer.body, answer.content_type, extra)
+
+
+async def _send(
+    send: Send, status: int, body: bytes, content_type: bytes, extra: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode()), *(extra or ())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

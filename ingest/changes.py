@@ -1,0 +1,77 @@
+"""Changing the control log from the event loop: append, then wait until this gateway's own view has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from ingest.view import ControlView
+from topic_model.records import ControlRecord
+from topic_model.settings import KafkaSettings
+
+# Appends wait in threads. So many at a time share the broker's answers, which is enough for thousands per second.
+_WRITERS = 16
+
+
+class AppendsRecords(Protocol):
+    """What is needed of a ControlLog."""
+
+    def append(self, batch: Sequence[ControlRecord]) -> int: ...
+
+
+class Changes(Protocol):
+    """How operations change the shared state."""
+
+    async def commit(self, records: Sequence[ControlRecord]) -> None:
+        """Return when the records are in the log and applied to our view. Raises InfrastructureError."""
+
+
+class ControlChanges:
+    """Changes by way of the control log."""
+
+    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView) -> None:
+        self._log = log
+        self._view = view
+        self._timeout_s = kafka.request_timeout_s
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
+
+    async def commit(self, records: Sequence[ControlRecord]) -> None:
+        """See Changes."""
+        offset = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
+        await self._view.wait_applied(offset, self._timeout_s)
+
+    def close(self) -> None:
+        """Do not begin any further append."""
+        self._writers.shutdown(wait=False, cancel_futures=True)
+
+
+class KeyedLocks:
+    """One lock for each key that somebody holds or waits for; no others are kept."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, key: Hashable) -> AsyncIterator[None]:
+        """Hold the key's lock."""
+        lock, users = self._locks.get(key, (None, 0))
+        lock = lock or asyncio.Lock()
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._locks
+
+    def __len__(self) -> int:
+        return len(self._locks)

@@ -1,0 +1,74 @@
+"""Endpoint references of others: reading them, and judging where we would push to.
+
+A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. What cannot be judged
+from its text (where a name resolves to) is for the side that connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import SplitResult, urlsplit
+
+from lxml import etree
+
+from ingest.addresses import OwnAddresses
+from ingest.errors import ConsumerRefused, InvalidRequest
+from ingest.fragments import Source
+from ingest.namespaces import WSA, wsa
+from topic_model.subscriptions import EndpointReference
+
+_MAX_ADDRESS = 2_048
+
+
+def read_reference(element: etree._Element, source: Source) -> EndpointReference:
+    """The EPR in an element of EndpointReferenceType; its extra parts are kept as they were sent.
+
+    Some clients put a whole wsa:EndpointReference inside: the inner one counts. Raises InvalidRequest.
+    """
+    inner = element.find(wsa("EndpointReference"))
+    reference = element if inner is None else inner
+    address = (reference.findtext(wsa("Address")) or "").strip()
+    if not address:
+        raise InvalidRequest(f"{etree.QName(element).localname} has no wsa:Address")
+    return EndpointReference(
+        address,
+        tuple(_fragments(reference, "ReferenceParameters", source)),
+        tuple(_fragments(reference, "Metadata", source)),
+    )
+
+
+def check_consumer(reference: EndpointReference, own: OwnAddresses) -> None:
+    """Raises ConsumerRefused when we would not push to this address."""
+    address = reference.address
+    shown = repr(address[:200])
+    if address.startswith(WSA):
+        raise ConsumerRefused(f"the ConsumerReference {shown} is no place that can be pushed to")
+    if len(address) > _MAX_ADDRESS:
+        raise ConsumerRefused(f"the ConsumerReference's address is longer than {_MAX_ADDRESS} characters: {shown}")
+    if any(c <= " " or c == "\x7f" or c in '"<>\\^`{|}' for c in address):
+        raise ConsumerRefused(f"the ConsumerReference {shown} holds characters that a URL cannot hold")
+    host, port = _place(address, shown)
+    if own.leads_back(host, port):
+        raise ConsumerRefused(f"the ConsumerReference {shown} leads back to this broker")
+
+
+def _place(address: str, shown: str) -> tuple[str, int]:
+    try:
+        url: SplitResult = urlsplit(address)
+        port = url.port
+    except ValueError as error:
+        raise ConsumerRefused(f"the ConsumerReference {shown} is not a URL: {error}") from error
+    if url.scheme not in ("http", "https"):
+        raise ConsumerRefused(f"the ConsumerReference {shown} must be an http or https URL")
+    if url.username is not None or url.password is not None:
+        # It would be stored and sent back in clear text.
+        raise ConsumerRefused("the ConsumerReference must not carry a user name or password")
+    if not url.hostname or port == 0:
+        raise ConsumerRefused(f"the ConsumerReference {shown} names no host and port that can be pushed to")
+    return url.hostname, port or (443 if url.scheme == "https" else 80)
+
+
+def _fragments(reference: etree._Element, name: str, source: Source) -> Iterator[str]:
+    container = reference.find(wsa(name))
+    for child in container if container is not None else ():
+        yield source.fragment(child).decode()

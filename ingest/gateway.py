@@ -1,0 +1,101 @@
+"""What all operations share: the state they read, the logs they write, the clock, and how an operation looks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from ingest.addresses import Kind, OwnAddresses, Target
+from ingest.changes import Changes, KeyedLocks
+from ingest.envelope import Request
+from ingest.ids import NotificationIds
+from ingest.settings import GatewaySettings
+from topic_model.admission import TopicAdmission
+from topic_model.notifications import Notification
+from topic_model.routing import RoutingTable
+from topic_model.settings import TopicSettings
+from topic_model.topics import TopicPath
+
+
+class NotificationSink(Protocol):
+    """Where accepted notifications go; see NotificationLog.append."""
+
+    def append(self, notifications: Sequence[Notification]) -> asyncio.Future[None]: ...
+
+
+def utc_now() -> datetime:
+    """The clock on the wall."""
+    return datetime.now(UTC)
+
+
+@dataclass
+class Gateway:
+    """The working parts behind the operations. All of it is used on the event loop's thread only."""
+
+    settings: GatewaySettings
+    topics: TopicSettings
+    own: OwnAddresses
+    table: RoutingTable
+    changes: Changes
+    notifications: NotificationSink
+    now: Callable[[], datetime] = utc_now
+    ids: NotificationIds = field(default_factory=NotificationIds)
+    locks: KeyedLocks = field(default_factory=KeyedLocks)
+
+    def __post_init__(self) -> None:
+        self._admission = TopicAdmission(self.topics)
+        self._being_added: dict[TopicPath, asyncio.Future[None]] = {}
+
+    async def admit(self, paths: Iterable[TopicPath]) -> None:
+        """See that these topics exist; where the set is open, new ones are in the control log when this returns.
+
+        Raises TopicNotSupported (then none is added) or InfrastructureError.
+        """
+        tree = self.table.topics
+        unknown = [path for path in dict.fromkeys(paths) if path not in tree]
+        if not unknown:
+            return
+        records = []
+        for path in unknown:
+            if path not in self._being_added:
+                record = self._admission.admit(tree, path, time.monotonic())
+                if record is not None:
+                    records.append(record)
+        others = [self._being_added[path] for path in unknown if path in self._being_added]
+        if records:
+            added: asyncio.Future[None] = asyncio.ensure_future(self.changes.commit(records))
+            for record in records:
+                self._being_added[record.path] = added
+            try:
+                # Others wait for the same future: one publisher that hangs up must not cancel it for them.
+                await asyncio.shield(added)
+            finally:
+                for record in records:
+                    del self._being_added[record.path]
+        for other in others:
+            await asyncio.shield(other)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an operation answers: the body's child as text, and the action that goes with it."""
+
+    body: str
+    action: str
+
+
+Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | None]]
+"""Performs an operation; None answers with an empty 202. Raises PeerError or InfrastructureError."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation as it is offered: who performs it, and at which kinds of address."""
+
+    name: str
+    handler: Handler
+    kinds: frozenset[Kind]

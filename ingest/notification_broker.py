@@ -1,0 +1,188 @@
+"""The NotificationBroker port type: Notify and Subscribe, and honest refusals of what is not offered."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+from lxml import etree
+
+from ingest import addresses, answers, ids, termination
+from ingest.addresses import Kind, Target
+from ingest.endpoints import check_consumer, read_reference
+from ingest.envelope import Request
+from ingest.errors import InvalidRequest, OperationRefused
+from ingest.filters import read_filters, read_form
+from ingest.fragments import Source
+from ingest.gateway import Gateway, Operation, Reply
+from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsn_br, wsnt, wsrf_rp
+from ingest.topic_reading import read_topic
+from topic_model.errors import ExpressionError, TopicNotSupported
+from topic_model.expressions import XPathPattern, compile_normal
+from topic_model.notifications import Notification
+from topic_model.records import SubscriptionRecord
+from topic_model.subscriptions import Subscription, TopicFilter
+
+# Envelope, Body, Notify, NotificationMessage, Message, payload.
+_PAYLOAD_DEPTH = 6
+# Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
+_PARAMETER_DEPTH = 7
+
+_MESSAGE = wsnt("NotificationMessage")
+_NIL = f"{{{XSI}}}nil"
+
+
+async def notify(gateway: Gateway, request: Request, _target: Target) -> None:
+    """Accept the messages of a Notify: when this returns they are stored, in their order."""
+    notifications = _read_notify(gateway, request)
+    # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
+    await gateway.admit(notification.topic for notification in notifications)
+    await gateway.notifications.append(notifications)
+
+
+async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Create a subscription, or renew the equal one that is there."""
+    now = gateway.now()
+    wanted = _read_subscribe(gateway, request, now)
+    granted = await _renewed_equal(gateway, wanted)
+    body = (
+        f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
+        f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
+        f"<wsnt:CurrentTime>{termination.written(now)}</wsnt:CurrentTime>"
+        f"{termination_element(granted)}</wsnt:SubscribeResponse>"
+    )
+    return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
+
+
+async def _renewed_equal(gateway: Gateway, wanted: Subscription) -> Subscription:
+    """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none."""
+    async with gateway.locks.hold(wanted.identity()):
+        while (existing := gateway.table.find_equal(wanted)) is not None:
+            async with gateway.locks.hold(existing.id):
+                if gateway.table.get(existing.id) != existing:
+                    continue  # changed or ended while we waited for it
+                # Who subscribes again wants messages, whether or not it remembers that it paused.
+                renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
+                if renewed != existing:
+                    await gateway.changes.commit([SubscriptionRecord(renewed)])
+                return renewed
+        await gateway.changes.commit([SubscriptionRecord(wanted)])
+        return wanted
+
+
+def termination_element(subscription: Subscription) -> str:
+    """wsnt:TerminationTime of an answer; nil for no end."""
+    if subscription.terminates_ms is None:
+        return f'<wsnt:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
+    moment = termination.from_ms(subscription.terminates_ms)
+    return f"<wsnt:TerminationTime>{termination.written(moment)}</wsnt:TerminationTime>"
+
+
+def requested_termination(element: etree._Element, now: datetime, *, initial: bool) -> int | None:
+    """The end that a request asks for, in milliseconds; None for none at all (nil)."""
+    if element.get(_NIL, "").strip() in ("1", "true"):
+        return None
+    return termination.to_ms(termination.grant(element.text or "", now, initial=initial))
+
+
+def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
+    source = request.source(_PAYLOAD_DEPTH)
+    accepted_ms = termination.to_ms(gateway.now())
+    message_id = request.addressing.message_id if request.addressing is not None else ""
+    notifications = [
+        _read_message(message, number, source, gateway.ids.next(), accepted_ms, message_id)
+        for number, message in enumerate(request.operation.iterchildren(_MESSAGE), start=1)
+    ]
+    if not notifications:
+        raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
+    return notifications
+
+
+def _read_message(
+    message: etree._Element, number: int, source: Source, identifier: str, accepted_ms: int, message_id: str
+) -> Notification:
+    topic = message.find(wsnt("Topic"))
+    if topic is None:
+        raise ExpressionError(f"NotificationMessage {number} has no wsnt:Topic, and this broker delivers by topic")
+    content = message.find(wsnt("Message"))
+    if content is None or len(content) != 1:
+        found = "no wsnt:Message" if content is None else f"a wsnt:Message with {len(content)} elements"
+        raise InvalidRequest(f"NotificationMessage {number} has {found}; exactly one element is needed in it")
+    producer = message.find(wsnt("ProducerReference"))
+    return Notification(
+        id=identifier,
+        topic=read_topic(topic),
+        payload=source.fragment(content[0]),
+        accepted_ms=accepted_ms,
+        producer=b"" if producer is None else source.fragment(producer),
+        message_id=message_id,
+    )
+
+
+def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscription:
+    operation = request.operation
+    reference = operation.find(wsnt("ConsumerReference"))
+    if reference is None:
+        raise InvalidRequest("Subscribe has no wsnt:ConsumerReference")
+    consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
+    check_consumer(consumer, gateway.own)
+    filters = read_filters(operation.find(wsnt("Filter")))
+    for expression in filters.topics:
+        _check_supported(gateway, expression)
+    identifier = ids.resource_id()
+    return Subscription(
+        id=identifier,
+        consumer=consumer,
+        address=gateway.own.resource(Kind.SUBSCRIPTION, identifier),
+        topics=filters.topics,
+        content=filters.content,
+        producer=filters.producer,
+        form=read_form(operation.find(wsnt("SubscriptionPolicy"))),
+        soap=request.soap,
+        addressing=request.addressing is not None,
+        created_ms=termination.to_ms(now),
+        terminates_ms=_initial_termination(gateway, operation.find(wsnt("InitialTerminationTime")), now),
+    )
+
+
+def _initial_termination(gateway: Gateway, element: etree._Element | None, now: datetime) -> int | None:
+    if element is not None:
+        return requested_termination(element, now, initial=True)
+    default = gateway.settings.default_termination_s
+    return termination.to_ms(now + timedelta(seconds=default)) if default else None
+
+
+def _check_supported(gateway: Gateway, expression: TopicFilter) -> None:
+    """With a fixed topic set, an expression that selects nothing never will."""
+    if not gateway.topics.fixed:
+        return
+    tree = gateway.table.topics
+    pattern = compile_normal(expression.normal)
+    selected = pattern.select(tree) if isinstance(pattern, XPathPattern) else tree.select(pattern)
+    if next(iter(selected), None) is None:
+        raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
+
+
+def _refusal(name: str, fault: str, reason: str) -> Operation:
+    async def refuse(_gateway: Gateway, _request: Request, _target: Target) -> Reply | None:
+        raise OperationRefused(reason, fault)
+
+    return Operation(name, refuse, addresses.FACTORIES)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER})),
+    Operation(wsnt("Subscribe"), subscribe, frozenset({Kind.BROKER})),
+    _refusal(wsnt("GetCurrentMessage"), "NoCurrentMessageOnTopicFault", "no topic keeps its last message"),
+    _refusal(wsnt("CreatePullPoint"), "UnableToCreatePullPointFault", "pull points are not offered"),
+    _refusal(
+        wsn_br("RegisterPublisher"),
+        "PublisherRegistrationRejectedFault",
+        "publishers are not registered: send Notify without registration",
+    ),
+    *(
+        _refusal(wsrf_rp(name), "ResourceUnavailableFault", "resource properties are not offered")
+        for name in ("GetResourceProperty", "GetMultipleResourceProperties", "GetResourcePropertyDocument")
+    ),
+)
+"""What the broker's address offers. One port type has both sides: a broker is a producer to its subscribers."""

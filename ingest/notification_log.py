@@ -1,0 +1,213 @@
+"""Appending to the `notifications` log from asyncio, at the speed of the hot path.
+
+kafka-python settles each record in its own thread. Waking the event loop for every record would cost more than the
+record, so acknowledgements gather in a queue and one wake-up settles all that have come by then.
+
+Kafka away: what is not acknowledged in time fails with InfrastructureError, the producer is given up (what it still
+holds must not be written after its publisher was told otherwise), and until another one is connected every append
+fails at once. Nothing is queued for a broker that is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+
+from ingest.settings import GatewaySettings
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import (
+    RETRY_AFTER_S,
+    Acknowledgement,
+    Producer,
+    as_infrastructure_error,
+    make_producer,
+    partition_of,
+    translated,
+)
+from topic_model.notifications import Notification, encode
+from topic_model.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+# How often what is under way is looked through for what takes too long; only while something is.
+_SWEEP_S = 0.25
+
+# Between attempts to find the broker again.
+_RECONNECT_S = 0.5
+
+# A topic's partition is a hash over its whole path, in Python: worth remembering.
+_REMEMBERED_PARTITIONS = 100_000
+
+
+class _Append:
+    """The records of one request, settled together."""
+
+    __slots__ = ("deadline", "error", "future", "missing", "size")
+
+    def __init__(self, future: asyncio.Future[None], count: int, size: int, deadline: float) -> None:
+        self.future = future
+        self.missing = count
+        self.size = size
+        self.deadline = deadline
+        self.error: BaseException | None = None
+
+
+class NotificationLog:
+    """The gateway's way into the log. Everything but the acknowledgements runs on the event loop's thread."""
+
+    def __init__(self, kafka: KafkaSettings, settings: GatewaySettings) -> None:
+        self._kafka = kafka
+        self._topic = kafka.topic("notifications")
+        self._limit = settings.max_unacknowledged_bytes
+        self._timeout_s = kafka.request_timeout_s
+        self._producer: Producer | None = None
+        self._partition = lru_cache(_REMEMBERED_PARTITIONS)(lambda key: partition_of(key, self._partitions))
+        self._partitions = 1
+        self._under_way: dict[_Append, None] = {}
+        self._settled: deque[tuple[_Append, BaseException | None]] = deque()
+        self._wake_pending = False
+        self._sweep: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self.unacknowledged_bytes = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether an append has a chance."""
+        return self._producer is not None
+
+    def start(self) -> None:
+        """Begin to look for the broker, and never stop. Call on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
+
+    async def stop(self) -> None:
+        """Wait a moment for what is under way, then let go."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await asyncio.to_thread(producer.close, 1)
+        self._settle()
+        self._fail_all(InfrastructureError("the gateway stops", RETRY_AFTER_S))
+
+    def append(self, notifications: Sequence[Notification]) -> asyncio.Future[None]:
+        """Send these in this order; the future is done when all are acknowledged by all replicas.
+
+        Raises InfrastructureError at once when the broker is away or too much waits for it; the future fails with one
+        when the acknowledgements do not come in time. Some of the records may be in the log then.
+        """
+        producer = self._producer
+        if producer is None:
+            raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
+        records = [encode(notification) for notification in notifications]
+        size = sum(len(value) for _, value in records)
+        if self.unacknowledged_bytes + size > self._limit:
+            raise InfrastructureError(
+                f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
+            )
+        append = _Append(self._loop.create_future(), len(records), size, self._loop.time() + self._timeout_s)
+        self._under_way[append] = None
+        self.unacknowledged_bytes += size
+
+        def acknowledged(_: Acknowledgement) -> None:
+            self._settled.append((append, None))
+            self._wake()
+
+        def failed(error: BaseException) -> None:
+            self._settled.append((append, error))
+            self._wake()
+
+        try:
+            with translated("the notification cannot be stored"):
+                for key, value in records:
+                    future = producer.send(self._topic, value=value, key=key, partition=self._partition(key))
+                    future.add_callback(acknowledged)
+                    future.add_errback(failed)
+        except BaseException:
+            self._forget(append)
+            raise
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
+        return append.future
+
+    def _wake(self) -> None:
+        # In the producer's thread. A wake-up too many is harmless, one too few is not: `_settle` clears the mark before
+        # it looks into the queue.
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._wake_pending = False
+        while self._settled:
+            append, error = self._settled.popleft()
+            append.missing -= 1
+            append.error = append.error or error
+            if append.missing == 0 and append in self._under_way:
+                self._forget(append)
+                if append.future.done():
+                    continue
+                if append.error is None:
+                    append.future.set_result(None)
+                else:
+                    append.future.set_exception(
+                        as_infrastructure_error("the notification cannot be stored", append.error)
+                    )
+
+    def _forget(self, append: _Append) -> None:
+        del self._under_way[append]
+        self.unacknowledged_bytes -= append.size
+
+    def _look_for_late(self) -> None:
+        self._sweep = None
+        if not self._under_way:
+            return
+        # Oldest first: dictionaries keep their order.
+        if next(iter(self._under_way)).deadline <= self._loop.time():
+            self._give_up()
+        else:
+            self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
+
+    def _give_up(self) -> None:
+        logger.warning("Kafka did not acknowledge within %g s: connecting anew", self._timeout_s)
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._loop.run_in_executor(None, producer.abort)
+        self._fail_all(InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S))
+        self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
+
+    def _fail_all(self, error: InfrastructureError) -> None:
+        waiting = list(self._under_way)
+        self._under_way.clear()
+        self.unacknowledged_bytes = 0
+        for append in waiting:
+            if not append.future.done():
+                append.future.set_exception(error)
+
+    async def _connect(self) -> None:
+        while self._producer is None:
+            try:
+                producer = await asyncio.to_thread(self._make_producer)
+            except InfrastructureError as error:
+                logger.warning("notifications cannot be accepted yet: %s", error)
+                await asyncio.sleep(_RECONNECT_S)
+            else:
+                self._producer = producer
+                logger.info("notifications are accepted")
+
+    def _make_producer(self) -> Producer:
+        producer = make_producer(self._kafka)
+        try:
+            with translated(f"Kafka topic {self._topic} cannot be written"):
+                # Asking now keeps `send` from waiting for it on the event loop.
+                self._partitions = len(producer.partitions_for(self._topic))
+        except InfrastructureError:
+            producer.abort()
+            raise
+        self._partition.cache_clear()
+        return producer

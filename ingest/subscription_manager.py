@@ -1,0 +1,122 @@
+"""The (Pausable)SubscriptionManager port types: Renew, Unsubscribe, PauseSubscription, ResumeSubscription."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from ingest import termination
+from ingest.addresses import Kind, Target
+from ingest.envelope import Request
+from ingest.errors import InvalidRequest
+from ingest.gateway import Gateway, Operation, Reply
+from ingest.namespaces import ACTION_BW, WSNT, wsa, wsnt
+from ingest.notification_broker import requested_termination, termination_element
+from topic_model.errors import UnknownResource
+from topic_model.records import (
+    ControlRecord,
+    EndReason,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    subscription_key,
+)
+from topic_model.subscriptions import Subscription
+
+
+async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Set another termination time. An expired subscription comes back to life within the grace time."""
+    async with _held(gateway, request, target) as subscription:
+        now = gateway.now()
+        element = request.operation.find(wsnt("TerminationTime"))
+        if element is None:
+            raise InvalidRequest("Renew has no wsnt:TerminationTime (xsi:nil asks for no end)")
+        terminates_ms = requested_termination(element, now, initial=False)
+        renewed = await _replace(gateway, subscription, terminates_ms=terminates_ms)
+    # The other way round than in SubscribeResponse: so says the schema.
+    body = (
+        f'<wsnt:RenewResponse xmlns:wsnt="{WSNT}">{termination_element(renewed)}'
+        f"<wsnt:CurrentTime>{termination.written(now)}</wsnt:CurrentTime></wsnt:RenewResponse>"
+    )
+    return Reply(body, f"{ACTION_BW}/SubscriptionManager/RenewResponse")
+
+
+async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """End the subscription; no notification accepted after the answer goes to it."""
+    async with _held(gateway, request, target) as subscription:
+        await gateway.changes.commit(ending(subscription.id, "unsubscribed", termination.to_ms(gateway.now())))
+    return _empty("UnsubscribeResponse", "SubscriptionManager")
+
+
+async def pause(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Stop pushing until resumed."""
+    async with _held(gateway, request, target) as subscription:
+        await _replace(gateway, subscription, paused=True)
+    return _empty("PauseSubscriptionResponse", "PausableSubscriptionManager")
+
+
+async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Push again."""
+    async with _held(gateway, request, target) as subscription:
+        await _replace(gateway, subscription, paused=False)
+    return _empty("ResumeSubscriptionResponse", "PausableSubscriptionManager")
+
+
+def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
+    """The records that end a subscription: why, for those who follow, and a tombstone, so that nothing stays."""
+    return [SubscriptionEnded(subscription_id, reason, at_ms), Tombstone(subscription_key(subscription_id))]
+
+
+@asynccontextmanager
+async def _held(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
+    """The subscription that is meant; nobody else in this gateway changes it meanwhile. Raises UnknownResource."""
+    identifier = target.id or _from_body(gateway, request)
+    if not identifier:
+        raise UnknownResource(
+            "which subscription? Send this to the address in the SubscriptionReference that Subscribe returned"
+        )
+    async with gateway.locks.hold(identifier):
+        subscription = gateway.table.get(identifier)
+        if subscription is None or _beyond_grace(gateway, subscription):
+            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
+        yield subscription
+
+
+def _from_body(gateway: Gateway, request: Request) -> str:
+    """Some clients post to the broker and name the subscription inside, or in wsa:To."""
+    candidates = [element.text or "" for element in request.operation.iterdescendants(wsa("Address"))]
+    if request.addressing is not None:
+        candidates.append(request.addressing.to)
+    for candidate in candidates:
+        target = gateway.own.target_of_url(candidate.strip())
+        if target is not None and target.kind is Kind.SUBSCRIPTION:
+            return target.id
+    return ""
+
+
+def _beyond_grace(gateway: Gateway, subscription: Subscription) -> bool:
+    return subscription.expired(termination.to_ms(gateway.now()) - gateway.settings.expiry_grace_s * 1000)
+
+
+async def _replace(gateway: Gateway, subscription: Subscription, **changes: object) -> Subscription:
+    changed = msgspec.structs.replace(subscription, **changes)
+    if changed != subscription:
+        await gateway.changes.commit([SubscriptionRecord(changed)])
+    return changed
+
+
+def _empty(element: str, port_type: str) -> Reply:
+    return Reply(f'<wsnt:{element} xmlns:wsnt="{WSNT}"/>', f"{ACTION_BW}/{port_type}/{element}")
+
+
+_ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsnt("Renew"), renew, _ANYWHERE),
+    Operation(wsnt("Unsubscribe"), unsubscribe, _ANYWHERE),
+    Operation(wsnt("PauseSubscription"), pause, _ANYWHERE),
+    Operation(wsnt("ResumeSubscription"), resume, _ANYWHERE),
+)
+"""What a subscription's address offers; at the broker's address the subscription must be named in the message."""

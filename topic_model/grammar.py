@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from topic_model.errors import ExpressionError
-from topic_model.topics import MAX_DEPTH, NCNAME
+from topic_model.topics import MAX_DEPTH, NAMESPACE, NCNAME
 
 MAX_EXPRESSION_LENGTH: Final = 65_536  # characters; a hundred times the longest that real clients send
 MAX_ALTERNATIVES: Final = 256
@@ -57,7 +57,7 @@ class Notation(enum.Enum):
     """How namespaces are written: with prefixes in dialects, written out in normal forms."""
 
     PREFIXES = re.compile(rf"({NCNAME}):(?!:)")
-    NAMESPACES = re.compile(r"\{([^{}\s]*)\}")
+    NAMESPACES = re.compile(rf"\{{({NAMESPACE})\}}")
 
 
 _name = re.compile(rf"{NCNAME}|[*.]")

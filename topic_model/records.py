@@ -124,7 +124,10 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
     Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
     """
     if value is None:
-        return Tombstone(key.decode())
+        try:
+            return Tombstone(key.decode())
+        except UnicodeDecodeError as error:
+            raise InfrastructureError(f"the key {key!r} of a control record is not UTF-8") from error
     try:
         versioned = _decoder.decode(value)
     except msgspec.DecodeError as error:

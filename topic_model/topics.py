@@ -36,13 +36,23 @@ _NAME_START = (
 NCNAME = f"[{_NAME_START}][-.0-9\u00b7\u0300-\u036f\u203f-\u2040{_NAME_START}]*"
 """Source of a regular expression for one NCName."""
 
+# No braces and no white space, which paths could not hold; no controls and surrogates, which XML and UTF-8 cannot carry.
+NAMESPACE = r"[^{}\s\x00-\x20\x7f\ud800-\udfff\ufffe\uffff]*"
+"""Source of a regular expression for one namespace that topics can be in; empty for none."""
+
 _ncname = re.compile(NCNAME)
-_step = re.compile(rf"(?:\{{([^{{}}\s]*)\}})?({NCNAME})")
+_namespace = re.compile(NAMESPACE)
+_step = re.compile(rf"(?:\{{({NAMESPACE})\}})?({NCNAME})")
 
 
 def is_ncname(text: str) -> bool:
     """Whether `text` may stand as one name of a topic path."""
     return _ncname.fullmatch(text) is not None
+
+
+def is_namespace(text: str) -> bool:
+    """Whether topics can be in this namespace ("" is none)."""
+    return _namespace.fullmatch(text) is not None
 
 
 def make_path(steps: Iterable[Step]) -> TopicPath:
@@ -51,9 +61,10 @@ def make_path(steps: Iterable[Step]) -> TopicPath:
     parent = ""
     for namespace, name in steps:
         if not is_ncname(name):
-            raise TopicError(f"{name!r} is not a legal topic name (an NCName is needed)", "/".join(parts))
-        if any(c in "{}" or c.isspace() for c in namespace):
-            raise TopicError(f"the namespace {namespace!r} holds white space or braces", "/".join(parts))
+            raise TopicError(f"{name[:200]!r} is not a legal topic name (an NCName is needed)", "/".join(parts))
+        if not is_namespace(namespace):
+            problem = f"the namespace {namespace[:200]!r} holds white space, braces or control characters"
+            raise TopicError(problem, "/".join(parts))
         if namespace == parent:
             parts.append(name)
         elif not namespace:
@@ -67,8 +78,7 @@ def make_path(steps: Iterable[Step]) -> TopicPath:
         raise TopicError("a topic path needs at least one name")
     if len(parts) > MAX_DEPTH:
         raise TopicError(f"a topic path may be {MAX_DEPTH} levels deep, this one is {len(parts)}", path[:200])
-    if len(path) > MAX_PATH_LENGTH:
-        raise TopicError(f"a topic path may be {MAX_PATH_LENGTH} characters long, this one is {len(path)}", path[:200])
+    _check_length(path)
     return TopicPath(path)
 
 
@@ -89,13 +99,13 @@ def split_path(path: str) -> Iterator[Step]:
 
 def parse_path(text: str) -> TopicPath:
     """Check a canonical path that came from outside (a file, a directory, a record); returns it normalised."""
-    if len(text) > MAX_PATH_LENGTH:
-        raise TopicError(f"a topic path may be {MAX_PATH_LENGTH} characters long, this one is {len(text)}", text[:200])
+    _check_length(text)
     return make_path(split_path(text))
 
 
 def parse_colon_path(text: str) -> TopicPath:
-    """The topic that the HPwsn form `ALL:ALARM:ALARM1` names."""
+    """The topic that the HPwsn form `ALL:ALARM:ALARM1` names. Raises TopicError."""
+    _check_length(text)
     return make_path(("", name) for name in text.split(":"))
 
 
@@ -115,6 +125,11 @@ def parent_of(path: TopicPath) -> TopicPath | None:
 def last_step(path: TopicPath) -> str:
     """The last step as written in the path, its namespace in braces when it differs from the parent's."""
     return path[_last_slash(path, len(path)) + 1 :]
+
+
+def _check_length(path: str) -> None:
+    if len(path) > MAX_PATH_LENGTH:
+        raise TopicError(f"a topic path may be {MAX_PATH_LENGTH} characters long, this one is {len(path)}", path[:200])
 
 
 def _last_slash(path: str, end: int) -> int:

@@ -79,7 +79,7 @@ def compile_paths(text: str, paths: tuple[RawPath, ...], declarations: Declarati
     alternatives = []
     for path in paths:
         if path.qualifier is None:
-            root = declarations.default()
+            root = declarations.default(text, path.position)
         else:
             root = declarations.resolve(path.qualifier, text, path.position)
         steps = []

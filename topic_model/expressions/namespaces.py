@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from topic_model.grammar import refuse
+from topic_model.topics import is_namespace
 
 ENVELOPE_NAMESPACES: Final = frozenset(
     {
@@ -39,13 +40,20 @@ class Declarations:
         if not namespace:
             known = ", ".join(sorted(filter(None, self._namespaces))) or "none"
             refuse(text, position, f"the prefix {prefix!r} is not declared here (declared: {known[:200]})")
+        self._check(namespace, text, position)
         self.used[prefix] = namespace
         return namespace
 
-    def default(self) -> str:
+    def default(self, text: str, position: int) -> str:
         """The namespace of an unprefixed root topic."""
         namespace = self._namespaces.get("", "")
         if not namespace or namespace in ENVELOPE_NAMESPACES:
             return ""
+        self._check(namespace, text, position)
         self.used[""] = namespace
         return namespace
+
+    @staticmethod
+    def _check(namespace: str, text: str, position: int) -> None:
+        if not is_namespace(namespace):
+            refuse(text, position, f"the namespace {namespace[:200]!r} holds white space, braces or control characters")

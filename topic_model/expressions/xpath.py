@@ -13,10 +13,10 @@ What remains is evaluated by libxml2 one `//` at a time, and costs about the top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 from lxml import etree
@@ -35,7 +35,11 @@ class _Normal(msgspec.Struct, frozen=True):
     text: str
 
 
-_Segment: TypeAlias = "Callable[[etree._Element], list[etree._Element]]"
+class _Segment(Protocol):
+    """A compiled XPath that selects elements."""
+
+    def __call__(self, context: etree._Element, /) -> list[etree._Element]: ...
+
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder(_Normal)
@@ -123,7 +127,7 @@ def _xpath(text: str, namespaces: Mapping[str, str]) -> _Segment:
     # regexp: an lxml extension, on by default, which runs patterns of the peer's without a bound.
     compiled = etree.XPath(text, namespaces=dict(namespaces) or None, regexp=False, smart_strings=False)
     # lxml cannot know it, but location paths of child steps select elements and nothing else.
-    return cast("_Segment", compiled)
+    return cast(_Segment, compiled)
 
 
 def _evaluate(segments: tuple[_Segment, ...], root: etree._Element) -> list[etree._Element]:

@@ -15,6 +15,7 @@ import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,23 @@ class Slapd:
         shutil.rmtree(self.home / "data")
         (self.home / "data").mkdir()
         self.start()
+        self.seed()
+
+    def seed(self) -> None:
+        """What an administrator would prepare: the suffix, and the engine's account. Not the base."""
+        with self.admin() as connection:
+            connection.add(SUFFIX, ["dcObject", "organization"], {"dc": "arborcast", "o": "tests"})
+            classes = ["organizationalRole", "simpleSecurityObject"]
+            connection.add(ENGINE_DN, classes, {"cn": "engine", "userPassword": ENGINE_PASSWORD})
+
+    def admin(self) -> Any:
+        """A connection as the administrator, for edits by hand; a context manager. Failed requests raise."""
+        import ldap3
+
+        server = ldap3.Server(self.url, get_info=ldap3.NONE)
+        return ldap3.Connection(
+            server, ADMIN_DN, ADMIN_PASSWORD, auto_bind=True, check_names=False, raise_exceptions=True
+        )
 
     def _answers(self) -> bool:
         try:
@@ -151,10 +169,11 @@ def _configuration(install: SlapdInstall, home: Path, tls: bool) -> str:
             f"TLSCertificateKeyFile {home}/server.key",
             "TLSVerifyClient try",
         ]
+    peer = rf"gidNumber={os.getgid()}\\+uidNumber={os.getuid()}"
     lines += [
         f"pidfile {home}/slapd.pid",
         # Who comes over the Unix socket, or with our client certificate, is the engine.
-        f'authz-regexp "gidNumber={os.getgid()}\\\\+uidNumber={os.getuid()},cn=peercred,cn=external,cn=auth" "{ENGINE_DN}"',
+        f'authz-regexp "{peer},cn=peercred,cn=external,cn=auth" "{ENGINE_DN}"',
         f'authz-regexp "cn={CLIENT_NAME}" "{ENGINE_DN}"',
         "database mdb",
         f'suffix "{SUFFIX}"',
@@ -246,6 +265,7 @@ def slapd(slapd_install: SlapdInstall) -> Iterator[Slapd]:
     with tempfile.TemporaryDirectory(prefix="slapd-") as home:
         server = create(slapd_install, Path(home) / "s")
         server.start()
+        server.seed()
         yield server
         server.kill()
 
@@ -256,5 +276,6 @@ def fresh_slapd(slapd_install: SlapdInstall) -> Iterator[Slapd]:
     with tempfile.TemporaryDirectory(prefix="slapd-") as home:
         server = create(slapd_install, Path(home) / "s")
         server.start()
+        server.seed()
         yield server
         server.kill()

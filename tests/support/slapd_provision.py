@@ -111,7 +111,7 @@ def _missing_libraries(install: SlapdInstall) -> set[str]:
     if install.modules is not None:
         binaries += [p for name in MODULES for p in install.modules.glob(f"{name}*.so*") if not p.is_symlink()]
     result = subprocess.run(
-        ["ldd", *map(str, binaries)], env=install.environment(), capture_output=True, text=True, check=False
+        ["/usr/bin/ldd", *map(str, binaries)], env=install.environment(), capture_output=True, text=True, check=False
     )
     return set(re.findall(r"^\s*(\S+) => not found", result.stdout, re.MULTILINE))
 
@@ -162,7 +162,7 @@ def _libraries_of(packages: Iterable[str], options: Sequence[str], scratch: Path
 
 def _installed(package: str) -> bool:
     result = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${db:Status-Abbrev}", package], capture_output=True, text=True, check=False
+        ["/usr/bin/dpkg-query", "-W", "-f", "${db:Status-Abbrev}", package], capture_output=True, text=True, check=False
     )
     return result.stdout.startswith("ii")
 

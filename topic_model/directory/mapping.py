@@ -1,0 +1,250 @@
+"""Entries to topic records and back. Pure: no file, no server.
+
+The tree of entries below the base is the tree of topics; a topic's path follows from the names on the way, its
+namespace is its parent's unless the entry says another. What cannot be a topic is skipped with a Problem, and never
+stops the rest from being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from topic_model.directory.dn import Dn, Rdn, fold, format_dn
+from topic_model.directory.entries import Entry, EntrySet
+from topic_model.directory.listing import Listing, Problem, ProblemKind, TopicEntry, canonical
+from topic_model.errors import TopicError
+from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.topics import Step, TopicPath, make_path, split_path
+from topic_model.tree_plans import check_record
+
+TOPIC_CLASS = "arborcastTopic"
+
+_TOPIC_CLASS_FOLDED = TOPIC_CLASS.lower()
+_ALIAS_CLASS = "alias"
+
+NAMES: Mapping[str, str] = {
+    name.lower(): name
+    for name in (
+        "objectClass",
+        "topicName",
+        "topicNamespace",
+        "topicCode",
+        "topicMessageType",
+        "topicFinal",
+        "topicIsTopic",
+        "topicRetain",
+        "topicPriority",
+        "topicRoutingPolicy",
+        "topicPublisher",
+    )
+}
+"""Our attribute types: lower case to the way in which they are written."""
+
+FACTS = frozenset(NAMES) - {"objectclass", "topicname", "topicnamespace"}
+"""The attributes that hold a topic's facts, apart from its name; every other attribute is left as it is."""
+
+_MAX_INTEGER_DIGITS = 18  # fits 64 bits wherever a record may end up
+
+
+class Skip(Exception):
+    """This entry cannot be read. Never leaves this module."""
+
+    def __init__(self, kind: ProblemKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def read_listing(entries: EntrySet, base: Dn, *, fresh: bool = False, also: tuple[Problem, ...] = ()) -> Listing:
+    """All topics that these entries hold below `base`; never raises for what they hold.
+
+    `also`: problems known before, to be listed first.
+    """
+    reader = _Reader(entries, fold(base))
+    return Listing(
+        entries=reader.topics,
+        problems=(*also, *reader.problems),
+        held=frozenset(reader.held),
+        places=reader.places,
+        initialised=fold(base) in entries,
+        fresh=fresh,
+    )
+
+
+class _Reader:
+    """One pass over the entries, parents before children, else in the order in which the directory gave them."""
+
+    def __init__(self, entries: EntrySet, base: Dn) -> None:
+        self.topics: dict[TopicPath, TopicEntry] = {}
+        self.problems: list[Problem] = []
+        self.held: set[TopicPath] = set()
+        # Steps of every entry whose place in the tree is known, topic or not, so that children find theirs.
+        self._steps: dict[Dn, tuple[Step, ...]] = {base: ()}
+        self.places: dict[TopicPath, Dn] = {}
+        below = [e for e in entries if e.key != base and len(e.key) > len(base) and e.key[-len(base) :] == base]
+        for entry in sorted(below, key=lambda e: len(e.key)):
+            self._place(entry)
+        # Codes are settled in the directory's own order (servers list older entries first), not by depth: the one
+        # that came second is the mistake.
+        owners: dict[str, str] = {}
+        for entry in below:
+            steps = self._steps.get(entry.key)
+            if steps is not None:
+                self._settle_code(entry, make_path(steps), owners)
+
+    def _place(self, entry: Entry) -> None:
+        try:
+            steps = read_steps(entry, self._steps.get(entry.key[1:]))
+            path = make_path(steps)
+        except Skip as skip:
+            self._report(skip.kind, entry, skip.reason)
+            return
+        except TopicError as error:
+            self._report(ProblemKind.ILLEGAL_NAME, entry, str(error))
+            return
+        if path in self.places:
+            self._report(ProblemKind.DUPLICATE_TOPIC, entry, f"topic {path} has another entry already", path)
+            return
+        self.places[path] = entry.key
+        self._steps[entry.key] = steps
+        try:
+            record = read_record(entry, path)
+        except Skip as skip:
+            self._report(skip.kind, entry, skip.reason, path)
+            self.held.add(path)
+            return
+        if record is not None:
+            self.topics[path] = TopicEntry(record, format_dn(entry.dn), fold((write_rdn(path),))[0] == entry.key[0])
+
+    def _settle_code(self, entry: Entry, path: TopicPath, owners: dict[str, str]) -> None:
+        topic = self.topics.get(path)
+        if topic is None or not topic.record.code:
+            return
+        owner = owners.setdefault(topic.record.code, path)
+        if owner != path:
+            self._report(
+                ProblemKind.DUPLICATE_CODE, entry, f"topicCode {topic.record.code!r} belongs to topic {owner}", path
+            )
+            del self.topics[path]
+            self.held.add(path)
+
+    def _report(self, kind: ProblemKind, entry: Entry, reason: str, path: TopicPath | None = None) -> None:
+        self.problems.append(Problem(kind, format_dn(entry.dn), reason, path))
+
+
+def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]:
+    """The steps of the topic (or node) that the entry is; `above` None when the entry above is none of ours."""
+    if entry.has_class(_ALIAS_CLASS):
+        raise Skip(ProblemKind.ALIAS, "aliases are not followed (they can form loops); make it an entry of its own")
+    if not entry.has_class(_TOPIC_CLASS_FOLDED):
+        raise Skip(ProblemKind.FOREIGN, f"not an {TOPIC_CLASS}")
+    if above is None:
+        raise Skip(ProblemKind.ORPHAN, "the entry above is not part of the topic tree")
+    name = entry.text("topicname")
+    if name is None:
+        raise Skip(ProblemKind.MISSING_ATTRIBUTE, "topicName is missing")
+    namespace = entry.text("topicnamespace")
+    if namespace is None:
+        namespace = above[-1][0] if above else ""
+    return (*above, (namespace, name))
+
+
+def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
+    """The topic's facts, None for a mere node. Raises Skip."""
+    if not _boolean(entry, "topicistopic", True):
+        return None
+    record = TopicRecord(
+        path=path,
+        code=entry.text("topiccode") or "",
+        message_types=_texts(entry, "topicmessagetype"),
+        final=_boolean(entry, "topicfinal", False),
+        policy=TopicPolicy(
+            retain=_boolean(entry, "topicretain", False),
+            priority=_integer(entry, "topicpriority"),
+            routing=entry.text("topicroutingpolicy") or "",
+            publishers=_texts(entry, "topicpublisher"),
+        ),
+    )
+    try:
+        return check_record(record)
+    except TopicError as error:
+        raise Skip(ProblemKind.BAD_VALUE, str(error)) from error
+
+
+def _texts(entry: Entry, name: str) -> tuple[str, ...]:
+    return tuple(sorted({value.decode(errors="replace") for value in entry.attributes.get(name, ())}))
+
+
+def _boolean(entry: Entry, name: str, default: bool) -> bool:
+    text = entry.text(name)
+    if text is None:
+        return default
+    if text.upper() not in ("TRUE", "FALSE"):
+        raise Skip(ProblemKind.BAD_VALUE, f"{NAMES[name]} is {text!r}, must be TRUE or FALSE")
+    return text.upper() == "TRUE"
+
+
+def _integer(entry: Entry, name: str) -> int:
+    text = entry.text(name)
+    if text is None:
+        return 0
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_INTEGER_DIGITS):
+        raise Skip(ProblemKind.BAD_VALUE, f"{NAMES[name]} is {text!r}, must be a whole number")
+    return int(text)
+
+
+def write_facts(record: TopicRecord | None) -> dict[str, tuple[bytes, ...]]:
+    """The attributes in FACTS that say this; None for a mere node. What is at its default is not written."""
+    if record is None:
+        return {"topicistopic": (b"FALSE",)}
+    record = canonical(record)
+    policy = record.policy
+    facts: dict[str, Iterable[str]] = {
+        "topiccode": (record.code,) if record.code else (),
+        "topicmessagetype": record.message_types,
+        "topicfinal": ("TRUE",) if record.final else (),
+        "topicretain": ("TRUE",) if policy.retain else (),
+        "topicpriority": (str(policy.priority),) if policy.priority else (),
+        "topicroutingpolicy": (policy.routing,) if policy.routing else (),
+        "topicpublisher": policy.publishers,
+    }
+    encoded = {name: tuple(value.encode() for value in values) for name, values in facts.items()}
+    return {name: values for name, values in encoded.items() if values}
+
+
+def write_rdn(path: TopicPath) -> Rdn:
+    """The RDN of a topic's entry: with the namespace where it differs from that of the topic above."""
+    steps = list(split_path(path))
+    namespace, name = steps[-1]
+    above = steps[-2][0] if len(steps) > 1 else ""
+    if namespace == above:
+        return (("topicname", name),)
+    return (("topicname", name), ("topicnamespace", namespace))
+
+
+def write_entry(path: TopicPath, record: TopicRecord | None, parent: Dn) -> Entry:
+    """A new entry for a topic, or for a mere node, below the entry `parent`."""
+    rdn = write_rdn(path)
+    attributes: dict[str, tuple[bytes, ...]] = {"objectclass": (TOPIC_CLASS.encode(),)}
+    attributes.update((kind, (value.encode(),)) for kind, value in rdn)
+    attributes.update(write_facts(record))
+    return Entry.of((rdn, *parent), attributes)
+
+
+_BASE_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "ou": ("organizationalUnit",),
+    "o": ("organization",),
+    "cn": ("organizationalRole",),
+}
+
+
+def write_base(base: Dn) -> Entry | None:
+    """The entry for the base itself, None when its RDN is of a type for which we would have to guess a class."""
+    if not base or len(base[0]) != 1:
+        return None
+    (kind, value) = base[0][0]
+    classes = _BASE_CLASSES.get(kind)
+    if classes is None:
+        return None
+    return Entry.of(base, {"objectclass": tuple(c.encode() for c in classes), kind: (value.encode(),)})

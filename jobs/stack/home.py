@@ -93,8 +93,8 @@ class Home:
         return None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keeps every other engine out of this directory. Raises HomeInUse.
+    def locked(self) -> Iterator[int]:
+        """Keeps every other engine out of this directory. Raises HomeInUse. Gives the lock's file descriptor.
 
         The lock is the kernel's and goes with the process, so a killed supervisor leaves none behind.
         """
@@ -106,10 +106,14 @@ class Home:
                     f"stop it with: arborcast down --home {self.path}",
                     pid or None,
                 )
-            lock.truncate(0)
-            lock.write(f"{os.getpid()}\n")
-            lock.flush()
-            yield
+            self.sign_lock(lock.fileno())
+            yield lock.fileno()
+
+    @staticmethod
+    def sign_lock(lock: int) -> None:
+        """Writes our process id into the lock that we hold."""
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
 def _lock(lock: IO[str]) -> bool:

@@ -101,7 +101,12 @@ def fetch(java: Callable[[], Java], report: Report, cache: Path | None = None, s
                     _resolve(which, draft, cache, java(), report)
                 else:
                     _copy(which, draft, source, report)
-                _verify(draft, pins(which), "nothing was kept; try again")
+                try:
+                    _verify(draft, pins(which), "nothing was kept; try again")
+                except JarError:
+                    # Ivy would hand out the same file again, for ever.
+                    shutil.rmtree(cache / "ivy", ignore_errors=True)
+                    raise
                 _move_into_place(draft, folder(which, cache))
                 report(f"jars: {which} set complete, {len(pins(which))} jars, checksums right")
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.stack import ports
+from jobs.stack import logfiles, ports
 from jobs.stack.errors import PartFailed
 
 # The gateway takes bodies up to a few MiB (gateway.max_body_bytes); Kafka's own default of 1 MiB would refuse them
@@ -170,15 +170,16 @@ class KafkaBroker:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if cluster_id.startswith("-"):
             cluster_id = "A" + cluster_id[1:]  # or the tool would take it for an option
-        done = subprocess.run(
-            self._java_command(
-                "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)
-            ),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
+        command = self._java_command(
+            "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)
         )
+        try:
+            # In a session of its own: Ctrl-C is for whoever called us, not for a half written storage.
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout, check=False, start_new_session=True
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PartFailed(f"Kafka did not format {layout.data} within {timeout:g} s", "kafka") from error
         if done.returncode != 0:
             raise PartFailed(f"Kafka could not format {layout.data}: {_tail(done.stdout + done.stderr)}", "kafka")
 
@@ -194,10 +195,10 @@ class KafkaBroker:
         while not answers(self.layout.port):
             code = self._process.poll()
             if code is not None:
-                raise PartFailed(f"Kafka ended with code {code} while starting: {_tail(log.read_text())}", "kafka")
+                raise PartFailed(f"Kafka ended with code {code} while starting: {logfiles.tail(log)}", "kafka")
             if time.monotonic() > deadline:
                 self.kill()
-                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {_tail(log.read_text())}", "kafka")
+                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {logfiles.tail(log)}", "kafka")
             time.sleep(0.05)
 
     def stop(self, timeout: float = 10.0) -> None:

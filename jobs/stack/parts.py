@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import time
@@ -25,8 +26,9 @@ Report = Callable[[str], None]
 class PartSpec:
     """What a part is.
 
-    `prepare` runs before every start. `after` names the parts that must be ready before its first start. `asked_to_stop`
-    picks, from all processes of the part, those that get the SIGTERM; by default the first one.
+    `prepare` runs before every start. `after` names the parts that must be ready before its first start.
+    `asked_to_stop` picks, from all processes of the part, those that get the SIGTERM; by default the first one.
+    `stop_share` is how much of the time for stopping the whole engine may have passed when this part is killed.
     """
 
     name: str
@@ -38,6 +40,7 @@ class PartSpec:
     prepare: Callable[[], None] = lambda: None
     after: tuple[str, ...] = ()
     asked_to_stop: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
+    stop_share: float = 0.97
 
 
 class Part:
@@ -111,9 +114,7 @@ class Part:
 
     def kill(self) -> None:
         """kill -9 for all of it."""
-        processes.kill_all(self.members())
-        if self._popen is not None:
-            self._popen.wait()
+        self._kill()
         self._stopped()
 
     def fail(self) -> None:
@@ -135,9 +136,7 @@ class Part:
 
     def _died(self, now: float, how: str) -> None:
         # A member that outlives its head would meet its own successor: same port, same checkpoint.
-        processes.kill_all(self.members())
-        if self._popen is not None:
-            self._popen.wait()
+        self._kill()
         ran = now - self._started
         self.failures = failures_after(self.failures, ran, self._settings.restart_forget_s)
         self.restarts += 1
@@ -149,6 +148,13 @@ class Part:
         self._report(
             f"{self.name} {how} after {ran:.1f} s; restart {self.restarts} in {wait:g} s; its log is {self.spec.log}"
         )
+
+    def _kill(self) -> None:
+        processes.kill_all(self.members())
+        if self._popen is not None:
+            # Gone, unless it hangs in the kernel, where nobody can help it and we must not hang with it.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(timeout=2)
 
     def _stopped(self) -> None:
         self._popen, self._id = None, None

@@ -62,7 +62,7 @@ def spawn(command: Sequence[str], environ: Mapping[str, str], folder: Path, log:
     """
     with log.open("ab") as sink:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", _LEASH, str(os.getpid()), *command],
+            leashed(command),
             env=dict(environ),
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -71,6 +71,11 @@ def spawn(command: Sequence[str], environ: Mapping[str, str], folder: Path, log:
             # Ctrl-C in the terminal must reach the supervisor alone, which stops the parts in their order.
             start_new_session=True,
         )
+
+
+def leashed(command: Sequence[str]) -> list[str]:
+    """The command, made to die with this process."""
+    return [sys.executable, "-I", "-S", _LEASH, str(os.getpid()), *command]
 
 
 def session(leader: int) -> list[psutil.Process]:

@@ -1,8 +1,8 @@
 """The loop that keeps the parts running, and the way it ends.
 
 Starting: every part whose predecessors are ready is started; all at once where possible. Running: a part that dies is
-started again, sooner or later, for ever. Ending: the parts stop one after the other, last started first, all of them
-before one deadline; what is still there then is killed. Nothing outlives the loop.
+started again, sooner or later, for ever. Ending: the parts stop one after the other, in the order of their share of the
+time, all of them before one deadline; what is still there then is killed. Nothing outlives the loop.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ _FIRST_ATTEMPTS = 2
 
 _LOOK_S = 0.05  # while a part starts or stops
 _REST_S = 1.0  # otherwise: a death wakes us at once, and logs may grow for a second
-
-# How much of the time for stopping may have passed when each phase ends. The gateway only has to finish requests, the
-# job a batch; Kafka is quick, but must be the last.
-_PHASES = (0.3, 0.8, 0.97)
 
 
 class Supervisor:
@@ -55,10 +51,11 @@ class Supervisor:
         self._written: EngineStatus | None = None
         self._rotated = 0.0
 
-    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+    def run(self, on_ready: Callable[[], None] = lambda: None, on_stopping: Callable[[], None] = lambda: None) -> None:
         """Runs until a signal asks to stop. Raises PartFailed when a part does not come up; nothing is left either way.
 
-        `on_ready` is called once, when all parts are ready for the first time.
+        `on_ready` is called once, when all parts are ready for the first time; `on_stopping` before the first is
+        stopped.
         """
         try:
             self._start(on_ready)
@@ -66,6 +63,7 @@ class Supervisor:
                 self._look()
                 steady = all(part.state is PartState.READY for part in self._parts)
                 self._signals.wait(_REST_S if steady else _LOOK_S)
+            on_stopping()
         except PartFailed as failure:
             self._problem = str(failure)
             self._stop()
@@ -103,19 +101,18 @@ class Supervisor:
                 logfiles.rotate(part.spec.log, self._settings.log_bytes)
 
     def _stop(self) -> None:
-        running = [part for part in reversed(self._parts) if part.running]
+        running = sorted((part for part in self._parts if part.running), key=lambda part: part.spec.stop_share)
         if not running:
             return
-        self._report("stopping" + ("" if self._signals.stops > 1 else " (once more to force it)"))
-        asked = self._signals.stops
+        self._report("stopping")
+        # The signal that brought us here does not force; a further one does, even if it is here already.
+        patience = 0 if self._problem else 1
         deadline = Deadline(self._settings.stop_timeout_s)
-        for number, part in enumerate(running):
+        for part in running:
             part.ask_to_stop()
-            # The phases belong to the last parts of the list: with fewer parts the early phases are left out.
-            share = _PHASES[max(0, len(_PHASES) - len(running) + number)] if len(running) <= len(_PHASES) else 0.97
             while not part.gone():
-                if self._signals.stops > max(asked, 1) or deadline.passed(share):
-                    self._report(f"{part.name} does not stop in time; killing it")
+                if self._signals.stops > patience or deadline.passed(part.spec.stop_share):
+                    self._report(f"{part.name} is still there; killing it")
                     part.kill()
                     break
                 self._signals.wait(_LOOK_S)
@@ -127,6 +124,11 @@ class Supervisor:
         me = self._written.supervisor if self._written else ProcessId.of_this()
         parts = {part.name: part.status for part in self._parts}
         status = EngineStatus(me, self._began, self._addresses, parts, self._problem)
-        if status != self._written:
+        if status == self._written:
+            return
+        self._written = status
+        try:
             state.write(self._home.state_file, status)
-            self._written = status
+        except OSError as error:
+            # A full disk, most likely. `status` shows old news then, but the parts go on.
+            self._report(f"{self._home.state_file} cannot be written: {error.strerror}")

@@ -1,0 +1,279 @@
+"""What `arborcast up`, `down` and `status` do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jobs.settings import Settings, load_settings
+from jobs.stack import engine, logfiles, processes, state
+from jobs.stack.deadline import Deadline
+from jobs.stack.engine import Tools
+from jobs.stack.errors import PartFailed
+from jobs.stack.home import Home
+from jobs.stack.processes import ProcessId
+from jobs.stack.signals import Signals
+from jobs.stack.state import EngineStatus, PartState, PartStatus
+from jobs.stack.supervisor import Supervisor
+from topic_model.errors import ConfigError
+
+Report = Callable[[str], None]
+SUPERVISOR = "supervisor"
+
+
+def to_stderr(line: str) -> None:
+    """The report that a person at a terminal reads."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """How to bring the engine up.
+
+    `detach`: go on in the background and return when ready. `on_ready` gets the engine's addresses by name.
+    `companion`: a command that is started in this terminal when the engine is ready and ended before it stops.
+    """
+
+    detach: bool = False
+    companion: Sequence[str] = ()
+    report: Report = to_stderr
+    on_ready: Callable[[dict[str, str]], None] = lambda _addresses: None
+
+
+def up(settings: Settings, options: UpOptions | None = None) -> int:
+    """Starts the engine. In the foreground returns 0 after a signal stopped it; detached, when it is ready to deliver.
+
+    Raises a StackError saying what to do when it does not come up, ConfigError for contradictions; then nothing is
+    left running.
+    """
+    options = options or UpOptions()
+    home = Home(settings.home)
+    home.create(settings.stack.min_free_disk_mb)
+    with home.locked() as lock:
+        sweep(home, options.report)
+        settings = engine.effective(settings)
+        tools = engine.find_tools()
+        engine.write_settings(settings, home)
+        home.state_file.unlink(missing_ok=True)
+        if options.detach:
+            _detach(settings, home, lock, options)
+        else:
+            supervise(settings, tools, home, options)
+    return 0
+
+
+def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) -> None:
+    """Runs the engine in this process until a signal stops it. Expects effective settings and the lock."""
+    report = _also_logged(home, settings.stack.log_bytes, options.report)
+    addresses = engine.addresses(settings)
+    companion = _Companion(options.companion)
+
+    def ready() -> None:
+        report(f"ready: {addresses['notification_broker']} (Kafka at {addresses['kafka']})")
+        options.on_ready(addresses)
+        companion.start()
+
+    with Signals().installed() as signals:
+        supervisor = Supervisor(engine.parts(settings, tools, home), settings.stack, home, addresses, report, signals)
+        try:
+            supervisor.run(ready, companion.stop)
+        finally:
+            companion.stop()
+
+
+def down(path: Path, report: Report = to_stderr) -> bool:
+    """Stops the engine in a data directory and returns when all of it is gone; False when none was running."""
+    home = Home(path)
+    pid = home.owner()
+    if pid is None:
+        if home.run.is_dir():
+            with home.locked():
+                sweep(home, report)
+        return False
+    limit = Deadline(_stop_timeout(home) + 5.0)
+    seen: dict[str, PartState] = {}
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)  # whoever holds the lock wrote this pid, so it is no stranger's
+    while home.owner() is not None:
+        _report_stopping(home, seen, report)
+        if limit.passed():
+            report(f"the supervisor (pid {pid}) does not stop; killing it and its parts")
+            if supervisor := ProcessId.of(pid) if pid else None:
+                processes.kill_all([p for p in [supervisor.process()] if p])
+            break
+        time.sleep(0.05)
+    with home.locked():
+        sweep(home, report)
+    return True
+
+
+def status(path: Path) -> dict[str, Any]:
+    """How the engine in a data directory is, ready to be printed as JSON.
+
+    Times are ISO 8601 in UTC, memory is bytes in use now (`memory_kind` says which kind), `cpu_seconds` counts since
+    the part's last start.
+    """
+    home = Home(path)
+    running = home.owner() is not None
+    known = state.read(home.state_file)
+    parts = {name: _part_document(home, name, part, running) for name, part in (known.parts if known else {}).items()}
+    document: dict[str, Any] = {
+        "home": str(home.path),
+        "running": running,
+        "ready": bool(running and known and known.ready),
+        "pid": known.supervisor.pid if running and known else None,
+        "since": _iso(known.since) if running and known else None,
+        "addresses": known.addresses if running and known else {},
+        "problem": known.problem if known else "",
+        "parts": parts,
+        "memory_kind": processes.memory_kind(),
+    }
+    if running and known:
+        mine = [process for process in [known.supervisor.process()] if process]
+        document[SUPERVISOR] = _usage_document(processes.usage(mine))
+    everything = [*parts.values(), *([document[SUPERVISOR]] if SUPERVISOR in document else [])]
+    document["memory_bytes"] = sum(one["memory_bytes"] for one in everything)
+    document["cpu_seconds"] = round(sum(one["cpu_seconds"] for one in everything), 2)
+    return document
+
+
+def sweep(home: Home, report: Report) -> None:
+    """Kills what a killed supervisor left behind: processes that it wrote down, if they still are the same.
+
+    Expects the lock, which says that no supervisor is alive.
+    """
+    known = state.read(home.state_file)
+    for name, part in known.parts.items() if known else ():
+        if part.process is not None and part.process.process() is not None:
+            report(f"{name} (pid {part.process.pid}) was left by an engine that was killed; ending it")
+            processes.kill_all(processes.session(part.process.pid))
+
+
+def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> None:
+    log = home.log(SUPERVISOR)
+    logfiles.rotate(log, settings.stack.log_bytes)
+    with log.open("ab") as output:
+        # The daemon inherits the lock itself, so that there is no moment in which another `up` could get in.
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "jobs.stack.daemon", str(lock), str(home.path)],
+            pass_fds=[lock],
+            start_new_session=True,
+            cwd=home.run,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        ready = _wait_for_daemon(daemon, home, options.report)
+    except BaseException:
+        daemon.terminate()
+        daemon.wait()
+        raise
+    options.on_ready(ready.addresses)
+
+
+def _wait_for_daemon(daemon: subprocess.Popen[bytes], home: Home, report: Report) -> EngineStatus:
+    """Tells of the parts' progress until all are ready. No time limit here: the daemon has one for each part."""
+    seen: dict[str, PartState] = {}
+    while True:
+        code = daemon.poll()
+        known = state.read(home.state_file)
+        for name, part in known.parts.items() if known else ():
+            if seen.get(name) is not part.state:
+                seen[name] = part.state
+                report(f"{name}: {part.state}" + (f" ({part.last_exit})" if part.last_exit else ""))
+        if code is not None:
+            problem = known.problem if known else ""
+            raise PartFailed(
+                problem
+                or f"the supervisor ended with code {code}. The end of {home.log(SUPERVISOR)}:\n"
+                f"{logfiles.tail(home.log(SUPERVISOR))}",
+                SUPERVISOR,
+            )
+        if known is not None and known.ready:
+            return known
+        time.sleep(0.05)
+
+
+class _Companion:
+    """A command that shares the terminal with the supervisor."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self._command:
+            self._process = subprocess.Popen(processes.leashed(self._command))
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def _also_logged(home: Home, limit: int, report: Report) -> Report:
+    log = home.log(SUPERVISOR)
+
+    def both(line: str) -> None:
+        report(line)
+        with contextlib.suppress(OSError):  # a full disk must not end the engine
+            logfiles.rotate(log, limit)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{_iso(time.time())} {line}\n")
+
+    return both
+
+
+def _report_stopping(home: Home, seen: dict[str, PartState], report: Report) -> None:
+    known = state.read(home.state_file)
+    for name, part in known.parts.items() if known else ():
+        if part.state is PartState.STOPPED and seen.get(name) is not PartState.STOPPED:
+            report(f"{name} has stopped")
+        seen[name] = part.state
+
+
+def _part_document(home: Home, name: str, part: PartStatus, running: bool) -> dict[str, Any]:
+    shown = part.state if running or part.state is PartState.FAILED else PartState.STOPPED
+    alive = running and part.process is not None
+    members = processes.session(part.process.pid) if alive and part.process and part.process.process() else []
+    return {
+        "state": str(shown),
+        "pid": part.process.pid if members and part.process else None,
+        "since": _iso(part.since),
+        "restarts": part.restarts,
+        "last_exit": part.last_exit or None,
+        "log": str(home.log(name)),
+        **_usage_document(processes.usage(members)),
+    }
+
+
+def _usage_document(usage: processes.Usage) -> dict[str, Any]:
+    return {**asdict(usage), "cpu_seconds": round(usage.cpu_seconds, 2)}
+
+
+def _stop_timeout(home: Home) -> float:
+    try:
+        return load_settings(home.settings_file, environ={}).stack.stop_timeout_s
+    except ConfigError:
+        return 10.0
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,233 @@
+"""The parts of the embedded engine: Kafka, the streaming job under spark-submit, the gateway."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from dispatch import spark_properties
+from jobs.settings import ENV_PREFIX, Settings, dump
+from jobs.stack import jars, java, kafka_broker, ports
+from jobs.stack.errors import StackError
+from jobs.stack.home import Home
+from jobs.stack.java import Java
+from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
+from jobs.stack.parts import PartSpec
+from topic_model.errors import ConfigError
+
+_SCRIPT = "dispatch_stream.py"
+
+# Where things of this machine are: parts may need to know. Every other variable of ours is a setting, and they have
+# the effective settings in a file, which a variable would override once more.
+_PASSED_ON = frozenset({ENV_PREFIX + "CACHE", ENV_PREFIX + "JAVA"})
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What has to be on the machine before anything can start."""
+
+    java: Java
+    java_home: Path
+    spark_jars: list[Path]
+    broker_jars: list[Path]
+
+
+def find_tools(cache: Path | None = None) -> Tools:
+    """Looks for Java and for the jars, and checks these. Raises JavaNotFound, JavaTooOld, JarError."""
+    found = java.find_java()
+    cache = cache or jars.default_cache()
+    return Tools(
+        found,
+        java.home_for_spark(found, cache),
+        jars.jar_paths("spark", cache),
+        jars.jar_paths("broker", cache),
+    )
+
+
+def effective(settings: Settings) -> Settings:
+    """The settings with every port chosen and the embedded broker's address filled in.
+
+    Raises PortInUse naming the option that chooses another port, ConfigError when two settings contradict each other.
+    """
+    if settings.gateway.port == 0:
+        settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=ports.free_port()))
+    else:
+        ports.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    if settings.stack.broker == "external":
+        return settings
+
+    if settings.origins.get("kafka.bootstrap_servers", "default") not in ("default", "data directory"):
+        raise ConfigError(
+            f"kafka.bootstrap_servers = {settings.kafka.bootstrap_servers!r} names a broker, but stack.broker is "
+            "embedded: leave out the one, or set stack.broker to external"
+        )
+    port = settings.stack.kafka_port
+    if port == 0:
+        port = ports.free_port()
+    else:
+        ports.require_free(port, "Kafka", "--kafka-port")
+    return _replace(
+        settings,
+        stack=dataclasses.replace(settings.stack, kafka_port=port),
+        kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{ports.LOOPBACK}:{port}"),
+    )
+
+
+def addresses(settings: Settings) -> dict[str, str]:
+    """Where the engine can be reached, by name."""
+    base = settings.gateway.public_url.rstrip("/") or f"http://{_reachable(settings)}:{settings.gateway.port}"
+    return {
+        "gateway": base,
+        "notification_broker": f"{base}/wsn/NotificationBroker",
+        "kafka": settings.kafka.bootstrap_servers,
+    }
+
+
+def write_settings(settings: Settings, home: Home) -> None:
+    """Writes the effective settings where the parts read them; for nobody else's eyes, there are passwords in them."""
+    home.settings_file.unlink(missing_ok=True)
+    with os.fdopen(os.open(home.settings_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(dump(settings))
+
+
+def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str] = os.environ) -> list[PartSpec]:
+    """The parts in the order of their start, for effective settings."""
+    environ = {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX) or k in _PASSED_ON}
+    environ["PYTHONUNBUFFERED"] = "1"  # or the log lags behind what happened
+    if settings.stack.broker == "external":
+        return [_dispatch(settings, tools, home, environ), _gateway(settings, home, environ, after=())]
+    return [
+        # The job first: it takes longest, and waits for the broker while Spark comes up.
+        _dispatch(settings, tools, home, environ),
+        _kafka(settings, tools, home, environ),
+        _gateway(settings, home, environ, after=("kafka",)),
+    ]
+
+
+def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    stack = settings.stack
+    layout = BrokerLayout(
+        home.kafka,
+        stack.kafka_port,
+        kafka_broker.controller_port(home.kafka),
+        stack.kafka_heap_mb,
+        stack.kafka_fsync,
+    )
+    broker = KafkaBroker(layout, tools.broker_jars, tools.java.executable)
+    return PartSpec(
+        "kafka",
+        broker.command(),
+        environ,
+        home.kafka,
+        home.log("kafka"),
+        is_ready=lambda: kafka_broker.answers(stack.kafka_port),
+        prepare=broker.prepare,
+    )
+
+
+def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    spark_home, script = _package_folder("pyspark"), _package_folder("jobs") / _SCRIPT
+    properties_file = home.run / "spark.properties"
+    temporary = home.spark / "tmp"
+
+    def prepare() -> None:
+        home.ready_file.unlink(missing_ok=True)
+        # A killed Spark leaves its temporary files behind.
+        shutil.rmtree(home.spark, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        spark_properties.write_properties(
+            properties_file,
+            spark_properties.properties(
+                settings.dispatch, jars=tools.spark_jars, master="local", python=sys.executable, local_dir=temporary
+            ),
+        )
+
+    return PartSpec(
+        "dispatch",
+        [
+            *(str(spark_home / "bin" / "spark-submit"), "--properties-file", str(properties_file)),
+            *(str(script), "--config", str(home.settings_file)),
+        ],
+        {
+            **environ,
+            "JAVA_HOME": str(tools.java_home),
+            "SPARK_HOME": str(spark_home),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": ports.LOOPBACK,  # or Spark listens on the network
+            ENV_PREFIX + "READY_FILE": str(home.ready_file),
+        },
+        home.spark,  # Spark leaves things in the current folder
+        home.log("dispatch"),
+        is_ready=home.ready_file.exists,
+        prepare=prepare,
+        asked_to_stop=_driver,
+        stop_share=0.8,
+    )
+
+
+def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: tuple[str, ...]) -> PartSpec:
+    host, port = _reachable(settings), settings.gateway.port
+    return PartSpec(
+        "gateway",
+        [sys.executable, "-m", "jobs.gateway", "--config", str(home.settings_file)],
+        environ,
+        home.run,
+        home.log("gateway"),
+        is_ready=lambda: answers_ready(host, port),
+        after=after,
+        stop_share=0.3,
+    )
+
+
+def answers_ready(host: str, port: int, timeout: float = 0.5) -> bool:
+    """Whether the gateway there says that it is ready. `timeout` in seconds."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    try:
+        connection.request("GET", "/health/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The job's Python: it ends its batch on SIGTERM, and Spark's JVM ends with it. Told itself, the JVM would drop
+    what it was doing.
+    """
+    drivers = []
+    for process in processes:
+        try:
+            command = process.cmdline()
+        except psutil.Error:
+            continue
+        if command and Path(command[0]).name.startswith("python") and any(_SCRIPT in word for word in command[1:]):
+            drivers.append(process)
+    return drivers or processes[:1]
+
+
+def _reachable(settings: Settings) -> str:
+    """The gateway's host as a client on this machine says it."""
+    return ports.LOOPBACK if settings.gateway.host in ("", "0.0.0.0", "::") else settings.gateway.host  # noqa: S104
+
+
+def _package_folder(name: str) -> Path:
+    # Not imported: pyspark takes half a second and we only want its folder.
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.origin:
+        raise StackError(f"the package {name} is not installed; run: make setup")
+    return Path(spec.origin).parent
+
+
+def _replace(settings: Settings, **sections: object) -> Settings:
+    return dataclasses.replace(settings, **sections)  # type: ignore[arg-type]

@@ -1,0 +1,142 @@
+"""A supervisor over parts that are small Python programs, run as a process of its own so that signals are real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from jobs.stack import state
+from jobs.stack.home import Home
+from jobs.stack.state import EngineStatus, PartState
+
+T = TypeVar("T")
+
+# What a part does. `touch` is how it says that it is ready, the last line is how it spends its life.
+SLEEP = "touch(); sleep(600)"
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); touch(); sleep(600)"
+NEVER_READY = "sleep(600)"
+DIES = "print('no such setting: colour', flush=True); sys.exit(3)"
+WITH_CHILD = "import subprocess; subprocess.Popen(['sleep', '600'], preexec_fn=os.setpgrp); touch(); sleep(600)"
+SLOW_TO_STOP = "signal.signal(signal.SIGTERM, lambda *_: (sleep(0.4), os._exit(0))); touch(); sleep(600)"
+
+_RUNNER = """
+import json, sys
+from pathlib import Path
+from jobs.stack.home import Home
+from jobs.stack.parts import PartSpec
+from jobs.stack.settings import StackSettings
+from jobs.stack.signals import Signals
+from jobs.stack.supervisor import Supervisor
+from jobs.stack.errors import PartFailed
+
+home = Home(Path(sys.argv[1]))
+wanted, settings = json.loads(sys.argv[2]), StackSettings(**json.loads(sys.argv[3]))
+home.create()
+
+def spec(name, code, after, share):
+    ready = home.run / f"{name}.ready"
+    program = (
+        "import os, signal, sys\\nfrom time import sleep\\nfrom pathlib import Path\\n"
+        f"touch = Path({str(ready)!r}).touch\\n" + code
+    )
+    return PartSpec(
+        name, [sys.executable, "-c", program], {}, home.run, home.log(name), ready.exists,
+        prepare=lambda: ready.unlink(missing_ok=True), after=tuple(after), stop_share=share,
+    )
+
+report = lambda line: print(line, flush=True)
+with home.locked(), Signals().installed() as signals:
+    try:
+        Supervisor([spec(*one) for one in wanted], settings, home, {}, report, signals).run(lambda: report("ready"))
+    except PartFailed as failure:
+        report(f"failed: {failure}")
+        sys.exit(1)
+"""
+
+
+class FakeEngine:
+    """The running supervisor, and what can be seen of it."""
+
+    def __init__(self, home: Path, process: subprocess.Popen[str]) -> None:
+        self.home = Home(home)
+        self.process = process
+
+    def status(self) -> EngineStatus:
+        status = state.read(self.home.state_file)
+        assert status is not None
+        return status
+
+    def pid(self, part: str) -> int:
+        process = self.status().parts[part].process
+        assert process is not None
+        return process.pid
+
+    def wait_for(self, part: str, wanted: PartState, restarts: int = 0) -> None:
+        until(
+            lambda: (
+                (known := state.read(self.home.state_file)) is not None
+                and part in known.parts
+                and known.parts[part].state is wanted
+                and known.parts[part].restarts >= restarts
+            )
+        )
+
+    def wait_ready(self) -> None:
+        until(lambda: (known := state.read(self.home.state_file)) is not None and known.ready)
+
+    def wait_for_line(self, start: str) -> None:
+        """Reads what was reported up to a line that starts so."""
+        assert self.process.stdout is not None
+        while not self.process.stdout.readline().startswith(start):
+            assert self.process.poll() is None, f"ended without saying {start!r}"
+
+    def end(self, number: int) -> tuple[int, list[str], float]:
+        """Sends a signal; gives the exit code, the lines reported, and how long it took in seconds."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        output, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, output.splitlines(), time.monotonic() - began
+
+
+@contextmanager
+def fake_engine(
+    home: Path, parts: list[tuple[str, str] | tuple[str, str, list[str], float]], **settings: object
+) -> Iterator[FakeEngine]:
+    """Runs a supervisor over (name, program, after, stop share)."""
+    full = [(*part, [], 0.97)[:4] if len(part) == 2 else part for part in parts]
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_RUNNER), str(home), json.dumps(full), json.dumps(settings)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield FakeEngine(home, process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], T], timeout: float = 15.0) -> T:
+    """Waits until the condition is true and gives its value."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -82,10 +82,9 @@ def parse(document: bytes, content_type: bytes = b"") -> Request:
 def _parse_xml(document: bytes, content_type: bytes) -> etree._Element:
     try:
         root = etree.fromstring(document, _parser_for(content_type))
-    except (etree.XMLSyntaxError, LookupError) as error:
+    except (etree.XMLSyntaxError, LookupError, ValueError) as error:
+        # Besides bad syntax: a charset that nobody knows, an empty body.
         raise MalformedMessage(f"the request is not well-formed XML: {_brief(error)}") from error
-    except ValueError as error:
-        raise MalformedMessage(f"the request cannot be read as XML: {_brief(error)}") from error
     if root.getroottree().docinfo.internalDTD is not None:
         raise MalformedMessage("a document type declaration is not allowed in SOAP")
     return root
@@ -164,4 +163,5 @@ def _split(element: etree._Element) -> tuple[str, str]:
 
 
 def _brief(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    message = error.msg if isinstance(error, etree.XMLSyntaxError) else str(error)
+    return (message or type(error).__name__).splitlines()[0][:200]

@@ -42,7 +42,7 @@ class Gauge:
 
     def lines(self) -> Iterator[str]:
         """The sample in text form."""
-        yield f"{self.name} {self._read():g}"
+        yield f"{self.name} {self._read()}"
 
 
 class Histogram:

@@ -27,7 +27,7 @@ _POLL_S = 0.5
 # Between attempts when the broker is away.
 _RETRY_S = 0.5
 
-# Replaying a million records takes some ten seconds; a log that takes longer than this to reach its end is out of reach.
+# Replaying a million records takes some ten seconds. The limit is for a log that grows faster than it is read.
 _REPLAY_TIMEOUT_S = 600
 
 

@@ -1,0 +1,179 @@
+"""The gateway process:
+
+    python -m jobs.gateway --config arborcast.toml
+
+It listens at once (`/health/live`), waits for Kafka as long as it takes, and is ready (`/health/ready`) when it has
+read the control log to its end. SIGTERM or SIGINT stop it within a few seconds; a second one at once. The exit status
+is 0 after an orderly stop, 1 when it could not go on, 2 for wrong settings or a busy port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from ingest.addresses import OwnAddresses
+from ingest.app import GatewayApp
+from ingest.changes import ControlChanges
+from ingest.expiry import end_expired_forever
+from ingest.gateway import Gateway
+from ingest.metrics import Registry
+from ingest.notification_log import NotificationLog
+from ingest.serving import GatewayServer, listen, make_server
+from ingest.view import ControlView
+from jobs.settings import Settings, load_settings
+from topic_model.control_log import ControlLog
+from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
+
+logger = logging.getLogger("arborcast.gateway")
+
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # looked for, not listened on
+
+# Between attempts to find Kafka at start; doubled up to the second.
+_FIRST_WAIT_S = 0.25
+_LONGEST_WAIT_S = 5.0
+
+
+class GatewayProcess:
+    """Puts the parts of the gateway together, runs them, and stops them in order."""
+
+    def __init__(self, settings: Settings, host: str, port: int) -> None:
+        self._settings = settings
+        self._log = ControlLog(settings.kafka)
+        self._view = ControlView(settings.kafka, self._cannot_go_on)
+        self._notifications = NotificationLog(settings.kafka, settings.gateway)
+        self._changes = ControlChanges(settings.kafka, self._log, self._view)
+        announced = "127.0.0.1" if host in _WILDCARDS else host
+        self.own = OwnAddresses(announced, port, settings.gateway.public_url)
+        self._gateway = Gateway(
+            settings=settings.gateway,
+            topics=settings.topics,
+            own=self.own,
+            table=self._view.table,
+            changes=self._changes,
+            notifications=self._notifications,
+        )
+        app = GatewayApp(self._gateway, self._metrics(), self._obstacle)
+        self._server: GatewayServer = make_server(app, settings.gateway)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: Exception | None = None
+
+    async def run(self, listener: Any) -> int:
+        """Serve until stopped; returns the exit status."""
+        self._server.stop_on_signals()
+        self._spawn(self._start_parts(), "start")
+        await self._server.serve(sockets=[listener])
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(self._notifications.stop(), self._view.stop())
+        self._changes.close()
+        await asyncio.to_thread(self._log.close)
+        if isinstance(self._failure, ConfigError):
+            return 2
+        return 1 if self._failure else 0
+
+    async def _start_parts(self) -> None:
+        await self._create_topics()
+        self._view.start()
+        self._notifications.start()
+        self._spawn(end_expired_forever(self._gateway), "expiry")
+        # The directory's sync belongs here: a task that appends to the control log what changed in the directory.
+
+    async def _create_topics(self) -> None:
+        wait = _FIRST_WAIT_S
+        while True:
+            try:
+                return await asyncio.to_thread(self._log.ensure_created)
+            except InfrastructureError as error:
+                if error.retry_after is None:
+                    raise
+                logger.warning("waiting for Kafka at %s: %s", self._settings.kafka.bootstrap_servers, error)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._finished)
+        self._tasks.append(task)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._cannot_go_on(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def _cannot_go_on(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+            known = isinstance(error, ArborcastError)
+            logger.critical("stopping: %s", error, exc_info=None if known else error)
+        self._server.stop()
+
+    def _obstacle(self) -> str:
+        if not self._view.caught_up:
+            return "the control log is not read to its end yet"
+        if not self._notifications.connected:
+            return "the Kafka broker does not answer"
+        return ""
+
+    def _metrics(self) -> Registry:
+        metrics = Registry()
+        process = psutil.Process()
+        started = time.time()
+        metrics.gauge(
+            "arborcast_gateway_unacknowledged_bytes",
+            "Bytes of notifications that Kafka has not acknowledged yet.",
+            lambda: self._notifications.unacknowledged_bytes,
+        )
+        metrics.gauge(
+            "arborcast_subscriptions", "Subscriptions in force.", lambda: self._view.table.statistics().subscriptions
+        )
+        metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(self._view.table.topics))
+        metrics.gauge(
+            "arborcast_control_position", "Offset of the next control record to apply.", lambda: self._view.applied
+        )
+        metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: 0 if self._obstacle() else 1)
+        metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
+        metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
+        metrics.gauge("process_start_time_seconds", "When the process started.", lambda: started)
+        return metrics
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the gateway until it is stopped."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.gateway", description="Arborcast's gateway: SOAP in, log out."
+    )
+    parser.add_argument("--config", type=Path, help="settings file (TOML)")
+    parser.add_argument("--home", type=Path, help="data directory")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # The client libraries report every failed attempt of theirs; ours say what it means.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        settings = load_settings(options.config, options.home)
+        listener = listen(settings.gateway)
+    except ConfigError as error:
+        print(f"arborcast gateway: {error}", file=sys.stderr)
+        return 2
+    host, port = listener.getsockname()[:2]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(settings, host, port, listener))
+
+
+async def _run(settings: Settings, host: str, port: int, listener: Any) -> int:
+    process = GatewayProcess(settings, host, port)
+    logger.info("listening on %s port %d, reached as %s", host, port, process.own.broker)
+    return await process.run(listener)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

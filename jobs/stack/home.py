@@ -66,19 +66,34 @@ class Home:
         try:
             for folder in (self.path, self.run, self.logs):
                 folder.mkdir(parents=True, exist_ok=True)
-            # Trying is the only honest check: access() knows nothing of read-only and network file systems.
-            with tempfile.TemporaryFile(dir=self.run):
+        except OSError as error:
+            raise self._unusable(error) from error
+        self.check_writable()
+        self.check_room(self.path, min_free_mb)
+
+    def check_writable(self) -> None:
+        """Raises HomeError when files cannot be made here. Trying is the only honest check: access() knows nothing of
+        read-only and network file systems.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.path):
                 pass
         except OSError as error:
-            raise HomeError(
-                f"the data directory {self.path} cannot be written: {error.strerror}; choose another with --home DIR"
-            ) from error
-        free_mb = shutil.disk_usage(self.path).free // 2**20
+            raise self._unusable(error) from error
+
+    def check_room(self, folder: Path, min_free_mb: int) -> None:
+        """Raises HomeError when the disk that `folder` is on has less room than asked for."""
+        free_mb = shutil.disk_usage(folder).free // 2**20
         if free_mb < min_free_mb:
             raise HomeError(
                 f"only {free_mb} MiB are free in the data directory {self.path}, and at least {min_free_mb} MiB are "
                 "asked for (stack.min_free_disk_mb); make room, or choose another with --home DIR"
             )
+
+    def _unusable(self, error: OSError) -> HomeError:
+        return HomeError(
+            f"the data directory {self.path} cannot be written: {error.strerror}; choose another with --home DIR"
+        )
 
     def owner(self) -> int | None:
         """Process id of the supervisor that runs here; None when none does, 0 when it has not said yet."""

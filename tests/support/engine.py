@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +19,9 @@ from jobs.stack.home import Home
 from jobs.stack.state import EngineStatus, PartState
 
 T = TypeVar("T")
+
+FullPart = tuple[str, str, list[str], float]
+"""Name, program, names of the parts it comes after, stop share."""
 
 # What a part does. `touch` is how it says that it is ready, the last line is how it spends its life.
 SLEEP = "touch(); sleep(600)"
@@ -108,10 +111,8 @@ class FakeEngine:
 
 
 @contextmanager
-def fake_engine(
-    home: Path, parts: list[tuple[str, str] | tuple[str, str, list[str], float]], **settings: object
-) -> Iterator[FakeEngine]:
-    """Runs a supervisor over (name, program, after, stop share)."""
+def fake_engine(home: Path, parts: Sequence[tuple[str, str] | FullPart], **settings: object) -> Iterator[FakeEngine]:
+    """Runs a supervisor over (name, program), or full parts."""
     full = [(*part, [], 0.97)[:4] if len(part) == 2 else part for part in parts]
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(_RUNNER), str(home), json.dumps(full), json.dumps(settings)],

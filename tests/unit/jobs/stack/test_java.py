@@ -126,6 +126,6 @@ def test_spark_gets_a_wrapper_round_a_runtime_without_the_vector_module(tmp_path
     java = find_java({"JAVA_HOME": str(home)}, places=())
 
     wrapped = home_for_spark(java, tmp_path / "cache")
-    command = [wrapped / "bin" / "java", "-Da=b c", "--add-modules=jdk.incubator.vector", "Main", "", "$x*"]
+    command = [str(wrapped / "bin" / "java"), "-Da=b c", "--add-modules=jdk.incubator.vector", "Main", "", "$x*"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[-Da=b c][Main][][$x*]"
     assert home_for_spark(java, tmp_path / "cache") == wrapped

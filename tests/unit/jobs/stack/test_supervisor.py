@@ -18,6 +18,7 @@ from tests.support.engine import (
     SLEEP,
     SLOW_TO_STOP,
     WITH_CHILD,
+    FullPart,
     fake_engine,
     gone,
     until,
@@ -97,8 +98,12 @@ def test_a_part_that_is_not_ready_in_time_has_failed(tmp_path: Path) -> None:
 
 
 def test_parts_stop_one_after_the_other(tmp_path: Path) -> None:
-    parts = [("last", SLOW_TO_STOP, [], 0.9), ("first", SLOW_TO_STOP, [], 0.3), ("middle", SLOW_TO_STOP, [], 0.6)]
-    with fake_engine(tmp_path, [*parts]) as engine:
+    parts: list[FullPart] = [
+        ("last", SLOW_TO_STOP, [], 0.9),
+        ("first", SLOW_TO_STOP, [], 0.3),
+        ("middle", SLOW_TO_STOP, [], 0.6),
+    ]
+    with fake_engine(tmp_path, parts) as engine:
         engine.wait_ready()
         _, lines, _ = engine.end(signal.SIGTERM)
         status = engine.status()
@@ -111,8 +116,8 @@ def test_parts_stop_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_parts_that_do_not_stop_are_killed_before_the_one_deadline(tmp_path: Path) -> None:
-    parts = [("a", DEAF, [], 0.97), ("b", DEAF, [], 0.3), ("c", DEAF, [], 0.6)]
-    with fake_engine(tmp_path, [*parts], stop_timeout_s=1.5) as engine:
+    parts: list[FullPart] = [("a", DEAF, [], 0.97), ("b", DEAF, [], 0.3), ("c", DEAF, [], 0.6)]
+    with fake_engine(tmp_path, parts, stop_timeout_s=1.5) as engine:
         engine.wait_ready()
         pids = [engine.pid(name) for name in "abc"]
         code, lines, took = engine.end(signal.SIGTERM)

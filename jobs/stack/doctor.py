@@ -1,0 +1,229 @@
+"""`arborcast doctor`: is everything here that the engine needs, and if not, what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import psutil
+
+from jobs.settings import Settings
+from jobs.stack import jars, java, kafka_broker, ports, state
+from jobs.stack.errors import StackError
+from jobs.stack.home import Home
+
+Level = Literal["ok", "warn", "fail"]
+
+# All parts of an idle engine together take less; with a heavy load Spark's heap grows to what the settings allow.
+_MEMORY_MB = 1_600
+
+# Every connection of a publisher, a subscriber or a Kafka client is an open file, and so is every log segment.
+_FILES = 4_096
+
+# A package and the jar of the same thing, which must be of one version: a Spark that loads the connector of another
+# release fails in the middle of the first batch.
+_SAME_VERSION = (
+    ("pyspark", "spark-sql-kafka-0-10_2.13-"),
+    ("delta-spark", "delta-spark_4.2_2.13-"),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `advice` is what to do, empty when there is nothing to do."""
+
+    name: str
+    level: Level
+    finding: str
+    advice: str = ""
+
+
+def doctor(settings: Settings) -> list[Check]:
+    """Looks at everything the engine needs. Changes nothing, and never raises for what it finds."""
+    home = Home(settings.home)
+    running = home.owner() is not None
+    checks: list[Callable[[], Iterator[Check]]] = [
+        _python,
+        _java,
+        lambda: _jars(jars.default_cache()),
+        _versions,
+        _bash,
+        lambda: _home(home, settings.stack.min_free_disk_mb),
+        _memory,
+        _open_files,
+        lambda: _engine(home, running),
+        lambda: _gateway_port(settings, running),
+        lambda: _broker(settings, home, running),
+        lambda: _directory(settings),
+    ]
+    return [finding for check in checks for finding in check()]
+
+
+def _python() -> Iterator[Check]:
+    yield Check("python", "ok", f"{sys.version.split()[0]} in {sys.prefix}")
+
+
+def _java() -> Iterator[Check]:
+    try:
+        found = java.find_java()
+    except StackError as error:
+        yield Check("java", "fail", *_split(error))
+        return
+    if found.feature in java.PREFERRED:
+        yield Check("java", "ok", str(found))
+    else:
+        yield Check(
+            "java",
+            "warn",
+            str(found),
+            "It works, but Spark's makers test 17 and 21: if the job misbehaves, try one of those.",
+        )
+
+
+def _jars(cache: Path) -> Iterator[Check]:
+    for which in jars.SETS:
+        try:
+            paths = jars.jar_paths(which, cache)
+        except StackError as error:
+            yield Check(f"jars ({which})", "fail", str(error), "Run: arborcast fetch")
+        else:
+            yield Check(f"jars ({which})", "ok", f"{len(paths)} in {paths[0].parent}, checksums right")
+
+
+def _versions() -> Iterator[Check]:
+    for package, prefix in _SAME_VERSION:
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(package, "fail", "not installed", "Run: make setup")
+            continue
+        pinned = next(name for name in jars.pins("spark") if name.startswith(prefix)).removeprefix(prefix)[:-4]
+        if installed == pinned:
+            yield Check(package, "ok", f"{installed}, and so are its jars")
+        else:
+            yield Check(package, "fail", f"{installed} is installed, but its jars are {pinned}", "Run: make setup")
+
+
+def _bash() -> Iterator[Check]:
+    if shutil.which("bash"):
+        return
+    yield Check("bash", "fail", "not found on the PATH", "spark-submit is a bash script: install bash.")
+
+
+def _home(home: Home, min_free_mb: int) -> Iterator[Check]:
+    existing = next(folder for folder in [home.path, *home.path.parents] if folder.exists())
+    try:
+        home.check_room(existing, min_free_mb)
+        if existing == home.path:
+            home.check_writable()
+    except StackError as error:
+        yield Check("data directory", "fail", str(error))
+        return
+    free = shutil.disk_usage(existing).free / 2**30
+    yield Check(
+        "data directory", "ok", f"{home.path}{'' if existing == home.path else ' (to be made)'}, {free:.1f} GiB free"
+    )
+
+
+def _memory() -> Iterator[Check]:
+    available = psutil.virtual_memory().available // 2**20
+    if available < _MEMORY_MB:
+        yield Check(
+            "memory",
+            "warn",
+            f"{available} MiB available, the engine takes up to {_MEMORY_MB} MiB",
+            "Close something, or lower stack.kafka_heap_mb and dispatch.driver_memory_mb.",
+        )
+    else:
+        yield Check("memory", "ok", f"{available} MiB available")
+
+
+def _open_files() -> Iterator[Check]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _FILES:
+        yield Check("open files", "warn", f"at most {soft}", f"For more connections: ulimit -n {min(hard, 65_536)}")
+    else:
+        yield Check("open files", "ok", f"at most {soft}")
+
+
+def _engine(home: Home, running: bool) -> Iterator[Check]:
+    known = state.read(home.state_file) if running else None
+    if known is None:
+        yield Check("engine", "ok", "not running")
+        return
+    sick = [f"{name} is {part.state}" for name, part in known.parts.items() if part.state is not state.PartState.READY]
+    if sick:
+        yield Check("engine", "warn", ", ".join(sick), f"Look into {home.logs}")
+    else:
+        yield Check("engine", "ok", f"running (pid {known.supervisor.pid}), all parts ready")
+
+
+def _gateway_port(settings: Settings, running: bool) -> Iterator[Check]:
+    if not running:
+        yield _port("gateway port", settings.gateway.port, settings.gateway.host, "--gateway-port")
+
+
+def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
+    servers = settings.kafka.bootstrap_servers
+    if settings.stack.broker == "embedded":
+        if not running:
+            yield _port("kafka port", settings.stack.kafka_port, ports.LOOPBACK, "--kafka-port")
+            return
+        known = state.read(home.state_file)
+        servers = known.addresses["kafka"] if known else servers
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        # Our own request speaks no TLS and no SASL; an open port is all that can be said without logging in.
+        plain = settings.kafka.security_protocol == "PLAINTEXT"
+        reached = port.isdecimal() and (
+            kafka_broker.answers(int(port), host) if plain else ports.is_listening(int(port), host)
+        )
+        if reached:
+            yield Check("broker", "ok", f"{server} answers")
+        else:
+            yield Check(
+                "broker", "fail", f"{server} does not answer", "Check kafka.bootstrap_servers and that Kafka runs."
+            )
+
+
+def _directory(settings: Settings) -> Iterator[Check]:
+    directory = settings.directory
+    if directory.kind == "file":
+        file = Path(directory.file)
+        found = f"{file}" if file.exists() else f"{file}, made on first use"
+        yield Check("directory", "ok", found)
+    elif directory.kind == "ldap":
+        url = urlsplit(directory.url)
+        port = url.port or (636 if url.scheme == "ldaps" else 389)
+        with contextlib.suppress(OSError), socket.create_connection((url.hostname or "", port), timeout=3):
+            yield Check("directory", "ok", f"{directory.url} accepts connections")
+            return
+        yield Check(
+            "directory", "fail", f"{directory.url} does not accept connections", "Check directory.url and the server."
+        )
+
+
+def _port(name: str, port: int, host: str, option: str) -> Check:
+    if port == 0:
+        return Check(name, "ok", "a free one is taken at start")
+    if ports.is_free(port, host):
+        return Check(name, "ok", f"{port} is free")
+    by = ports.holder(port)
+    return Check(
+        name, "fail", f"{port} is in use" + (f" by {by}" if by else ""), f"Stop that, or choose another: {option} PORT"
+    )
+
+
+def _split(error: StackError) -> tuple[str, str]:
+    """What is wrong, and what to do about it, of a message that says both."""
+    finding, _, advice = str(error).partition(". ")
+    return finding, advice

@@ -36,7 +36,7 @@ _NAME_START = (
 NCNAME = f"[{_NAME_START}][-.0-9\u00b7\u0300-\u036f\u203f-\u2040{_NAME_START}]*"
 """Source of a regular expression for one NCName."""
 
-# No braces and no white space, which paths could not hold; no controls and surrogates, which XML and UTF-8 cannot carry.
+# No braces and white space, which paths could not hold; no controls and surrogates, which XML and UTF-8 cannot carry.
 NAMESPACE = r"[^{}\s\x00-\x20\x7f\ud800-\udfff\ufffe\uffff]*"
 """Source of a regular expression for one namespace that topics can be in; empty for none."""
 

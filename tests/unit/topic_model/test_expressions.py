@@ -1,0 +1,273 @@
+"""Every dialect against a table of expressions written by hand; bounds; the forms for people; what we write."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topic_model import expressions
+from topic_model.errors import ExpressionError, FilterError, MultipleTopics, UnknownDialect
+from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH
+from topic_model.patterns import EVERYTHING, Pattern
+from topic_model.topics import TopicPath, make_path
+
+NAMESPACES = {"tns": "urn:t", "x": "urn:x", "wstop": "http://docs.oasis-open.org/wsn/t-1"}
+DIALECTS = {"simple": SIMPLE, "concrete": CONCRETE, "full": FULL, "set": CONCRETE_SET, "xpath": XPATH, "none": None}
+CORPUS = tomllib.loads((Path(__file__).parent / "expressions.toml").read_text(encoding="utf-8"))
+
+
+def _parse(entry: dict[str, Any]) -> Any:
+    dialect = entry.get("dialect", "full")
+    return expressions.parse(
+        entry["text"],
+        DIALECTS.get(dialect, dialect) if dialect != "legacy" else SIMPLE,
+        {**NAMESPACES, **entry.get("namespaces", {})},
+        legacy=dialect == "legacy",
+    )
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return f"{entry.get('dialect', 'full')} {entry['text']!r}"
+
+
+@pytest.mark.parametrize("entry", CORPUS["legal"], ids=_name)
+def test_legal_expression(entry: dict[str, Any]) -> None:
+    parsed = _parse(entry)
+    assert parsed.normal == entry["normal"]
+    pattern = expressions.compile_normal(parsed.normal)
+    assert isinstance(pattern, Pattern)
+    assert pattern.normal == entry["normal"]
+    assert [topic for topic in entry["matches"] if not pattern.matches(topic)] == []
+    assert [topic for topic in entry["misses"] if pattern.matches(topic)] == []
+
+
+@pytest.mark.parametrize("entry", CORPUS["illegal"], ids=_name)
+def test_illegal_expression(entry: dict[str, Any]) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        _parse(entry)
+    if entry.get("error") == "dialect":
+        assert caught.value.fault == "TopicExpressionDialectUnknownFault"
+    else:
+        assert caught.value.fault == "InvalidTopicExpressionFault"
+        assert type(caught.value) is ExpressionError
+    if "at" in entry:
+        assert caught.value.position == entry["at"]
+        assert f"position {entry['at']}" in str(caught.value)
+
+
+def test_error_shows_the_surroundings_of_the_trouble_only() -> None:
+    text = "tns:" + "/".join(f"step{number}" for number in range(30)) + "/!" + "/x" * 20
+    with pytest.raises(ExpressionError) as caught:
+        expressions.parse(text, FULL, NAMESPACES)
+    assert "step29/!" in str(caught.value)
+    assert "step1/" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("|".join(f"t{number}" for number in range(10_000)), "256 alternatives"),
+        ("/".join(["a"] * 1_000), "64 steps"),
+        ("a" + "//b" * 17, "16 times //"),
+        ("a/" + "b" * 5_000, "4096 characters"),
+        ("x" * 65_537, "65536 characters"),
+    ],
+    ids=["alternatives", "depth", "descendants", "path", "length"],
+)
+def test_bound_is_named(text: str, bound: str) -> None:
+    with pytest.raises(ExpressionError, match=bound):
+        expressions.parse(text, FULL, {})
+
+
+def test_just_within_the_bounds() -> None:
+    alternatives = "|".join(f"t{number}" for number in range(256))
+    assert expressions.parse(alternatives, FULL, {}).normal.count("|") == 255
+    assert expressions.parse("/".join(["a"] * 64), FULL, {}).normal.count("/") == 63
+    assert expressions.parse("a" + "//b" * 16, FULL, {}).normal.count("//") == 16
+
+
+@pytest.mark.parametrize("dialect", [SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH])
+def test_ten_megabytes_are_refused_for_their_length_and_not_repeated(dialect: str) -> None:
+    text = "tns:a\0" * 2_000_000  # illegal at position 5, but nobody should get that far
+    with pytest.raises(ExpressionError, match="characters long, this one is 12000000") as caught:
+        expressions.parse(text, dialect, {})
+    assert len(caught.value.expression) <= 1_000
+    assert len(str(caught.value)) < 500
+
+
+def test_namespaces_written_out_are_bounded_too() -> None:
+    text = "|".join(f"l:t{number}" for number in range(100))
+    with pytest.raises(ExpressionError, match="namespaces written out"):
+        expressions.parse(text, FULL, {"l": "urn:" + "x" * 3_000})
+
+
+@pytest.mark.parametrize("namespace", ["urn:{x}", "urn: x", "urn:\x00", "urn:\ud800"])
+@pytest.mark.parametrize("text", ["b:a", "b:*", "b://c", "a/b:c"])
+def test_namespace_that_no_path_can_hold(namespace: str, text: str) -> None:
+    with pytest.raises(ExpressionError, match="white space, braces or control"):
+        expressions.parse(text, FULL, {"b": namespace})
+
+
+def test_filter_keeps_only_the_declarations_that_it_uses() -> None:
+    parsed = expressions.parse("tns:a/b|c", FULL, {**NAMESPACES, "": "urn:default"})
+    assert parsed.namespaces == {"tns": "urn:t", "": "urn:default"}
+    again = expressions.parse(parsed.text, parsed.dialect, parsed.namespaces)
+    assert again == parsed
+
+
+def test_prefixes_do_not_matter_to_the_normal_form() -> None:
+    one = expressions.parse("p:a//q:b|r", FULL, {"p": "urn:t", "q": "urn:x"})
+    other = expressions.parse(" r | q:a//p:b ", FULL, {"q": "urn:t", "p": "urn:x"})
+    assert one.normal == other.normal
+
+
+def test_an_error_of_an_expression_is_an_error_of_a_filter() -> None:
+    with pytest.raises(FilterError):
+        expressions.parse("a//", FULL, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "topic"),
+    [
+        ("tns:a", None, "{urn:t}a"),
+        ("tns:a", SIMPLE, "{urn:t}a"),
+        (
+            "x:CameraApplicationPlatform/VMD/Camera1Profile1",
+            SIMPLE,
+            "{urn:x}CameraApplicationPlatform/VMD/Camera1Profile1",
+        ),
+        ("\n tns:a/b/x:c \n", CONCRETE, "{urn:t}a/b/{urn:x}c"),
+        ("tns:a/./b", FULL, "{urn:t}a/b"),
+        ("tns:RuleEngine/Motion//.", CONCRETE_SET, "{urn:t}RuleEngine/Motion"),
+        ("tns:RuleEngine/Motion", CONCRETE_SET, "{urn:t}RuleEngine/Motion"),
+        ("tns:a", f"\n {CONCRETE} ", "{urn:t}a"),
+    ],
+)
+def test_topic_of_a_notification(text: str, dialect: str | None, topic: str) -> None:
+    assert expressions.concrete_topic(text, dialect, NAMESPACES) == topic
+
+
+def test_topic_of_a_legacy_notification() -> None:
+    assert expressions.concrete_topic("all:alarm:alarm1", SIMPLE, {}, legacy=True) == "all/alarm/alarm1"
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [
+        ("tns:a//.", FULL),
+        ("tns:a|tns:b", FULL),
+        ("tns:a/*", FULL),
+        ("tns:*", FULL),
+        ("tns:a|tns:b", CONCRETE_SET),
+        ("//a", XPATH),
+    ],
+)
+def test_topic_of_a_notification_must_be_one(text: str, dialect: str) -> None:
+    with pytest.raises(MultipleTopics) as caught:
+        expressions.concrete_topic(text, dialect, NAMESPACES)
+    assert caught.value.fault == "MultipleTopicsSpecifiedFault"
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "error"),
+    [
+        ("tns:a//.", SIMPLE, ExpressionError),
+        ("tns:a//b", CONCRETE, ExpressionError),
+        ("q:a", None, ExpressionError),
+        ("", None, ExpressionError),
+        ("tns:a", "urn:none", UnknownDialect),
+    ],
+)
+def test_illegal_topic_of_a_notification(text: str, dialect: str | None, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        expressions.concrete_topic(text, dialect, NAMESPACES)
+    assert not isinstance(caught.value, MultipleTopics)
+
+
+@pytest.mark.parametrize(
+    ("typed", "normal"),
+    [
+        ("a/b//.", "a/b//."),
+        ("ALL:ALARM:ALARM1", "ALL/ALARM/ALARM1"),
+        ("ALL:ALARM//.", "ALL/ALARM//."),
+        ("ALL:ALARM/*", "ALL/ALARM/*"),
+        ("a:b", "a/b"),
+        ("tns:a/b", "{urn:t}a/b"),
+        ("tns:a", "{urn:t}a"),
+        ("tns:a:b", "tns/a/b"),
+        ("{urn:t}a/b", "{urn:t}a/b"),
+        ("{http://example.org/t}a//.", "{http://example.org/t}a//."),
+        ("{urn:t}//.", "{urn:t}//."),
+        ("tns://*", "{urn:t}//."),
+        ("a|tns:b", "a|{urn:t}b"),
+        ("//.", EVERYTHING),
+        (" a ", "a"),
+    ],
+)
+def test_friendly_forms(typed: str, normal: str) -> None:
+    parsed = expressions.parse_friendly(typed, NAMESPACES)
+    assert parsed.normal == normal
+    if normal != EVERYTHING:
+        assert expressions.parse(parsed.text, parsed.dialect, parsed.namespaces).normal == normal
+
+
+@pytest.mark.parametrize("typed", ["", "a//", "q:a//x:b", "{urn:t}", "a::b", "{urn:t}a/tns:b", "/a"])
+def test_unfriendly_forms(typed: str) -> None:
+    with pytest.raises(ExpressionError):
+        expressions.parse_friendly(typed, NAMESPACES)
+
+
+def test_what_full_cannot_say_is_refused_and_not_changed() -> None:
+    with pytest.raises(ExpressionError, match="all namespaces"):
+        expressions.parse_friendly("//{urn:t}b")
+
+
+_names = st.sampled_from(["a", "b", "Ω", "c-1"])
+_namespaces = st.sampled_from(["", "urn:t", "urn:x", "http://example.org/a/b"])
+
+
+@st.composite
+def _paths(draw: st.DrawFn) -> TopicPath:
+    steps: list[tuple[str, str]] = []
+    for name in draw(st.lists(_names, min_size=1, max_size=5)):
+        inherited = steps[-1][0] if steps else ""
+        steps.append((draw(_namespaces) or inherited, name))
+    return make_path(steps)
+
+
+@given(_paths())
+def test_written_topic_is_read_as_the_same(path: TopicPath) -> None:
+    text, namespaces = expressions.write_topic(path)
+    assert expressions.concrete_topic(text, CONCRETE, namespaces) == path
+
+
+@pytest.mark.parametrize("entry", [e for e in CORPUS["legal"] if e.get("dialect") != "legacy"], ids=_name)
+def test_written_pattern_is_read_as_the_same(entry: dict[str, Any]) -> None:
+    pattern = expressions.compile_normal(entry["normal"])
+    assert isinstance(pattern, Pattern)
+    text, namespaces = expressions.write_full(pattern)
+    assert expressions.parse(text, FULL, namespaces).normal == entry["normal"]
+
+
+@given(st.text(max_size=40), st.sampled_from([None, *expressions.DIALECTS, "urn:other"]), st.booleans())
+def test_any_text_parses_or_is_refused(text: str, dialect: str | None, legacy: bool) -> None:
+    try:
+        parsed = expressions.parse(text, dialect, NAMESPACES, legacy=legacy)
+    except ExpressionError:
+        return
+    assert expressions.compile_normal(parsed.normal).normal == parsed.normal
+
+
+@given(st.text(alphabet="ab:/.*|{}[]@'=tnsx ()\n", max_size=40), st.sampled_from([FULL, CONCRETE_SET, XPATH]))
+def test_any_text_of_the_right_characters_parses_or_is_refused(text: str, dialect: str) -> None:
+    try:
+        parsed = expressions.parse(text, dialect, NAMESPACES)
+    except ExpressionError:
+        return
+    assert expressions.compile_normal(parsed.normal).normal == parsed.normal

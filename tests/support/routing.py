@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import hypothesis.strategies as st
 
+from topic_model.expressions import xpath
+from topic_model.expressions.xpath import parse_xpath
 from topic_model.patterns import XPATH_SCHEME, parse_normal
 from topic_model.records import (
     ControlRecord,
@@ -51,6 +53,14 @@ _alternatives = st.one_of(
 )
 normals = st.lists(_alternatives, min_size=1, max_size=3).map(lambda texts: parse_normal("|".join(texts)).normal)
 
+# Two that look at the path alone, two at what is below, one at both namespaces.
+xpath_normals = st.sampled_from(
+    [
+        parse_xpath(text, {"t": "urn:t", "x": "http://x/y"}).normal
+        for text in ("//b", "a/*[self::b]", "//*[b]", "t:a[count(*) > 1]", "//x:b | t:a")
+    ]
+)
+
 
 def make_subscription(
     subscription_id: str,
@@ -77,7 +87,7 @@ _ids = st.sampled_from([f"s{number}" for number in range(8)])
 subscriptions = st.builds(
     lambda subscription_id, topics, **facts: make_subscription(subscription_id, *topics, **facts),
     _ids,
-    st.lists(normals, max_size=2),
+    st.lists(st.one_of(normals, normals, xpath_normals), max_size=2),
     consumer=st.sampled_from(["http://one/", "http://two/"]),
     created_ms=st.integers(0, 2),
     terminates_ms=st.one_of(st.none(), st.integers(0, 9)),
@@ -132,7 +142,5 @@ class NaiveTable:
 
     def _passes(self, normal: str, path: TopicPath) -> bool:
         if normal.startswith(XPATH_SCHEME):
-            from topic_model.expressions import xpath
-
             return path in xpath.parse_normal(normal).select(self.topics)
         return parse_normal(normal).matches(path)

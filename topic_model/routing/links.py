@@ -39,11 +39,6 @@ class Links:
         """The targets linked to a simple key."""
         return self.fixed.get(key, ()) + self.expanded.get(key, ())
 
-    @property
-    def follow_topics(self) -> bool:
-        """Whether any selector depends on which topics there are (XPath)."""
-        return bool(self._selecting)
-
     def add(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
         """Expand a selector over the tree as it is."""
         target = Target(selector, definition.others)
@@ -91,9 +86,27 @@ class Links:
                     group.linked_keys.remove(key)
                     _take(self.expanded, key, target.selector)
 
-    def topics_changed(self) -> None:
-        """The topic set is another one: XPath selectors will be asked again before the next answer."""
-        self._stale = bool(self._selecting)
+    def topic_changed(self, path: TopicPath, changed: Callable[[str], None]) -> bool:
+        """The topic came, went, or has other facts. Returns whether answers for other topics may be others now.
+
+        An XPath that looks at nothing but a topic's own path is asked about this one topic, and `changed` is told
+        when the answer is new; all the rest are asked again before the next answer.
+        """
+        for selector, group in self._selecting.items():
+            definition = group.definition
+            if definition is None or not definition.path_only:
+                self._stale = True
+                continue
+            selected = path in self._tree and definition.matches(path)
+            if selected != (path in group.linked_keys):
+                if selected:
+                    group.linked_keys.add(path)
+                    _put(self.fixed, path, Target(selector))
+                else:
+                    group.linked_keys.remove(path)
+                    _take(self.fixed, path, selector)
+                changed(selector)
+        return self._stale
 
     def refresh(self, changed: Callable[[str], None]) -> None:
         """Ask the XPath selectors again if the topics have changed; `changed` is told whose selection did."""
@@ -101,7 +114,10 @@ class Links:
             return
         self._stale = False
         for selector, group in self._selecting.items():
-            if group.definition is not None and self._reselect(selector, group, group.definition):
+            definition = group.definition
+            if definition is None or definition.path_only:
+                continue
+            if self._reselect(selector, group, definition):
                 changed(selector)
 
     def selection(self, selector: str) -> tuple[TopicPath, ...] | None:

@@ -46,6 +46,13 @@ CHILDREN: Final = Reach.CHILDREN.value
 class TopicSelection(Protocol):
     """What the routing table needs of an XPath pattern."""
 
+    @property
+    def path_only(self) -> bool:
+        """Whether a topic's own path decides: then `matches` may be asked."""
+
+    def matches(self, path: TopicPath) -> bool:
+        """Whether the topic is selected."""
+
     def select(self, tree: TopicTree) -> frozenset[TopicPath]:
         """The topics of the tree that it selects."""
 
@@ -72,6 +79,15 @@ class Selector:
         for alternative in self.narrowest.alternatives if self.narrowest else ():
             if alternative.rest:
                 yield alternative
+
+    @property
+    def path_only(self) -> bool:
+        """With XPath filters: whether a topic's own path decides, so that `matches` may be asked."""
+        return all(each.path_only for each in self.xpaths)
+
+    def matches(self, path: TopicPath) -> bool:
+        """With XPath filters that are `path_only`: whether a topic that is in the tree passes all filters."""
+        return all(other.matches(path) for other in self.others) and all(each.matches(path) for each in self.xpaths)
 
     def select(self, tree: TopicTree) -> frozenset[TopicPath]:
         """With XPath filters: the topics that pass all filters."""

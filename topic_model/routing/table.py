@@ -265,22 +265,23 @@ class RoutingTable(Resolver):
         appearing = self._not_there(path) if self._links.rest else ()
         self.topics.put(record)
         self._links.nodes_appeared(appearing)
-        self._topics_changed()
+        self._topic_changed(path)
 
     def _remove_topic(self, path: TopicPath) -> None:
         if not self.topics.remove(path):
             return
         self._links.nodes_vanished(self._not_there(path) if self._links.rest else ())
-        self._topics_changed()
+        self._topic_changed(path)
 
     def _not_there(self, path: TopicPath) -> list[TopicPath]:
         return [node for node in (path, *ancestors(path)) if not self.topics.is_node(node)]
 
-    def _topics_changed(self) -> None:
+    def _topic_changed(self, path: TopicPath) -> None:
         # Only XPath asks for the topic set: answers of path patterns do not depend on which topics there are.
-        if self._links.follow_topics:
-            self._links.topics_changed()
+        if self._links.topic_changed(path, self._selection_changed):
             self.forget_all()
+        else:
+            self.forget(path)
 
     # What the resolver asks for
 

@@ -1,0 +1,198 @@
+"""Snapshots and overlays: base + overlay is the table, at any time and through pickle and file."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from tests.support.routing import histories, make_subscription, paths
+from topic_model.errors import InfrastructureError
+from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
+from topic_model.routing import RoutingTable
+from topic_model.snapshot import Overlay, Snapshot, SnapshotView
+from topic_model.snapshot.flat import FlatMap, build_flat
+from topic_model.snapshot.packing import Packer, decode_packed, decode_shape, unpack
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, XPathFilter
+from topic_model.topics import TopicPath
+
+PATH = TopicPath("{urn:t}a/b")
+
+
+def subscribed(*topics: str, number: int = 1) -> SubscriptionRecord:
+    return SubscriptionRecord(make_subscription(f"s{number}", *topics))
+
+
+def table_of(*records: ControlRecord) -> RoutingTable:
+    table = RoutingTable()
+    for record in records:
+        table.apply(record)
+    return table
+
+
+@given(histories, st.lists(histories, max_size=3), st.lists(paths, min_size=1, max_size=10))
+def test_base_and_overlay_are_the_table(
+    before: list[ControlRecord], after: list[list[ControlRecord]], asked: list[TopicPath]
+) -> None:
+    table = table_of(*before)
+    checkpoint = table.checkpoint()
+    snapshot = pickle.loads(pickle.dumps(Snapshot.build(checkpoint)))  # noqa: S301
+    for more in ([], *after):
+        for record in more:
+            table.apply(record)
+        overlay = pickle.loads(pickle.dumps(checkpoint.overlay()))  # noqa: S301
+        view = SnapshotView(snapshot, overlay)
+        for path in (*asked, *asked):
+            assert view.match(path) == table.match(path)
+
+
+def test_nothing_changed_costs_nothing() -> None:
+    table = table_of(subscribed(PATH))
+    checkpoint = table.checkpoint()
+    assert checkpoint.overlay().size == 0
+    table.apply(subscribed("//.", number=2))
+    assert checkpoint.overlay() is checkpoint.overlay()
+    assert checkpoint.overlay().size == 1
+
+
+def test_what_came_and_went_leaves_no_trace_in_the_overlay() -> None:
+    table = table_of(subscribed(PATH))
+    checkpoint = table.checkpoint()
+    for topics in (["{urn:t}a"], ["{urn:t}a//b|b"], ["//a", "{urn:t}//."]):
+        table.apply(subscribed(*topics, number=2))
+        checkpoint.overlay()
+        table.apply(SubscriptionEnded("s2", "unsubscribed", 0))
+    assert checkpoint.overlay() == Overlay(checkpoint.base)
+
+
+def test_a_subscription_of_the_base_that_ends_stays_ended() -> None:
+    table = table_of(subscribed(PATH))
+    checkpoint = table.checkpoint()
+    snapshot = Snapshot.build(checkpoint)
+    table.apply(SubscriptionEnded("s1", "unsubscribed", 0))
+    table.apply(subscribed(PATH))
+    table.apply(SubscriptionEnded("s1", "unsubscribed", 0))
+    assert SnapshotView(snapshot).match(PATH) != ()
+    assert SnapshotView(snapshot, checkpoint.overlay()).match(PATH) == ()
+
+
+def test_checkpoints_record_for_themselves_until_closed() -> None:
+    table = table_of()
+    first = table.checkpoint()
+    table.apply(subscribed(PATH, number=1))
+    second = table.checkpoint()
+    table.apply(subscribed(PATH, number=2))
+    first.close()
+    first.close()
+    table.apply(subscribed(PATH, number=3))
+    assert first.overlay().size == 2
+    assert second.overlay().size == 2
+    assert SnapshotView(Snapshot.build(second), second.overlay()).match(PATH) == table.match(PATH)
+
+
+def test_an_overlay_goes_with_its_own_snapshot_only() -> None:
+    table = table_of()
+    with pytest.raises(ValueError, match="is for snapshot"):
+        SnapshotView(Snapshot.build(table.checkpoint()), table.checkpoint().overlay())
+
+
+def test_a_checkpoint_is_taken_once() -> None:
+    checkpoint = table_of().checkpoint()
+    Snapshot.build(checkpoint)
+    with pytest.raises(ValueError, match="has been taken"):
+        Snapshot.build(checkpoint)
+
+
+def test_a_snapshot_is_built_aside_while_the_table_goes_on() -> None:
+    table = table_of(*(subscribed(f"a/t{number}", number=number) for number in range(300)))
+    checkpoint = table.checkpoint()
+    built: list[Snapshot] = []
+    builder = threading.Thread(target=lambda: built.append(Snapshot.build(checkpoint)))
+    builder.start()
+    for number in range(300):
+        table.apply(SubscriptionEnded(f"s{number}", "unsubscribed", 0))
+    builder.join()
+    assert built[0].subscriptions == 300
+    assert SnapshotView(built[0]).match(TopicPath("a/t7"))[0].id == "s7"
+    assert SnapshotView(built[0], checkpoint.overlay()).match(TopicPath("a/t7")) == ()
+
+
+def test_a_mapped_file_is_read_like_bytes(tmp_path: Path) -> None:
+    table = table_of(subscribed(PATH), subscribed("{urn:t}a//b|{urn:t}a//.", number=2))
+    Snapshot.build(table).write(tmp_path / "snapshot")
+    mapped = Snapshot.open(tmp_path / "snapshot")
+    assert SnapshotView(mapped).match(PATH) == table.match(PATH)
+    assert [file.name for file in tmp_path.iterdir()] == ["snapshot"]
+    assert SnapshotView(pickle.loads(pickle.dumps(mapped))).match(PATH) == table.match(PATH)  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"", "no routing snapshot"),
+        (lambda data: b"ArbSnap0" + data[8:], "no routing snapshot"),
+        (lambda data: data[:8] + data[8:16][::-1] + data[16:], "another byte order"),
+        (lambda data: data[:-9], "ends after"),
+    ],
+)
+def test_what_is_no_snapshot_is_refused(damage: object, message: str) -> None:
+    data = Snapshot.build(table_of(subscribed(PATH))).__reduce__()[1][0]
+    with pytest.raises(InfrastructureError, match=message):
+        Snapshot(damage(data))  # type: ignore[operator]
+
+
+@given(st.dictionaries(st.text(max_size=6), st.binary(max_size=6), max_size=60), st.text(max_size=6))
+def test_flat_maps_hold_what_was_put_in(entries: dict[str, bytes], other: str) -> None:
+    flat = FlatMap(memoryview(build_flat(entries.items())))
+    assert len(flat) == len(entries)
+    assert set(flat.keys()) == set(entries)
+    for key in (*entries, other):
+        found = flat.get(key)
+        assert (None if found is None else bytes(found)) == entries.get(key)
+
+
+def test_flat_maps_tell_keys_of_one_hash_apart() -> None:
+    # Two strings of equal CRC-32, and one that the other's entry begins with.
+    first, second = "plumless", "buckeroo"
+    flat = FlatMap(memoryview(build_flat([(first, b"1"), (second, b"2")])))
+    assert [bytes(flat.get(key) or b"") for key in (first, second)] == [b"1", b"2"]
+    assert flat.get("buckero") is None
+
+
+def test_every_field_survives_packing() -> None:
+    rich = Subscription(
+        "id-1",
+        EndpointReference("http://c/", ("<a/>",), ("<m/>", "<n/>")),
+        "http://broker/elsewhere",
+        (
+            TopicFilter("d1", "t:a/b", "{urn:t}a/b", {"t": "urn:t"}),
+            TopicFilter("d2", "a//.", "a//."),
+            TopicFilter("d2", "=", "="),
+        ),
+        (XPathFilter("x", "//p:a", {"p": "urn:p"}),),
+        (XPathFilter("x", "1=1"),),
+        "raw",
+        "1.2",
+        True,
+        DeliveryPolicy("strict", "strict", 7, 1, 2, 3, 4),
+        12,
+        34,
+        True,
+        "owner",
+    )
+    plain = make_subscription("id-2", "a")
+    addressed = Subscription("id-3", EndpointReference("http://c/"), "http://broker/sub/id-3")
+    packer = Packer()
+    packed = packer.pack([rich, plain, addressed])
+    shapes = [decode_shape(shape) for shape in packer.shapes()]
+    assert [unpack(each, shapes[each.shape]) for each in decode_packed(packed)] == [rich, plain, addressed]
+
+
+def test_subscriptions_of_one_kind_share_a_shape() -> None:
+    packer = Packer()
+    packer.pack(make_subscription(f"s{number}", f"a/t{number}", consumer=f"http://c/{number}") for number in range(9))
+    assert len(packer.shapes()) == 1

@@ -1,0 +1,15 @@
+"""Snapshots: a routing table as one buffer of bytes, to be broadcast and read where it lies, plus overlays of changes.
+
+flat      an immutable map from strings to bytes in one buffer
+packing   subscriptions as few bytes, what they have in common kept once
+base      the snapshot: made from a checkpoint, opened in constant time
+view      a snapshot and an overlay, asked like the table
+"""
+
+from __future__ import annotations
+
+from topic_model.routing.overlay import Overlay
+from topic_model.snapshot.base import Snapshot
+from topic_model.snapshot.view import SnapshotView
+
+__all__ = ["Overlay", "Snapshot", "SnapshotView"]

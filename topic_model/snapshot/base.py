@@ -1,0 +1,202 @@
+"""The snapshot of a routing table: one buffer, made once, opened in constant time, read where it lies.
+
+    header      magic, byte order, begin and length of each section
+    meta        name, sizes, the selectors with steps below an anchor (MessagePack; few)
+    shapes      number of a shape -> the shape            \
+    members     selector -> its active subscriptions       > flat maps
+    links       key -> the selectors that it leads to     /
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from topic_model.errors import InfrastructureError
+from topic_model.patterns import parse_normal
+from topic_model.routing.checkpoint import Checkpoint, Frozen
+from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.selectors import compile_selector
+from topic_model.routing.table import RoutingTable
+from topic_model.snapshot.flat import FlatMap, build_flat
+from topic_model.snapshot.packing import Packer, decode_packed, decode_shape, unpack
+from topic_model.subscriptions import Subscription
+
+_MAGIC = b"ArbSnap1"
+_BYTE_ORDER = 0x01020304  # written natively: a reader of the other byte order sees another number
+_HEADER = struct.Struct("=8sQ8Q")
+
+_KEPT = 65_536  # unpacked subscriptions
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    base: str
+    subscriptions: int
+    rest: dict[str, tuple[str, ...]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_meta_decoder = msgspec.msgpack.Decoder(_Meta)
+_links_decoder = msgspec.msgpack.Decoder(tuple[tuple[str, tuple[str, ...]], ...])
+
+
+class Snapshot:
+    """The active subscriptions of a table at a checkpoint, by what they select. Ask it through a `SnapshotView`.
+
+    Subscriptions are unpacked when first asked for; some of them are kept. A snapshot that was opened from a file is
+    mapped, and its pages are shared by all processes that do so. Pickles as its bytes.
+    """
+
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        """Open what `data` holds. Raises InfrastructureError when that is no snapshot that can be read here."""
+        self._data = data
+        meta, shapes, members, links = _sections(memoryview(data))
+        self._meta = _meta_decoder.decode(meta)
+        self._shapes = FlatMap(shapes)
+        self._members = FlatMap(members)
+        self._links = FlatMap(links)
+        self._known_shapes: dict[int, Subscription] = {}
+        self._unpacked: dict[str, tuple[Subscription, ...]] = {}
+        self._room = _KEPT
+        self._rest: RestIndex | None = None
+
+    @classmethod
+    def build(cls, source: RoutingTable | Checkpoint) -> Snapshot:
+        """The snapshot of a table as it is, or as it was at a checkpoint that has not been taken yet.
+
+        Of a table one gets no overlays. With a checkpoint this may run in another thread while the table goes on.
+        """
+        if isinstance(source, Checkpoint):
+            return cls(_build(source.take()))
+        checkpoint = source.checkpoint()
+        checkpoint.close()
+        return cls(_build(checkpoint.take()))
+
+    @classmethod
+    def open(cls, file: Path) -> Snapshot:
+        """Map the snapshot in a file. The file may be removed, but not changed, while it is in use."""
+        with file.open("rb") as stream:
+            return cls(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def write(self, file: Path) -> None:
+        """Put the snapshot into a file, whole or not at all."""
+        unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")
+        with unfinished.open("wb") as stream:
+            stream.write(self._data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(file)
+
+    @property
+    def base(self) -> str:
+        """The name of the checkpoint, which its overlays carry too."""
+        return self._meta.base
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self._data)
+
+    @property
+    def subscriptions(self) -> int:
+        """How many subscriptions there are in it."""
+        return self._meta.subscriptions
+
+    def members(self, selector: str) -> tuple[Subscription, ...]:
+        """The active subscriptions of a selector, in order."""
+        known = self._unpacked.get(selector)
+        if known is not None:
+            return known
+        packed = self._members.get(selector)
+        if packed is None:
+            return ()
+        members = tuple([unpack(each, self._shape(each.shape)) for each in decode_packed(packed)])
+        if self._room < len(members):
+            self._unpacked.clear()
+            self._room = _KEPT
+        self._room -= len(members)
+        self._unpacked[selector] = members
+        return members
+
+    def links(self, key: str) -> Iterator[Target]:
+        """The selectors that are linked to a simple key."""
+        found = self._links.get(key) if len(self._links) else None
+        if found is not None:
+            for selector, others in _links_decoder.decode(found):
+                yield Target(selector, tuple(parse_normal(normal) for normal in others))
+
+    def rest(self) -> RestIndex:
+        """The selectors with steps below their anchor."""
+        if self._rest is None:
+            self._rest = rest_index(self._meta.rest)
+        return self._rest
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Snapshot], tuple[bytes]]:
+        return Snapshot, (bytes(self._data),)
+
+    def _shape(self, number: int) -> Subscription:
+        shape = self._known_shapes.get(number)
+        if shape is None:
+            data = self._shapes.get(str(number))
+            if data is None:
+                raise InfrastructureError(f"the routing snapshot {self.base} is damaged, shape {number} is missing")
+            if len(self._known_shapes) >= _KEPT:
+                self._known_shapes.clear()
+            shape = self._known_shapes[number] = decode_shape(data)
+        return shape
+
+
+def rest_index(selectors: dict[str, tuple[str, ...]]) -> RestIndex:
+    """The index of these selectors (with the normal forms behind each) as far as they have steps below an anchor."""
+    index = RestIndex()
+    for selector, normals in selectors.items():
+        definition = compile_selector(normals)
+        for alternative in definition.rest_alternatives():
+            index.add(Target(selector, definition.others), alternative)
+    return index
+
+
+def _build(frozen: Frozen) -> bytes:
+    packer = Packer()
+    members = build_flat((selector, packer.pack(active)) for selector, active in frozen.active.items())
+    links = build_flat(
+        (
+            key,
+            _encoder.encode(
+                [(target.selector, [other.normal for other in target.others]) for target in sorted(targets)]
+            ),
+        )
+        for key, targets in frozen.links.items()
+    )
+    shapes = build_flat((str(number), shape) for number, shape in enumerate(packer.shapes()))
+    subscriptions = sum(map(len, frozen.active.values()))
+    meta = _encoder.encode(_Meta(frozen.base, subscriptions, frozen.rest))
+    sections = (meta, shapes, members, links)
+    places: list[int] = []
+    parts = [b""]
+    at = _HEADER.size
+    for section in sections:
+        places += (at, len(section))
+        padding = -len(section) % 8  # the numbers in flat maps lie on boundaries of their own size
+        parts += (section, b"\0" * padding)
+        at += len(section) + padding
+    parts[0] = _HEADER.pack(_MAGIC, _BYTE_ORDER, *places)
+    return b"".join(parts)
+
+
+def _sections(view: memoryview) -> list[memoryview]:
+    if len(view) < _HEADER.size or view[: len(_MAGIC)] != _MAGIC:
+        raise InfrastructureError("this is no routing snapshot of this version: build it again")
+    _, byte_order, *places = _HEADER.unpack_from(view)
+    if byte_order != _BYTE_ORDER:
+        raise InfrastructureError("the routing snapshot was built on a machine of another byte order: build it here")
+    if len(view) < places[-2] + places[-1]:
+        raise InfrastructureError(
+            f"the routing snapshot ends after {len(view)} of {places[-2] + places[-1]} bytes: copy or build it again"
+        )
+    return [view[begin : begin + length] for begin, length in zip(places[::2], places[1::2], strict=True)]

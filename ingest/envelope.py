@@ -90,7 +90,8 @@ def _parse_xml(document: bytes, content_type: bytes) -> etree._Element:
     return root
 
 
-def _make_parser(encoding: str | None = None) -> etree.XMLParser:
+def make_parser(encoding: str | None = None) -> etree.XMLParser:
+    """A parser for messages of strangers."""
     return etree.XMLParser(
         encoding=encoding,
         resolve_entities=False,
@@ -104,7 +105,7 @@ def _make_parser(encoding: str | None = None) -> etree.XMLParser:
     )
 
 
-_parser = _make_parser()
+_parser = make_parser()
 
 
 def _parser_for(content_type: bytes) -> etree.XMLParser:
@@ -112,7 +113,7 @@ def _parser_for(content_type: bytes) -> etree.XMLParser:
     charset = _CHARSET.search(content_type)
     if charset is None or charset[1].lower() in (b"utf-8", b"utf8"):
         return _parser
-    return _make_parser(charset[1].decode())
+    return make_parser(charset[1].decode())
 
 
 def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersion) -> Request:

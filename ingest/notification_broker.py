@@ -127,16 +127,14 @@ def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscr
     consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
     check_consumer(consumer, gateway.own)
     filters = read_filters(operation.find(wsnt("Filter")))
-    for expression in filters.topics:
+    for expression in filters:
         _check_supported(gateway, expression)
     identifier = ids.resource_id()
     return Subscription(
         id=identifier,
         consumer=consumer,
         address=gateway.own.resource(Kind.SUBSCRIPTION, identifier),
-        topics=filters.topics,
-        content=filters.content,
-        producer=filters.producer,
+        topics=filters,
         form=read_form(operation.find(wsnt("SubscriptionPolicy"))),
         soap=request.soap,
         addressing=request.addressing is not None,

@@ -116,6 +116,7 @@ class RoutingTable(Resolver):
 
     def expansion(self) -> Iterator[tuple[str, str]]:
         """The expansion as it is kept: (simple key, selector), where a key such as `a//.` stands for a subtree."""
+        self._prepare()
         for selector in self._entries:
             if is_simple(selector):
                 yield selector, selector

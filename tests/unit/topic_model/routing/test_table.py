@@ -1,0 +1,279 @@
+"""The routing table, one promise at a time; what must hold for all histories is in test_properties."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.support.routing import make_subscription
+from topic_model.expressions.xpath import parse_xpath
+from topic_model.records import (
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    TopicRecord,
+    TopicRemoved,
+    decode,
+    encode,
+)
+from topic_model.routing import RoutingTable
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+
+A, AB, ABC = TopicPath("a"), TopicPath("a/b"), TopicPath("a/b/c")
+
+
+def subscribe(table: RoutingTable, subscription_id: str, *topics: str, **facts: object) -> Subscription:
+    subscription = make_subscription(subscription_id, *topics, **facts)  # type: ignore[arg-type]
+    table.apply(SubscriptionRecord(subscription))
+    return subscription
+
+
+def unsubscribe(table: RoutingTable, subscription_id: str) -> None:
+    table.apply(SubscriptionEnded(subscription_id, "unsubscribed", 0))
+
+
+def ids(table: RoutingTable, path: str) -> list[str]:
+    return [subscription.id for subscription in table.match(TopicPath(path))]
+
+
+def keys(table: RoutingTable, selector: str) -> list[str]:
+    return sorted(key for key, linked in table.expansion() if linked == selector)
+
+
+def test_subscription_before_topic_and_topic_before_subscription() -> None:
+    table = RoutingTable()
+    assert ids(table, "a/b") == []
+    subscribe(table, "s1", "a//b")
+    assert ids(table, "a/b") == ["s1"]
+    table.apply(TopicRecord(AB))
+    subscribe(table, "s2", "*/b")
+    assert ids(table, "a/b") == ["s2", "s1"]  # by selector: `*/b` sorts before `a//b`
+
+
+def test_members_are_in_the_order_of_their_creation() -> None:
+    table = RoutingTable()
+    subscribe(table, "new", "a", created_ms=3)
+    subscribe(table, "old", "a", created_ms=1)
+    subscribe(table, "b-same", "a", created_ms=2)
+    subscribe(table, "a-same", "a", created_ms=2)
+    assert ids(table, "a") == ["old", "a-same", "b-same", "new"]
+
+
+def test_the_answer_is_the_same_tuple_until_something_changes() -> None:
+    table = RoutingTable()
+    subscribe(table, "s1", "a//.")
+    subscribe(table, "s2", "//.")
+    first = table.match(AB)
+    assert table.match(AB) is first
+    # Siblings without a subscription of their own share one answer, however many there are.
+    assert table.match(TopicPath("a/other")) is first
+    unsubscribe(table, "s1")
+    assert ids(table, "a/b") == ["s2"]
+
+
+def test_pause_and_resume() -> None:
+    table = RoutingTable()
+    subscribe(table, "s1", "a/*")
+    subscribe(table, "s2", "a/b")
+    assert ids(table, "a/b") == ["s1", "s2"]
+    for subscription_id, topic in (("s1", "a/*"), ("s2", "a/b")):
+        subscribe(table, subscription_id, topic, paused=True)
+    assert ids(table, "a/b") == []
+    assert [(route.subscription_id, route.expression, route.state) for route in table.who(AB)] == [
+        ("s1", "a/*", "paused"),
+        ("s2", "a/b", "paused"),
+    ]
+    subscribe(table, "s1", "a/*")
+    assert ids(table, "a/b") == ["s1"]
+
+
+def test_a_renewal_reaches_remembered_answers() -> None:
+    table = RoutingTable()
+    subscribe(table, "wide", "//.", terminates_ms=10)
+    subscribe(table, "exact", "a/b", terminates_ms=10)
+    assert [each.expired(15) for each in table.match(AB)] == [True, True]
+    subscribe(table, "wide", "//.", terminates_ms=20)
+    subscribe(table, "exact", "a/b", terminates_ms=20)
+    assert [each.expired(15) for each in table.match(AB)] == [False, False]
+
+
+def test_another_selector_for_the_same_subscription() -> None:
+    table = RoutingTable()
+    subscribe(table, "s1", "a/b|a//c")
+    assert ids(table, "a/b") == ["s1"]
+    subscribe(table, "s1", "a")
+    assert ids(table, "a/b") == []
+    assert ids(table, "a") == ["s1"]
+    assert list(table.expansion()) == [("a", "a")]
+
+
+def test_all_filters_must_pass() -> None:
+    table = RoutingTable()
+    subscribe(table, "s1", "a//.", "*/b//.")
+    assert ids(table, "a/b/c") == ["s1"]
+    assert ids(table, "a/c") == []
+    assert ids(table, "b/b") == []
+
+
+def test_steps_below_an_anchor_are_expanded_over_the_tree_and_follow_it() -> None:
+    table = RoutingTable()
+    for path in ("a/b", "a/x/b/deep", "a/c", "z/b"):
+        table.apply(TopicRecord(TopicPath(path)))
+    subscribe(table, "s1", "a//b//.")
+    # a/x/b is a node and no topic, and still the place below which everything matches.
+    assert keys(table, "a//b//.") == ["a/b//.", "a/x/b//."]
+    table.apply(TopicRecord(TopicPath("a/y/b")))
+    assert keys(table, "a//b//.") == ["a/b//.", "a/x/b//.", "a/y/b//."]
+    table.apply(TopicRemoved(TopicPath("a/x/b/deep")))
+    table.apply(TopicRemoved(TopicPath("a/y/b")))
+    assert keys(table, "a//b//.") == ["a/b//."]
+    unsubscribe(table, "s1")
+    assert list(table.expansion()) == []
+
+
+def test_a_subtree_costs_one_key_whatever_lies_below() -> None:
+    table = RoutingTable()
+    for number in range(100):
+        table.apply(TopicRecord(TopicPath(f"a/t{number}")))
+    subscribe(table, "s1", "a//.")
+    assert list(table.expansion()) == [("a//.", "a//.")]
+
+
+def test_xpath_selects_topics_that_there_are() -> None:
+    table = RoutingTable()
+    by_path, by_children = (parse_xpath(text, {}).normal for text in ("a/b", "//*[c]"))
+    subscribe(table, "s1", by_path)
+    subscribe(table, "s2", by_children)
+    assert ids(table, "a/b") == []
+    table.apply(TopicRecord(AB))
+    assert ids(table, "a/b") == ["s1"]
+    table.apply(TopicRecord(ABC))
+    assert ids(table, "a/b") == ["s2", "s1"]
+    table.apply(Tombstone("topic:a/b/c"))
+    assert ids(table, "a/b") == ["s1"]
+    table.apply(TopicRemoved(AB))
+    assert ids(table, "a/b") == []
+
+
+@pytest.mark.parametrize("normal", ["a//", "xpath:{}", "{urn", "a|", ""])
+def test_a_filter_that_cannot_be_read_selects_nothing_and_stops_nothing(
+    normal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = RoutingTable()
+    with caplog.at_level(logging.ERROR):
+        table.apply(SubscriptionRecord(make_subscription("s1", normal)))
+    assert "s1" in caplog.text
+    assert ids(table, "a") == []
+    assert table.get("s1") is not None
+    unsubscribe(table, "s1")
+    assert table == RoutingTable()
+
+
+@pytest.mark.parametrize("path", ["", "/", "a//b", "a/", "{urn:t", "a b"])
+def test_a_topic_without_a_canonical_path_is_left_out(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    table = RoutingTable()
+    table.apply(TopicRecord(TopicPath(path)))
+    table.apply(TopicRemoved(TopicPath(path)))
+    assert len(table.topics) == 0
+    assert "not canonical" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["pub:1", "pull:1", "sub:", "topic:", "", "sub:unknown", "topic:unknown"])
+def test_tombstones_of_others_are_passed_over(key: str) -> None:
+    table = RoutingTable()
+    subscribe(table, "s1", "a")
+    table.apply(Tombstone(key))
+    assert ids(table, "a") == ["s1"]
+
+
+def test_equal_subscriptions_are_found() -> None:
+    table = RoutingTable()
+    assert table.find_equal(make_subscription("other", "a")) is None
+    subscribe(table, "second", "a", created_ms=2)
+    subscribe(table, "first", "a", created_ms=1, terminates_ms=5, paused=True)
+    found = table.find_equal(make_subscription("other", "a", created_ms=9))
+    assert found is not None
+    assert found.id == "first"
+    assert table.find_equal(make_subscription("other", "a", consumer="http://else/")) is None
+    assert table.find_equal(make_subscription("other", "a", priority=1)) is None
+    assert table.find_equal(make_subscription("other", "a", "a//.")) is None
+
+
+def test_equal_subscriptions_are_found_in_large_groups_too() -> None:
+    table = RoutingTable()
+    for number in range(100):
+        subscribe(table, f"s{number:02}", "a", consumer=f"http://{number % 50}/")
+    wanted = make_subscription("other", "a", consumer="http://7/")
+    for expected in ("s07", "s57", None):
+        found = table.find_equal(wanted)
+        assert (found and found.id) == expected
+        if found:
+            unsubscribe(table, found.id)
+    subscribe(table, "again", "a", consumer="http://7/")
+    found = table.find_equal(wanted)
+    assert found is not None
+    assert found.id == "again"
+
+
+def test_due_subscriptions_stay_due_until_they_end() -> None:
+    table = RoutingTable()
+    subscribe(table, "never", "a")
+    subscribe(table, "late", "a", terminates_ms=30)
+    subscribe(table, "soon", "a", terminates_ms=10)
+    assert table.next_due_ms() == 10
+    assert table.due(9) == ()
+    assert table.due(30) == table.due(30) == ("soon", "late")
+    subscribe(table, "soon", "a", terminates_ms=40)
+    assert table.due(30) == ("late",)
+    unsubscribe(table, "late")
+    assert table.due(30) == ()
+    assert table.next_due_ms() == 40
+
+
+def test_renewals_to_and_fro_do_not_repeat_an_id() -> None:
+    table = RoutingTable()
+    for time in (10, 20, 10):
+        subscribe(table, "s1", "a", terminates_ms=time)
+    assert table.due(30) == ("s1",)
+
+
+def test_renewals_do_not_pile_up() -> None:
+    table = RoutingTable()
+    for time in range(10_000):
+        subscribe(table, "s1", "a", terminates_ms=time)
+    assert table.statistics().termination_entries < 2_000
+
+
+def test_subscriptions_from_the_log_share_their_equal_parts() -> None:
+    table = RoutingTable()
+    for number in range(2):
+        subscription = Subscription(
+            f"s{number}",
+            EndpointReference("http://consumer/"),
+            topics=(TopicFilter("urn:dialect", f"t:a/n{number}", f"{{urn:t}}a/n{number}", {"t": "urn:t"}),),
+            policy=DeliveryPolicy(priority=3),
+            owner="somebody",
+        )
+        key, value = encode(SubscriptionRecord(subscription))
+        table.apply(decode(key, value))
+        assert table.get(subscription.id) == subscription
+    first, second = table.subscriptions()
+    assert first.consumer is second.consumer
+    assert first.policy is second.policy
+    assert first.owner is second.owner
+    assert first.topics[0].dialect is second.topics[0].dialect
+    assert first.topics[0].namespaces is second.topics[0].namespaces
+
+
+def test_what_is_remembered_of_answers_is_freed_bit_by_bit() -> None:
+    table = RoutingTable()
+    for number in range(3_000):
+        table.match(TopicPath(f"a/t{number}"))
+    assert table.remembered == 3_000
+    subscribe(table, "s1", "//.")
+    assert table.remembered == 0
+    for number in range(3_000):
+        assert ids(table, f"a/t{number}") == ["s1"]
+    assert table._graveyard == []

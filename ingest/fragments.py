@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lxml import etree
 
@@ -67,7 +68,7 @@ class Source:
         declarations = [
             b" xmlns:" + prefix + b"=" + value if prefix else b" xmlns=" + value
             for prefix, value in missing
-            if not prefix or prefix in tail or prefix in name
+            if not prefix or _mentions(tail, prefix) or name.startswith(b"<" + prefix + b":")
         ]
         return b"".join((name, *declarations, tail))
 
@@ -81,6 +82,17 @@ def as_utf8(document: bytes, root: etree._Element) -> bytes:
         return document.decode(encoding).removeprefix("\ufeff").encode()
     except (LookupError, UnicodeError) as error:
         raise MalformedMessage(f"the encoding {encoding} of the request cannot be read; use UTF-8") from error
+
+
+def _mentions(content: bytes, prefix: bytes) -> bool:
+    """Whether a prefix occurs as a word of its own; in a QName a colon follows, but lists of prefixes exist too."""
+    return prefix in content and _word(prefix).search(content) is not None
+
+
+@lru_cache(1_000)
+def _word(prefix: bytes) -> re.Pattern[bytes]:
+    name_byte = rb"[\w.\x80-\xff-]"
+    return re.compile(rb"(?<!" + name_byte + rb")" + re.escape(prefix) + rb"(?!" + name_byte + rb")")
 
 
 def _elements(element: etree._Element, depth: int) -> Iterator[etree._Element]:

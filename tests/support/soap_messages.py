@@ -1,0 +1,66 @@
+"""SOAP messages as clients would write them, for tests to send."""
+
+from __future__ import annotations
+
+NAMESPACES = {
+    "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
+    "1.2": "http://www.w3.org/2003/05/soap-envelope",
+}
+WSNT = "http://docs.oasis-open.org/wsn/b-2"
+WSA = "http://www.w3.org/2005/08/addressing"
+DIALECT = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/"
+XSI = "http://www.w3.org/2001/XMLSchema-instance"
+
+MEDIA_TYPES = {"1.1": "text/xml; charset=utf-8", "1.2": "application/soap+xml; charset=utf-8"}
+
+
+def envelope(body: str, soap: str = "1.1", header: str = "") -> bytes:
+    """A whole message. The prefixes s, wsnt and wsa are declared."""
+    return (
+        f'<s:Envelope xmlns:s="{NAMESPACES[soap]}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
+        f"{f'<s:Header>{header}</s:Header>' if header else ''}<s:Body>{body}</s:Body></s:Envelope>"
+    ).encode()
+
+
+def addressing(action: str, message_id: str = "urn:uuid:1", to: str = "") -> str:
+    """Header blocks of WS-Addressing, the way WCF sends them."""
+    return (
+        f'<wsa:Action s:mustUnderstand="1">{action}</wsa:Action><wsa:MessageID>{message_id}</wsa:MessageID>'
+        f'<wsa:To s:mustUnderstand="1">{to}</wsa:To>'
+    )
+
+
+def topic_expression(text: str, dialect: str | None = "Full") -> str:
+    """A wsnt:TopicExpression; the prefix t is urn:t."""
+    attribute = f' Dialect="{DIALECT}{dialect}"' if dialect else ""
+    return f'<wsnt:TopicExpression xmlns:t="urn:t"{attribute}>{text}</wsnt:TopicExpression>'
+
+
+def subscribe(
+    to: str = "http://127.0.0.1:9/consumer", filters: str | None = None, termination: str | None = None, more: str = ""
+) -> str:
+    """A Subscribe. `filters` is the inside of wsnt:Filter, `more` goes behind everything else."""
+    return (
+        f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{to}</wsa:Address></wsnt:ConsumerReference>"
+        f"{f'<wsnt:Filter>{filters}</wsnt:Filter>' if filters is not None else ''}"
+        f"{f'<wsnt:InitialTerminationTime>{termination}</wsnt:InitialTerminationTime>' if termination else ''}"
+        f"{more}</wsnt:Subscribe>"
+    )
+
+
+def message(topic: str = "t:a/b", payload: str = '<o:order xmlns:o="urn:o">1</o:order>', dialect: str = "Concrete") -> str:
+    """One NotificationMessage; the prefix t is urn:t."""
+    return (
+        f'<wsnt:NotificationMessage><wsnt:Topic xmlns:t="urn:t" Dialect="{DIALECT}{dialect}">{topic}</wsnt:Topic>'
+        f"<wsnt:Message>{payload}</wsnt:Message></wsnt:NotificationMessage>"
+    )
+
+
+def notify(*messages: str) -> str:
+    """A Notify of these NotificationMessages."""
+    return f"<wsnt:Notify>{''.join(messages or (message(),))}</wsnt:Notify>"
+
+
+def renew(termination: str) -> str:
+    """A Renew."""
+    return f"<wsnt:Renew><wsnt:TerminationTime>{termination}</wsnt:TerminationTime></wsnt:Renew>"

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from ingest.envelope import make_parser, parse
+from ingest.fragments import Source
+from tests.support import soap_messages as soap
+
+
+def payload_of(message: bytes) -> bytes:
+    request = parse(message)
+    return request.source(6).fragment(request.operation[0][1][0])
+
+
+def in_context(payload: str, declarations: str = "") -> bytes:
+    return soap.envelope(
+        "<wsnt:Notify><wsnt:NotificationMessage><wsnt:Topic>a</wsnt:Topic>"
+        f"<wsnt:Message {declarations}>{payload}</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "declarations", "fragment"),
+    [
+        pytest.param("<a/>", "", "<a/>", id="nothing to add"),
+        pytest.param("<o:a/>", 'xmlns:o="urn:o"', '<o:a xmlns:o="urn:o"/>', id="its own prefix"),
+        pytest.param("<a/>", 'xmlns="urn:d"', '<a xmlns="urn:d"/>', id="the default namespace"),
+        pytest.param('<a xmlns=""/>', 'xmlns="urn:d"', '<a xmlns=""/>', id="undeclared again"),
+        pytest.param(
+            '<a type="o:b"/>', 'xmlns:o="urn:o"', '<a xmlns:o="urn:o" type="o:b"/>', id="a QName in an attribute"
+        ),
+        pytest.param("<a>o:b</a>", 'xmlns:o="urn:o"', '<a xmlns:o="urn:o">o:b</a>', id="a QName in text"),
+        pytest.param("<a>foo bar</a>", 'xmlns:o="urn:o"', "<a>foo bar</a>", id="part of a word is no prefix"),
+        pytest.param(
+            '<o:a xmlns:o="urn:mine"/>', 'xmlns:o="urn:o"', '<o:a xmlns:o="urn:mine"/>', id="declared anew"
+        ),
+        pytest.param(
+            "<o:a/>", "xmlns:o='urn:x?a&amp;b'", "<o:a xmlns:o='urn:x?a&amp;b'/>", id="value as it was written"
+        ),
+        pytest.param("<a  b = '1'\n></a >", "", "<a  b = '1'\n></a >", id="white space and quotes"),
+        pytest.param("<a><![CDATA[</a><b>]]>&#65;&lt;</a>", "", "<a><![CDATA[</a><b>]]>&#65;&lt;</a>", id="CDATA"),
+        pytest.param("<a><!-- </a> --><?p </a> ?></a>", "", "<a><!-- </a> --><?p </a> ?></a>", id="comments"),
+        pytest.param('<a b="/>" c=">"/>', "", '<a b="/>" c=">"/>', id="tags in attributes"),
+    ],
+)
+def test_a_payload_is_cut_as_it_was_sent(payload: str, declarations: str, fragment: str) -> None:
+    assert payload_of(in_context(payload, declarations)) == fragment.encode()
+
+
+def test_comments_around_it_are_not_counted() -> None:
+    message = in_context("<!-- <x> --><?x <y> ?><a/><!-- > -->")
+    assert payload_of(b"<?xml version='1.0'?><!-- <z> -->\n" + message) == b"<a/>"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1", "utf-16"])
+def test_other_encodings_become_utf8(encoding: str) -> None:
+    declared = encoding.removesuffix("-sig")
+    text = f"<?xml version='1.0' encoding='{declared}'?>" + in_context("<a>é</a>").decode()
+    assert payload_of(text.encode(encoding)) == "<a>é</a>".encode()
+
+
+def test_the_charset_of_http_wins() -> None:
+    request = parse(in_context("<a>é</a>").decode().encode("iso-8859-1"), b"text/xml; charset=ISO-8859-1")
+    assert request.source(6).fragment(request.operation[0][1][0]) == "<a>é</a>".encode()
+
+
+_NAMES = st.sampled_from(["a", "b", "o:a", "p:b", "o:ab"])
+_TEXTS = st.text(st.sampled_from("xyz o:p'\"é\n"), max_size=8).map(
+    lambda text: text.replace("&", "&amp;").replace("<", "&lt;")
+)
+_EXTRAS = st.sampled_from(["", "<!-- <o:x> -->", "<![CDATA[<b>&]]>", "<?pi o:a ?>", "&#9731;", "&gt;"])
+_DECLARATIONS = st.sets(
+    st.sampled_from(['xmlns="urn:d"', 'xmlns:o="urn:o"', "xmlns:p='urn:p'", 'xmlns:q="urn:q"']), max_size=4
+)
+_QUOTED = st.sampled_from(['"o:v"', "'a > b'", '"x/>"', "'\"'", '""'])
+
+
+@st.composite
+def _elements(draw: st.DrawFn, depth: int = 3) -> str:
+    name = draw(_NAMES)
+    own = " ".join(sorted(draw(_DECLARATIONS)))
+    attribute = f" k={draw(_QUOTED)}" if draw(st.booleans()) else ""
+    children = draw(st.lists(_elements(depth - 1), max_size=2)) if depth else []
+    inside = "".join(child + draw(_TEXTS) + draw(_EXTRAS) for child in children) or draw(_TEXTS)
+    return f"<{name} {own}{attribute}>{inside}</{name}>" if inside else f"<{name}{attribute} {own}/>"
+
+
+@given(_elements(), _DECLARATIONS)
+def test_a_fragment_alone_means_what_it_meant_in_its_place(payload: str, declarations: set[str]) -> None:
+    # The place declares the prefixes that the payload may use, so that every generated document is well-formed.
+    missing = {'xmlns:o="urn:o"', "xmlns:p='urn:p'"} - declarations
+    message = in_context(payload, " ".join(sorted(declarations | missing)))
+    root = etree.fromstring(message, make_parser())
+    fragment = Source(message, root, 6).fragment(_payload_element(root))
+    assert _canonical(etree.fromstring(fragment)) == _canonical(_payload_element(etree.fromstring(message)))
+    # Nothing was changed behind the name of the first element, and only declarations were put there.
+    name, _, rest = payload.partition(" ")
+    assert fragment.startswith(name.encode())
+    assert fragment.endswith(rest.encode())
+    added = fragment[len(name.encode()) : len(fragment) - len(rest.encode())].split()
+    assert all(part.startswith(b"xmlns") for part in added)
+
+
+def _payload_element(root: etree._Element) -> etree._Element:
+    content = root.find(".//{*}Message")
+    assert content is not None
+    return content[0]
+
+
+def _canonical(element: etree._Element) -> bytes:
+    return etree.tostring(element, method="c14n", exclusive=True)

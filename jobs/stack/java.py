@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.stack.errors import JavaNotFound, JavaTooOld
+from jobs.stack.errors import JavaNotFound, JavaTooOld, StackError
 
 OLDEST = 17
 PREFERRED = range(17, 22)
@@ -194,3 +194,12 @@ def _has_module(home: Path, module: str) -> bool:
 
 def _shell_quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
+
+
+if __name__ == "__main__":  # python -m jobs.stack.java: which one is it, and is there one
+    import sys
+
+    try:
+        print(find_java())
+    except StackError as error:
+        sys.exit(str(error))

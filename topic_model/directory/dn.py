@@ -36,7 +36,7 @@ _SPELLINGS = {
 # Values of these are compared with case; those of every other type without, as the types of X.520 are.
 _CASE_EXACT = frozenset({"topicname", "topicnamespace", "topiccode"})
 
-_TYPE = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*|\d+(?:\.\d+)+)\s*=\s*")
+_TYPE = re.compile(r" *([A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)+) *= *")
 _HEX = re.compile(r"#((?:[0-9A-Fa-f]{2})+)")
 _ESCAPED_BYTES = re.compile(r"(?:\\[0-9A-Fa-f]{2})+")
 _SPECIAL = frozenset(',+"\\<>;=')
@@ -46,7 +46,7 @@ def parse_dn(text: str) -> Dn:
     """The values behind the text of a DN; the empty text is the root, (). Raises DnError with the position."""
     if len(text) > MAX_DN_LENGTH:
         raise DnError(f"a DN may be {MAX_DN_LENGTH} characters long, this one is {len(text)}")
-    if not text.strip():
+    if not text.strip(" "):
         return ()
     dn: list[Rdn] = []
     rdn: list[Ava] = []

@@ -10,6 +10,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from topic_model.directory import ldif
@@ -146,7 +147,8 @@ class FileDirectory:
     def _take(self, blocks: dict[_Key, ldif.Block], signature: _Signature | None, *, fresh: bool) -> None:
         self._blocks = blocks
         entries = EntrySet(block.entry for block in blocks.values() if block.entry is not None)
-        self._listing = read_listing(entries, self._base, fresh=fresh, also=self._duplicates)
+        listing = read_listing(entries, self._base, fresh=fresh, also=self._duplicates)
+        self._listing = replace(listing, version=self._listing.version + 1)
         self._signature = signature
 
     def _stat(self) -> _Signature | None:

@@ -329,7 +329,7 @@ class LdapSession:
         code = result.get("result")
         if code == 0:
             return
-        if code in _BUSY or code in _CREDENTIALS or code == _NO_RIGHTS:
+        if code in _BUSY or code in (_NO_SUCH_OBJECT, _NO_RIGHTS):
             self._check(result, f"writing {format_dn(dn)}")
         raise EntryRefused(f"the server says {_words(result)}", exists=code == _ENTRY_EXISTS)
 

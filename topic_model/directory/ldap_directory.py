@@ -168,8 +168,13 @@ class LdapDirectory:
             mirror = Mirror()
         return mirror, read_listing(mirror.entries, self._base, fresh=True)
 
-    def _take(self, mirror: Mirror, listing: Listing) -> None:
-        self._mirror, self._listing, self._stale = mirror, listing, False
+    def _take(self, mirror: Mirror, listing: Listing) -> Listing:
+        self._mirror, self._stale = mirror, False
+        return self._publish(listing)
+
+    def _publish(self, listing: Listing) -> Listing:
+        self._listing = replace(listing, version=self._listing.version + 1)
+        return self._listing
 
     def _entries(self) -> EntrySet:
         return self._mirror.entries if self._mirror is not None else EntrySet()
@@ -177,7 +182,7 @@ class LdapDirectory:
     def _current(self) -> Listing:
         """The listing of the mirror as it is; under the lock."""
         if self._stale:
-            self._listing = read_listing(self._entries(), self._base)
+            self._publish(read_listing(self._entries(), self._base))
             self._stale = False
         return self._listing
 
@@ -212,7 +217,7 @@ class LdapDirectory:
             csn = session.context_csn(self._base)
             with self._lock:
                 mirror, listing = self._read(session)
-                self._take(mirror, listing)
+                listing = self._take(mirror, listing)
             watcher.changed(listing)
             if listing.initialised and csn and self._can_stream:
                 self._stream(session, mirror, cookie_at(csn), watcher)
@@ -269,8 +274,7 @@ class LdapDirectory:
             with self._lock:
                 before = self._current()
                 mirror, listing = self._read(session)
-                listing = replace(listing, fresh=False)
-                self._take(mirror, listing)
+                listing = self._take(mirror, replace(listing, fresh=False))
             pause = max(self._settings.poll_interval_s, _POLL_REST * (time.monotonic() - started))
             if listing != before:
                 watcher.changed(listing)

@@ -58,7 +58,8 @@ class Listing:
     `places` has the key of every entry that has a path, topic or mere node. `held` are topics whose entries are there
     but cannot be used as they are: nobody asked for them to be removed, so whatever was known stays. `initialised` is
     False while the base entry itself is missing (a new server, no file yet): such a directory never empties a tree.
-    `fresh` marks the first listing after a start or a reconnect, which may have missed any number of changes.
+    `fresh` marks the first listing after a start or a reconnect, which may have missed any number of changes. Of two
+    listings from one directory the one with the greater `version` is newer.
     """
 
     entries: Mapping[TopicPath, TopicEntry] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class Listing:
     places: Mapping[TopicPath, Dn] = field(default_factory=dict)
     initialised: bool = True
     fresh: bool = False
+    version: int = field(default=0, compare=False)
 
     def records(self) -> dict[TopicPath, TopicRecord]:
         """The topics alone."""

@@ -1,0 +1,136 @@
+"""Builders for tests of the topic directory: topics, entries, and random trees."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from hypothesis import strategies as st
+
+from topic_model.directory.errors import DirectoryError
+from topic_model.directory.listing import Listing, canonical
+from topic_model.directory.sync import DirectorySync
+from topic_model.records import ControlRecord, TopicPolicy, TopicRecord
+from topic_model.topics import TopicPath, make_path, parse_path
+from topic_model.tree import TopicTree
+
+NAMES = ("a", "b", "Größe", "温度", "x-1.y", "z_")
+NAMESPACES = ("", "", "urn:t", "http://example.org/a,b=c+d#e")
+
+WAIT_SECONDS = 10.0
+
+
+def topic(path: str, **facts: object) -> TopicRecord:
+    """A record; facts of the policy by their names too."""
+    policy = {k: facts.pop(k) for k in ("retain", "priority", "routing", "publishers") if k in facts}
+    return TopicRecord(parse_path(path), policy=TopicPolicy(**policy), **facts)  # type: ignore[arg-type]
+
+
+def _make_path(names: list[tuple[str, str]]) -> TopicPath:
+    """Steps whose empty namespace means the parent's."""
+    steps: list[tuple[str, str]] = []
+    above = ""
+    for namespace, name in names:
+        above = namespace or above
+        steps.append((above, name))
+    return make_path(steps)
+
+
+paths = st.lists(st.tuples(st.sampled_from(NAMESPACES), st.sampled_from(NAMES)), min_size=1, max_size=4).map(_make_path)
+
+# LDAP's Directory String: anything but the empty string. What XML cannot carry is refused by the tree's own rules.
+texts = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff"),
+    min_size=1,
+    max_size=12,
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> TopicRecord:
+    """Any topic record that a directory can hold, in canonical form."""
+    policy = TopicPolicy(
+        retain=draw(st.booleans()),
+        priority=draw(st.integers(-(10**9), 10**9)),
+        routing=draw(st.just("") | texts),
+        publishers=tuple(draw(st.lists(texts, max_size=3))),
+    )
+    return canonical(
+        TopicRecord(
+            path=draw(paths),
+            code=draw(st.just("") | texts),
+            message_types=tuple(draw(st.lists(texts, max_size=3))),
+            final=draw(st.booleans()),
+            policy=policy,
+        )
+    )
+
+
+class Watch:
+    """Collects what a directory tells its watcher."""
+
+    def __init__(self) -> None:
+        self.listings: list[tuple[float, Listing]] = []
+        self.errors: list[DirectoryError] = []
+        self._news = threading.Condition()
+
+    def changed(self, listing: Listing) -> None:
+        with self._news:
+            self.listings.append((time.monotonic(), listing))
+            self._news.notify_all()
+
+    def away(self, error: DirectoryError) -> None:
+        with self._news:
+            self.errors.append(error)
+            self._news.notify_all()
+
+    def wait(self, condition: Callable[[Listing], bool], timeout: float = WAIT_SECONDS) -> tuple[float, Listing]:
+        """(when, listing) of the newest listing once it satisfies the condition."""
+        with self._news:
+            good = self._news.wait_for(lambda: bool(self.listings) and condition(self.listings[-1][1]), timeout)
+            assert good, f"waited {timeout} s in vain; last: {self.listings[-1:]}, errors: {self.errors[-1:]}"
+            return self.listings[-1]
+
+    def wait_paths(self, *expected: str, timeout: float = WAIT_SECONDS) -> tuple[float, Listing]:
+        """`wait` until the directory holds exactly these topics."""
+        return self.wait(lambda listing: set(listing.entries) == set(expected), timeout)
+
+    def wait_error(self, count: int = 1, timeout: float = WAIT_SECONDS) -> DirectoryError:
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.errors) >= count, timeout), "no error came"
+            return self.errors[-1]
+
+
+class Log:
+    """A control log in memory that feeds every record back, as a follower of the real one does."""
+
+    def __init__(self) -> None:
+        self.records: list[ControlRecord] = []
+        self.tree = TopicTree()
+        self.sync: DirectorySync | None = None
+        self.failures: list[Exception] = []
+        self._lock = threading.Lock()
+
+    def append(self, batch: Sequence[ControlRecord]) -> int:
+        with self._lock:
+            if self.failures:
+                raise self.failures.pop(0)
+            for record in batch:
+                self.records.append(record)
+                self.tree.apply(record)
+                if self.sync is not None:
+                    self.sync.applied(record)
+            return len(self.records) - 1
+
+    def topics(self) -> dict[TopicPath, TopicRecord]:
+        with self._lock:
+            return {record.path: canonical(record) for record in self.tree.records()}
+
+
+def eventually(condition: Callable[[], bool], timeout: float = WAIT_SECONDS) -> None:
+    """Return when the condition holds; fail after the timeout."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout} s"
+        time.sleep(0.005)

@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,14 +131,19 @@ class Slapd:
             classes = ["organizationalRole", "simpleSecurityObject"]
             connection.add(ENGINE_DN, classes, {"cn": "engine", "userPassword": ENGINE_PASSWORD})
 
-    def admin(self) -> Any:
-        """A connection as the administrator, for edits by hand; a context manager. Failed requests raise."""
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """A connection as the administrator, for edits by hand. Failed requests raise."""
         import ldap3
 
         server = ldap3.Server(self.url, get_info=ldap3.NONE)
-        return ldap3.Connection(
+        connection = ldap3.Connection(
             server, ADMIN_DN, ADMIN_PASSWORD, auto_bind=True, check_names=False, raise_exceptions=True
         )
+        try:
+            yield connection
+        finally:
+            connection.unbind()
 
     def _answers(self) -> bool:
         try:

@@ -99,8 +99,8 @@ class FileDirectory:
                         blocks = _renamed(blocks, edit)
             updated = _updated(blocks, entries)
             if updated != self._blocks or not self._path.exists():
-                self._replace(ldif.write(_in_file_order(updated)))
-                self._take(updated, self._stat(), fresh=False)
+                signature = self._replace(ldif.write(_in_file_order(updated)))
+                self._take(updated, signature, fresh=False)
             return Written(tuple(problems), self._listing)
 
     def watch(self, watcher: Watcher) -> None:
@@ -123,8 +123,8 @@ class FileDirectory:
                 with self._lock:
                     listing = self.load()
                 if listing is not reported:
+                    watcher.changed(replace(listing, fresh=True) if reported is None else listing)
                     reported = listing
-                    watcher.changed(listing)
                 failed = None
             except DirectoryError as error:
                 # The same broken file is not news at every look.
@@ -153,12 +153,11 @@ class FileDirectory:
 
     def _stat(self) -> _Signature | None:
         try:
-            status = os.stat(self._path)
+            return _signature(os.stat(self._path))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise DirectoryError(f"cannot look at {self._path}: {error}", self._poll_seconds) from error
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _stat_or_none(self) -> _Signature | None:
         try:
@@ -166,7 +165,11 @@ class FileDirectory:
         except DirectoryError:
             return None
 
-    def _replace(self, data: bytes) -> None:
+    def _replace(self, data: bytes) -> _Signature:
+        """Put a new file in the place of the old one; returns what marks it.
+
+        Looked at before it is in place: an edit by somebody right afterwards must not pass for ours.
+        """
         # A symbolic link stays one: it is the file behind it that is replaced.
         target = Path(os.path.realpath(self._path))
         try:
@@ -179,6 +182,7 @@ class FileDirectory:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
+                    signature = _signature(os.fstat(file.fileno()))
                 os.replace(temporary, target)
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
@@ -188,8 +192,13 @@ class FileDirectory:
                 os.fsync(parent)
             finally:
                 os.close(parent)
+            return signature
         except OSError as error:
             raise DirectoryError(f"cannot write {target}: {error}", self._poll_seconds) from error
+
+
+def _signature(status: os.stat_result) -> _Signature:
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[Problem, ...]]:

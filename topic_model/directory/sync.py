@@ -163,15 +163,17 @@ class DirectorySync:
             try:
                 self._reconcile()
                 failures = 0
+                worked = time.monotonic() - started
             except InfrastructureError as error:
                 failures += 1
                 pause = min(_RETRY_MAX_SECONDS, _RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 10))
                 _log.warning("directory.sync-failed %s; again in %.1f s", error, pause)
                 self._reconciled = None  # look at everything again
                 self._wake.set()
+                worked = 0.0
                 self._closing.wait(pause)
             self._save_now_and_then()
-            self._closing.wait(max(_REST_SECONDS, _REST * (time.monotonic() - started)))
+            self._closing.wait(max(_REST_SECONDS, _REST * worked))
 
     def _reconcile(self) -> None:
         with self._lock:

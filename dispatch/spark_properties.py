@@ -108,7 +108,11 @@ _FIXED: Mapping[str, str] = {
 }
 
 
+def as_text(values: Mapping[str, str]) -> str:
+    """A properties file for spark-submit. Java's format: a backslash in a value is doubled."""
+    return "".join(f"{key} {value.replace(chr(92), chr(92) * 2)}\n" for key, value in sorted(values.items()))
+
+
 def write_properties(path: Path, values: Mapping[str, str]) -> None:
-    """Write a properties file for spark-submit. Java's format: a backslash in a value is doubled."""
-    lines = [f"{key} {value.replace(chr(92), chr(92) * 2)}" for key, value in sorted(values.items())]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    """Write the properties file."""
+    path.write_text(as_text(values), encoding="utf-8")

@@ -1,0 +1,54 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jobs.settings import Scalar, Settings
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="Settings file (default: arborcast.toml here, if there is one).", metavar="FILE"
+    ),
+]
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", help="Data directory of the engine (default: .arborcast here).", metavar="DIR"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:
+    """The effective settings for a command."""
+    from jobs.settings import load_settings
+
+    return load_settings(config, home, overrides)
+
+
+def console() -> Console:
+    """Where people read."""
+    from rich.console import Console
+
+    return Console()
+
+
+def error_console() -> Console:
+    """Where complaints go."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    json.dump(value, sys.stdout, indent=2, default=str)
+    sys.stdout.write("\n")

@@ -1,0 +1,58 @@
+"""`arborcast config`: what is in force, and where it came from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
+
+HIDDEN = "********"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    group = typer.Typer(help="Look at the settings.", no_args_is_help=True)
+    group.command("show")(show)
+    group.command("spark")(spark)
+    app.add_typer(group, name="config")
+
+
+def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Print every setting's value and origin. Secrets are hidden."""
+    from jobs.settings import declarations
+
+    settings = settings_of(config, home)
+    rows = [("home", str(settings.home), settings.origins["home"])]
+    for declaration in declarations():
+        value = getattr(getattr(settings, declaration.section), declaration.name)
+        shown = HIDDEN if declaration.info.secret and value else value
+        rows.append((declaration.key, shown, settings.origins[declaration.key]))
+    if json:
+        print_json({key: {"value": value, "origin": origin} for key, value, origin in rows})
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("setting", "value", "from", box=None, pad_edge=False)
+    for key, value, origin in rows:
+        plain = origin == "default"
+        table.add_row(key, escape(str(value)), escape(origin), style="dim" if plain else "bold")
+    console().print(table)
+
+
+def spark(
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Name a master in the file; without, spark-submit's own --master decides.", metavar="URL"),
+    ] = None,
+) -> None:
+    """Print the properties file for spark-submit: the tuned settings, and the jars."""
+    from dispatch.spark_properties import as_text, properties
+    from jobs.stack import jars
+
+    settings = settings_of(config, home)
+    print(as_text(properties(settings.dispatch, jars=jars.jar_paths("spark"), master=master)), end="")

@@ -1,0 +1,162 @@
+"""`arborcast up`, `down`, `status`, `doctor`, `fetch`: the embedded engine."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+
+if TYPE_CHECKING:
+    from jobs.settings import Scalar
+
+GatewayPortOption = Annotated[
+    int | None, typer.Option("--gateway-port", help="Port of the gateway; 0 takes a free one.", metavar="P")
+]
+KafkaPortOption = Annotated[
+    int | None, typer.Option("--kafka-port", help="Port of the embedded broker; 0 takes a free one.", metavar="Q")
+]
+
+_STATE_STYLE = {"ready": "green", "starting": "yellow", "restarting": "yellow", "failed": "bold red"}
+_LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for command in (up, down, status, doctor, fetch):
+        app.command()(command)
+
+
+def up(
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    gateway_port: GatewayPortOption = None,
+    kafka_port: KafkaPortOption = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the engine is ready to deliver.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Show notifications arriving, once it is ready.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Start Kafka, the gateway and the streaming job, and keep them running."""
+    if detach and demo:
+        raise typer.BadParameter("--demo needs the terminal, --detach leaves it: choose one")
+    if json and not detach:
+        raise typer.BadParameter("--json tells the addresses once the engine is up: it goes with --detach")
+    overrides: dict[str, Scalar] = {}
+    if gateway_port is not None:
+        overrides["gateway.port"] = gateway_port
+    if kafka_port is not None:
+        overrides["stack.kafka_port"] = kafka_port
+    settings = settings_of(config, home, overrides)
+    from jobs.stack.commands import UpOptions
+    from jobs.stack.commands import up as bring_up
+
+    reached: dict[str, str] = {}
+    # A process of its own, so that a demonstration gone wrong cannot hurt the engine.
+    companion = [sys.executable, "-m", "jobs.demo", str(settings.home)] if demo else []
+    bring_up(settings, UpOptions(detach=detach, companion=companion, on_ready=reached.update))
+    if json:
+        print_json({"home": str(settings.home), "addresses": reached})
+    elif detach:
+        for name, address in reached.items():
+            console().print(f"{name.replace('_', ' ')}: [bold]{address}[/]", highlight=False, soft_wrap=True)
+
+
+def down(config: ConfigOption = None, home: HomeOption = None) -> None:
+    """Stop the engine; returns when all of it has stopped."""
+    from jobs.stack.commands import down as bring_down
+
+    settings = settings_of(config, home)
+    if not bring_down(settings.home):
+        error_console().print(f"no engine runs in {settings.home}", highlight=False, soft_wrap=True)
+
+
+def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Say how the engine is. The exit status is 0 when it is ready, 3 when it is not."""
+    from jobs.stack.commands import status as read_status
+
+    document = read_status(settings_of(config, home).home)
+    if json:
+        print_json(document)
+    else:
+        _print_status(document)
+    if not document["ready"]:
+        # 3 is what init scripts answer for "not running"; 1 and 2 mean that the question failed.
+        raise typer.Exit(3)
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    out = console()
+    if not document["running"]:
+        out.print(f"no engine runs in {document['home']}", highlight=False, soft_wrap=True)
+        if document["problem"]:
+            out.print(f"the last one ended with: {document['problem']}", highlight=False, markup=False, soft_wrap=True)
+        return
+    out.print(f"[bold]{document['home']}[/] (pid {document['pid']})", highlight=False, soft_wrap=True)
+    for name, address in document["addresses"].items():
+        out.print(f"  {name.replace('_', ' ')}: {address}", highlight=False, soft_wrap=True)
+    table = Table("part", "state", "pid", "for", "restarts", "memory", "cpu", box=None, pad_edge=False)
+    rows = {**document["parts"], "supervisor": {**document["supervisor"], "state": "ready", "since": document["since"]}}
+    for name, part in rows.items():
+        table.add_row(
+            name,
+            f"[{_STATE_STYLE.get(part['state'], 'dim')}]{part['state']}[/]",
+            str(part.get("pid") or ""),
+            _since(part["since"]),
+            str(part.get("restarts", "")),
+            f"{part['memory_bytes'] / 2**20:.0f} MiB",
+            f"{part['cpu_seconds']:.1f} s",
+        )
+    table.add_row("all", "", "", "", "", f"{document['memory_bytes'] / 2**20:.0f} MiB", f"{document['cpu_seconds']} s")
+    out.print(table)
+
+
+def _since(text: str | None) -> str:
+    if not text:
+        return ""
+    seconds = int((datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def doctor(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Check everything the engine needs: Java, jars, ports, disk, memory, versions, broker, directory."""
+    from dataclasses import asdict
+
+    from jobs.stack.doctor import doctor as examine
+
+    checks = examine(settings_of(config, home))
+    if json:
+        print_json([asdict(check) for check in checks])
+    else:
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for check in checks:
+            advice = f"\n[bold]{escape(check.advice)}[/]" if check.advice else ""
+            table.add_row(f"[{_LEVEL_STYLE[check.level]}]{check.level}[/]", check.name, escape(check.finding) + advice)
+        console().print(table)
+    if any(check.level == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+def fetch(
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take the jars from this folder instead of the network.", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Fetch and verify the jars; does nothing when they are there."""
+    from jobs.stack import jars
+    from jobs.stack.commands import to_stderr
+    from jobs.stack.java import find_java
+
+    jars.fetch(find_java, to_stderr, source=source)

@@ -1,0 +1,184 @@
+"""`arborcast subscribe`, `unsubscribe`, `publish`, `listen`: a WS-Notification client for the shell."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from topic_model.errors import ArborcastError
+
+if TYPE_CHECKING:
+    from ingest.client import Client
+    from ingest.listener import ReceivedMessage
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="The broker (default: the engine of --home, else where the settings say).", metavar="URL"
+    ),
+]
+NamespaceOption = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", "-n", help="Declare a prefix used in TOPIC; may be repeated.", metavar="PREFIX=URI"),
+]
+TopicArgument = Annotated[
+    str, typer.Argument(help="For instance a/b, a:b:c, 'a//.' (a and all below), {urn:x}a/b, or p:a/b with -n p=urn:x.")
+]
+
+
+class InputError(ArborcastError):
+    """What was given on the command line cannot be used."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for command in (subscribe, unsubscribe, publish, listen):
+        app.command()(command)
+
+
+def subscribe(
+    topic: TopicArgument,
+    to: Annotated[str, typer.Option("--to", help="Where notifications are pushed to.", metavar="URL")],
+    lasts: Annotated[int | None, typer.Option("--for", help="End after so many seconds.", min=1)] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Push payloads alone, without wsnt:Notify.")] = False,
+    namespace: NamespaceOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
+    with _client(url, config, home) as client:
+        subscription = client.subscribe(
+            topic,
+            to=to,
+            raw=raw,
+            lasts=timedelta(seconds=lasts) if lasts else None,
+            namespaces=_namespaces(namespace),
+        )
+    if json:
+        print_json({"address": subscription.address, "terminates": subscription.terminates})
+    else:
+        print(subscription.address)
+
+
+def unsubscribe(
+    address: Annotated[str, typer.Argument(help="The address that `subscribe` printed.")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """End a subscription."""
+    with _client(None, config, home) as client:
+        client.unsubscribe(address)
+
+
+def publish(
+    topic: TopicArgument,
+    file: Annotated[str, typer.Argument(help="File with one XML element; - is standard input.", metavar="(FILE | -)")],
+    namespace: NamespaceOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Publish a notification; when this returns, the broker has stored it."""
+    payload = _read(file)
+    with _client(url, config, home) as client:
+        client.notify(topic, payload, namespaces=_namespaces(namespace))
+
+
+def listen(
+    topic: TopicArgument,
+    port: Annotated[int, typer.Option("--port", help="Where to receive; 0 takes a free port.", min=0, max=65_535)] = 0,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to receive at, as the broker can reach it.")
+    ] = "127.0.0.1",
+    count: Annotated[int | None, typer.Option("--count", help="Stop after so many messages.", min=1)] = None,
+    namespace: NamespaceOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Subscribe a small receiver of our own and print what arrives, until Ctrl-C. With --json one line per message."""
+    from ingest.listener import Listener
+
+    arrived: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
+    try:
+        listener = Listener(arrived.put, port=port, host=host)
+    except OSError as error:
+        raise InputError(f"cannot listen at {host}:{port}: {error.strerror}; choose another with --port") from error
+    with listener, _client(url, config, home) as client:
+        subscription = client.subscribe(topic, to=listener.url, namespaces=_namespaces(namespace))
+        error_console().print(f"listening to {topic} at {listener.url}; Ctrl-C ends it", highlight=False, markup=False)
+        try:
+            received = 0
+            while count is None or received < count:
+                _print_message(arrived.get(), json)
+                received += 1
+        except KeyboardInterrupt:
+            pass
+        finally:
+            client.unsubscribe(subscription.address)
+
+
+def _print_message(message: ReceivedMessage, json: bool) -> None:
+    payload = message.payload.decode()
+    if json:
+        import json as json_module
+
+        line = {
+            "topic": message.topic,
+            "payload": payload,
+            "notification_id": message.notification_id,
+            "attempt": message.attempt,
+        }
+        print(json_module.dumps(line, ensure_ascii=False), flush=True)
+        return
+    from rich.text import Text
+
+    again = f"  (attempt {message.attempt})" if message.attempt > 1 else ""
+    console().print(
+        Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message.topic or "", "bold cyan"), f"{again}\n  {payload}"),
+        soft_wrap=True,
+    )
+
+
+def _client(url: str | None, config: Path | None, home: Path | None) -> Client:
+    from ingest.client import Client
+
+    return Client(url or _broker_url(config, home))
+
+
+def _broker_url(config: Path | None, home: Path | None) -> str:
+    """Where the engine of this data directory listens now; where the settings say when it does not run here."""
+    from jobs.stack.commands import status
+
+    settings = settings_of(config, home)
+    running: str | None = status(settings.home)["addresses"].get("gateway")
+    return running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
+
+
+def _namespaces(declarations: list[str] | None) -> dict[str, str]:
+    found = {}
+    for declaration in declarations or ():
+        prefix, equals, uri = declaration.partition("=")
+        if not equals or not prefix:
+            raise InputError(f"--namespace {declaration}: a prefix and a URI are needed, for instance p=urn:x")
+        found[prefix] = uri
+    return found
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from error

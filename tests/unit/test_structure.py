@@ -1,0 +1,64 @@
+"""The house rules that a machine can hold: import directions, names that shadow, documents in step with the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+MAY_IMPORT = {
+    "topic_model": {"topic_model"},
+    "ingest": {"ingest", "topic_model"},
+    "dispatch": {"dispatch", "topic_model"},
+    "jobs": {"jobs", "ingest", "dispatch", "topic_model"},
+}
+
+
+def modules_of(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported_packages(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative imports hide where a thing comes from"
+            yield (node.module or "").partition(".")[0]
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_go_one_way(package: str) -> None:
+    for file in modules_of(package):
+        ours = {name for name in imported_packages(file) if name in MAY_IMPORT or name == "tests"}
+        assert ours <= MAY_IMPORT[package], f"{file.relative_to(ROOT)} imports {sorted(ours - MAY_IMPORT[package])}"
+
+
+def test_no_file_in_jobs_shadows_a_package() -> None:
+    """spark-submit puts jobs/ first on the import path: jobs/kafka.py would be found instead of kafka."""
+    used = {name for package in MAY_IMPORT for file in modules_of(package) for name in imported_packages(file)}
+    for entry in (ROOT / "jobs").iterdir():
+        if entry.suffix == ".py" or entry.is_dir():
+            assert entry.stem not in used - {"__init__"}, f"jobs/{entry.name} is found when {entry.stem} is meant"
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_every_module_says_what_it_is_for(package: str) -> None:
+    for file in modules_of(package):
+        assert ast.get_docstring(ast.parse(file.read_text())), f"{file.relative_to(ROOT)} has no docstring"
+
+
+def test_the_settings_page_is_what_the_code_says() -> None:
+    from jobs.settings_reference import TARGET, render
+
+    assert TARGET.read_text() == render(), "run `make docs`"
+
+
+def test_packages_are_importable_by_name() -> None:
+    for package in MAY_IMPORT:
+        assert importlib.util.find_spec(package) is not None

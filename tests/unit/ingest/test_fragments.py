@@ -34,9 +34,7 @@ def in_context(payload: str, declarations: str = "") -> bytes:
         ),
         pytest.param("<a>o:b</a>", 'xmlns:o="urn:o"', '<a xmlns:o="urn:o">o:b</a>', id="a QName in text"),
         pytest.param("<a>foo bar</a>", 'xmlns:o="urn:o"', "<a>foo bar</a>", id="part of a word is no prefix"),
-        pytest.param(
-            '<o:a xmlns:o="urn:mine"/>', 'xmlns:o="urn:o"', '<o:a xmlns:o="urn:mine"/>', id="declared anew"
-        ),
+        pytest.param('<o:a xmlns:o="urn:mine"/>', 'xmlns:o="urn:o"', '<o:a xmlns:o="urn:mine"/>', id="declared anew"),
         pytest.param(
             "<o:a/>", "xmlns:o='urn:x?a&amp;b'", "<o:a xmlns:o='urn:x?a&amp;b'/>", id="value as it was written"
         ),

@@ -1,0 +1,155 @@
+"""A gateway without Kafka and without sockets, for tests of what it decides: the logs are lists, the clock stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lxml import etree
+
+from ingest.addresses import OwnAddresses
+from ingest.app import GatewayApp
+from ingest.gateway import Gateway
+from ingest.metrics import Registry
+from ingest.settings import GatewaySettings
+from topic_model.errors import InfrastructureError
+from topic_model.notifications import Notification
+from topic_model.records import ControlRecord
+from topic_model.routing import RoutingTable
+from topic_model.settings import TopicSettings
+
+START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
+
+
+@dataclass
+class ControlList:
+    """Changes that are in force at once; with `error` set, none is."""
+
+    table: RoutingTable
+    records: list[ControlRecord] = field(default_factory=list)
+    error: InfrastructureError | None = None
+
+    async def commit(self, records: Sequence[ControlRecord]) -> None:
+        await asyncio.sleep(0)  # others run in between, as they do while Kafka answers
+        if self.error is not None:
+            raise self.error
+        for record in records:
+            self.records.append(record)
+            self.table.apply(record)
+
+
+@dataclass
+class NotificationList:
+    """Accepts all notifications; with `error` set, none."""
+
+    accepted: list[Notification] = field(default_factory=list)
+    error: InfrastructureError | None = None
+
+    def append(self, notifications: Sequence[Notification]) -> asyncio.Future[None]:
+        if self.error is not None:
+            raise self.error
+        self.accepted.extend(notifications)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+
+@dataclass
+class HttpAnswer:
+    """What the application sent."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+    @property
+    def root(self) -> etree._Element:
+        return etree.fromstring(self.body)
+
+    def text(self, name: str) -> str | None:
+        """Text of the first element of this local name; None when there is none."""
+        found = self.root.find(f".//{{*}}{name}")
+        return None if found is None else (found.text or "")
+
+    @property
+    def fault(self) -> str:
+        """The detail element's name, or the fault code's (1.1) or innermost value's (1.2) local name without detail."""
+        detail = self.root.find(".//{*}Fault/detail/*")
+        if detail is None:
+            detail = self.root.find(".//{*}Fault/{*}Detail/*")
+        if detail is not None:
+            return etree.QName(detail).localname
+        code = self.root.findtext(".//{*}Fault/faultcode")
+        if code is None:
+            code = [value.text or "" for value in self.root.iterfind(".//{*}Value")][-1]
+        return code.rpartition(":")[2]
+
+    @property
+    def reason(self) -> str:
+        """What the fault says to people."""
+        return self.text("faultstring") or self.text("Text") or ""
+
+
+class GatewayParts:
+    """The gateway's application over lists."""
+
+    def __init__(self, settings: GatewaySettings | None = None, topics: TopicSettings | None = None) -> None:
+        self.table = RoutingTable()
+        self.control = ControlList(self.table)
+        self.notifications = NotificationList()
+        self.now = START
+        self.obstacle = ""
+        self.metrics = Registry()
+        self.gateway = Gateway(
+            settings=settings or GatewaySettings(),
+            topics=topics or TopicSettings(),
+            own=OwnAddresses("127.0.0.1", 8080),
+            table=self.table,
+            changes=self.control,
+            notifications=self.notifications,
+            now=lambda: self.now,
+        )
+        self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle)
+
+    def later(self, **span: float) -> None:
+        """Move the clock."""
+        self.now += timedelta(**span)
+
+    def post(self, body: bytes, path: str = "/wsn/NotificationBroker", **headers: str) -> HttpAnswer:
+        """One POST, alone."""
+        return asyncio.run(self.request("POST", path, body, headers))
+
+    def get(self, path: str) -> HttpAnswer:
+        """One GET, alone."""
+        return asyncio.run(self.request("GET", path))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+        pieces: Sequence[bytes] | None = None,
+    ) -> HttpAnswer:
+        """One request; `pieces` is a body that arrives in several parts."""
+        encoded = [(k.replace("_", "-").lower().encode(), v.encode()) for k, v in (headers or {}).items()]
+        if pieces is None:
+            pieces = [body]
+            encoded.append((b"content-length", str(len(body)).encode()))
+        scope = {"type": "http", "method": method, "path": path, "headers": encoded}
+        waiting = list(pieces)
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            piece = waiting.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        start, content = sent
+        return HttpAnswer(start["status"], dict(start["headers"]), content["body"])

@@ -1,0 +1,44 @@
+"""The gateway's application behind its real HTTP server, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+from ingest.serving import listen, make_server
+from ingest.settings import GatewaySettings
+from tests.support.gateway_parts import GatewayParts
+
+
+@contextlib.contextmanager
+def served(parts: GatewayParts) -> Iterator[int]:
+    """The port on which the application is served until the block ends."""
+    settings = GatewaySettings(port=0)
+    listener = listen(settings)
+    server = make_server(parts.app, settings)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.stop()
+        thread.join(10)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+def exchange(port: int, *pieces: bytes, until: bytes = b"\r\n\r\n", times: int = 1) -> bytes:
+    """Send raw bytes, each piece in a packet of its own, and read until `until` came so many times."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            connection.sendall(piece)
+        received = b""
+        while received.count(until) < times:
+            data = connection.recv(65_536)
+            if not data:
+                break
+            received += data
+        return received

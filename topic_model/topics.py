@@ -119,7 +119,8 @@ def ancestors(path: TopicPath) -> Iterator[TopicPath]:
 
 def parent_of(path: TopicPath) -> TopicPath | None:
     """The path above, None for a root topic."""
-    return next(ancestors(path), None)
+    end = _last_slash(path, len(path))
+    return TopicPath(path[:end]) if end > 0 else None
 
 
 def last_step(path: TopicPath) -> str:

@@ -33,7 +33,10 @@ class Links:
         self.expanded: _KeyedTargets = {}
         self.rest = RestIndex()
         self._selecting: dict[str, LinkedGroup] = {}
-        self._stale = False
+        self.stale = False  # whether `refresh` is needed before the next answer
+
+    def __bool__(self) -> bool:
+        return bool(self.fixed or self.expanded)
 
     def at(self, key: str) -> tuple[Target, ...]:
         """The targets linked to a simple key."""
@@ -95,7 +98,7 @@ class Links:
         for selector, group in self._selecting.items():
             definition = group.definition
             if definition is None or not definition.path_only:
-                self._stale = True
+                self.stale = True
                 continue
             selected = path in self._tree and definition.matches(path)
             if selected != (path in group.linked_keys):
@@ -106,13 +109,11 @@ class Links:
                     group.linked_keys.remove(path)
                     _take(self.fixed, path, selector)
                 changed(selector)
-        return self._stale
+        return self.stale
 
     def refresh(self, changed: Callable[[str], None]) -> None:
-        """Ask the XPath selectors again if the topics have changed; `changed` is told whose selection did."""
-        if not self._stale:
-            return
-        self._stale = False
+        """Ask the XPath selectors again after a change of topics; `changed` is told whose selection is another."""
+        self.stale = False
         for selector, group in self._selecting.items():
             definition = group.definition
             if definition is None or definition.path_only:

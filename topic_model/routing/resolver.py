@@ -12,11 +12,11 @@ What is remembered must be forgotten when it changes:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from topic_model.patterns import Reach, is_virtual
 from topic_model.routing.rest import RestIndex, Target
-from topic_model.routing.selectors import DESCENDANTS, SUBTREE, children_keys, parent_node
+from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
@@ -110,7 +110,10 @@ class Resolver(ABC):
     def _answer(self, path: TopicPath) -> Answer:
         self._prepare()
         own = self._own(path)
-        selectors = _agreed(path, [*own, *self._passed_down(parent_node(path))])
+        targets = [*own, *self._passed_down(parent_node(path))]
+        if len(targets) == 1 and not targets[0].others:
+            return self._active(targets[0].selector)
+        selectors = _agreed(path, targets)
         if len(selectors) == 1:
             return self._active(selectors[0])
         if not selectors:
@@ -134,14 +137,18 @@ class Resolver(ABC):
             found.extend(target for target, reach in index.at(path) if reach in (Reach.SELF, Reach.SUBTREE))
         return found
 
-    def _passed_down(self, node: str) -> Iterator[Target]:
+    def _passed_down(self, node: str) -> list[Target]:
         """What a node has for the topics right below it."""
-        yield from self._passed_on(node)
-        for key in children_keys(node):
-            yield from self._targets(key)
-        if not is_virtual(node):
-            for index in self._rest_indexes(TopicPath(node)):
-                yield from (target for target, reach in index.at(TopicPath(node)) if reach is Reach.CHILDREN)
+        found = list(self._passed_on(node))
+        if is_virtual(node):
+            # A root topic is a child of two virtual roots.
+            found += (*self._targets(node + "*"), *self._targets("*"))
+        else:
+            found += self._targets(node + CHILDREN)
+            path = TopicPath(node)
+            for index in self._rest_indexes(path):
+                found.extend(target for target, reach in index.at(path) if reach is Reach.CHILDREN)
+        return found
 
     def _passed_on(self, node: str) -> tuple[Target, ...]:
         """What a node has for all topics below it, from the nodes above too."""

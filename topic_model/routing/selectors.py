@@ -20,7 +20,6 @@ from typing import Final, Protocol
 
 from topic_model.patterns import (
     EVERYTHING,
-    UNIVERSAL_ROOT,
     XPATH_SCHEME,
     Alternative,
     Pattern,
@@ -164,8 +163,3 @@ def node_key(node: str, reach: Reach) -> str:
 def parent_node(path: TopicPath) -> str:
     """The node above a topic; above a root topic that is the virtual root of its namespace."""
     return parent_of(path) or root_anchor(path)
-
-
-def children_keys(node: str) -> tuple[str, ...]:
-    """Keys that select the topics right below a node. A root topic is a child of two virtual roots."""
-    return (node + "*", UNIVERSAL_ROOT + "*") if is_virtual(node) else (node + CHILDREN,)

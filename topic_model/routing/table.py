@@ -287,14 +287,16 @@ class RoutingTable(Resolver):
     # What the resolver asks for
 
     def _prepare(self) -> None:
-        self._links.refresh(self._selection_changed)
+        if self._links.stale:
+            self._links.refresh(self._selection_changed)
 
     def _selection_changed(self, selector: str) -> None:
         for recorder in self._recorders:
             recorder.selection_changed(selector)
 
     def _targets(self, key: str) -> Iterable[Target]:
-        linked = self._links.at(key)
+        # Most tables have simple selectors only; the first look-up of a topic then asks one dictionary.
+        linked = self._links.at(key) if self._links else ()
         return (*linked, Target(key)) if key in self._entries else linked
 
     def _active(self, selector: str) -> Answer:

@@ -13,6 +13,7 @@ from topic_model.topic_set import WSTOP
 from topic_model.topics import NCNAME
 
 MAX_XPATH_LENGTH: Final = 4096  # characters
+MAX_TOKENS: Final = 256  # each may be looked at for every topic there is
 MAX_BRANCHES: Final = 16  # alternatives of a union: each walks the topic set
 MAX_NESTING: Final = 2  # predicates within predicates: each level multiplies the cost by the depth of the tree
 MAX_PARENTHESES: Final = 16  # open at once; libxml2 parses them by recursion
@@ -46,7 +47,7 @@ FUNCTIONS: Final = frozenset(
         "true",
     )
 )
-DOWNWARD_AXES: Final = frozenset({"attribute", "child", "descendant", "descendant-or-self", "self"})
+AXES: Final = frozenset({"attribute", "child", "self"})
 _OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
 _COMPARISONS: Final = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
@@ -118,6 +119,8 @@ class _Scanner:
             if match is None or match.lastgroup is None:
                 position += len(text[position:]) - len(text[position:].lstrip())
                 refuse(self._text, position, f"{text[position]!r} cannot stand in an XPath")
+            if len(tokens) == MAX_TOKENS:
+                refuse(self._text, position, f"an XPath may have {MAX_TOKENS} names, signs and literals")
             kind = match.lastgroup
             tokens.append(Token(kind, match.group(kind), match.start(kind), match.end(kind)))
             position = match.end()
@@ -199,9 +202,11 @@ class _Scanner:
             else:
                 self._symbol_in_predicate(token, operand)
                 operand = False
-            descendants += token.text in ("//", "descendant", "descendant-or-self") and token.kind != "literal"
-            if descendants > 1:
-                self._refuse(token, "a predicate may look for descendants only once")
+            if token.text == "//":
+                descendants += 1
+                if descendants > 1 or not self._from_itself(self._next - 2):
+                    # From several nodes at once libxml2 would compare what it finds with all that it has found.
+                    self._refuse(token, "a predicate may look for descendants only once, and only with .//")
 
     def _name_in_predicate(self, token: Token) -> None:
         following = self._peek()
@@ -216,12 +221,18 @@ class _Scanner:
             self._refuse(token, "an XPath of topics has no variables")
         if token.text == "|":
             self._refuse(token, "a union cannot stand in a predicate; use `or`")
-        if token.text == ".." or (token.kind == "axis" and token.text not in DOWNWARD_AXES):
-            self._refuse(token, f"{token.text} looks upward or sideward, an XPath of topics may only look downward")
+        if token.text == ".." or (token.kind == "axis" and token.text not in AXES):
+            self._refuse(
+                token, f"{token.text} cannot stand in an XPath of topics, which only looks downward, with / and //"
+            )
         if token.text in ("/", "//") and not operand:
             self._refuse(token, "a path in a predicate cannot begin at the root")
         if token.text in _COMPARISONS and not (self._ends_scalar() or self._begins_scalar()):
             self._refuse(token, f"one side of {token.text} must be a literal, a number or a function")
+
+    def _from_itself(self, index: int) -> bool:
+        """Whether the token is a `.` that begins a path."""
+        return self._tokens[index].text == "." and self._tokens[index - 1].text not in ("/", "//", "::")
 
     def _ends_scalar(self) -> bool:
         """Whether no node set can end where the current token begins. No function that is available returns one."""

@@ -1,0 +1,172 @@
+"""The XPath dialect over a small topic set, and that nothing gets in whose cost could run away."""
+
+from __future__ import annotations
+
+import pytest
+
+from topic_model import expressions
+from topic_model.errors import ExpressionError
+from topic_model.expressions import XPATH, XPathPattern
+from topic_model.records import TopicRecord
+from topic_model.topics import TopicPath
+from topic_model.tree import TopicTree
+
+NAMESPACES = {"tns": "urn:t", "x": "urn:x", "w": "http://docs.oasis-open.org/wsn/t-1"}
+
+# `{urn:t}plain` is a node only: there is a topic below it, but it is none itself.
+TOPICS = ["{urn:t}a", "{urn:t}a/b", "{urn:t}a/b/c", "{urn:t}a/{urn:x}b", "{urn:t}plain/b", "n", "n/b"]
+
+
+@pytest.fixture
+def tree() -> TopicTree:
+    result = TopicTree()
+    for path in TOPICS:
+        result.put(TopicRecord(TopicPath(path)))
+    return result
+
+
+def _compile(text: str) -> XPathPattern:
+    pattern = expressions.compile_normal(expressions.parse(text, XPATH, NAMESPACES).normal)
+    assert isinstance(pattern, XPathPattern)
+    return pattern
+
+
+SELECTIONS = [
+    ("tns:a", {"{urn:t}a"}),
+    ("tns:a/b", {"{urn:t}a/b"}),
+    ("tns:a/x:b", {"{urn:t}a/{urn:x}b"}),
+    ("//b", {"{urn:t}a/b", "{urn:t}plain/b", "n/b"}),
+    ("//tns:a/b", {"{urn:t}a/b"}),
+    ("tns:plain", set()),
+    ("tns:*/b", {"{urn:t}a/b", "{urn:t}plain/b"}),
+    ("*", {"{urn:t}a", "n"}),
+    ("//x:*", {"{urn:t}a/{urn:x}b"}),
+    ("tns:a//.", {"{urn:t}a", "{urn:t}a/b", "{urn:t}a/b/c", "{urn:t}a/{urn:x}b"}),
+    ("tns:a//*", {"{urn:t}a/b", "{urn:t}a/b/c", "{urn:t}a/{urn:x}b"}),
+    ("//*//*", set(TOPICS)),  # the first * is also the TopicSet element itself
+    ("//*", set(TOPICS)),
+    ("/w:TopicSet/tns:a/b/c", {"{urn:t}a/b/c"}),
+    ("/tns:a", set()),
+    (".", set()),
+    ("tns:a | n", {"{urn:t}a", "n"}),
+    ('//b[@w:topic="true"]', {"{urn:t}a/b", "{urn:t}plain/b", "n/b"}),
+    ("*[@w:topic='true']/b", {"{urn:t}a/b", "n/b"}),
+    ("*[not(@w:topic)]/b", {"{urn:t}plain/b"}),
+    ("//b[c]", {"{urn:t}a/b"}),
+    ("//*[.//c]", {"{urn:t}a", "{urn:t}a/b"}),
+    ("//*[local-name()='b'][not(c)]", {"{urn:t}a/{urn:x}b", "{urn:t}plain/b", "n/b"}),
+    ("*[count(*) = 2]", {"{urn:t}a"}),
+    ("tns:a/*[last()]", {"{urn:t}a/{urn:x}b"}),
+    ("//*[2 * 3 = 6 and * and b/c]", {"{urn:t}a"}),
+    ("//*[starts-with(local-name(), 'b') and position() = 1]/c", {"{urn:t}a/b/c"}),
+]
+
+
+@pytest.mark.parametrize(("text", "selected"), SELECTIONS, ids=[text for text, _ in SELECTIONS])
+def test_selection(text: str, selected: set[str], tree: TopicTree) -> None:
+    pattern = _compile(text)
+    assert pattern.select(tree) == selected
+    if pattern.path_only:
+        assert {path for path in tree.paths() if pattern.matches(path)} == selected
+
+
+@pytest.mark.parametrize(
+    ("text", "path_only"),
+    [
+        ("//tns:a/b", True),
+        ("a//. | b/*", True),
+        ('//c[@w:topic="true"]', True),
+        ('//b[@w:topic="true"]/c', False),
+        ('//c[@x:topic="true"]', False),
+        ("//c[@w:topic='true'][1]", False),
+        ("//b[c]", False),
+        ("//*[local-name()='b']", False),
+        ("a | b[c]", False),
+    ],
+)
+def test_when_a_path_alone_decides(text: str, path_only: bool) -> None:
+    pattern = _compile(text)
+    assert pattern.path_only == path_only
+    if not path_only:
+        with pytest.raises(ValueError, match="use select"):
+            pattern.matches(TopicPath("a"))
+
+
+def test_a_topic_is_selected_from_when_it_is_there(tree: TopicTree) -> None:
+    pattern = _compile("tns:plain[@w:topic='true']")
+    assert pattern.select(tree) == set()
+    tree.put(TopicRecord(TopicPath("{urn:t}plain")))
+    assert pattern.select(tree) == {"{urn:t}plain"}
+
+
+ILLEGAL = [
+    ("", 0, "ends too early"),
+    ("/", 1, "ends too early"),
+    ("//a[", 4, "ends too early"),
+    ("//a[1", 5, "ends too early"),
+    ("//a]", 3, "cannot stand here"),
+    ("a b", 2, "cannot stand here"),
+    ("a[. = 'x]", 6, "cannot stand in an XPath"),
+    ("//\x00", 2, "cannot stand in an XPath"),
+    ("//q:a", 2, "'q' is not declared"),
+    ("a[@q:topic]", 3, "'q' is not declared"),
+    ("$v", 0, r"not \$"),
+    ("//a[$v]", 4, "no variables"),
+    ("count(//a)", 0, "location path"),
+    ("boolean(//a)", 0, "location path"),
+    ("a/text()", 2, "location path"),
+    ("(//a)[1]", 0, r"not \("),
+    ("//@id", 2, "not @"),
+    ("//a/..", 4, r"not \.\."),
+    ("ancestor::a", 0, "not ancestor"),
+    ("//a[../b]", 4, "downward"),
+    ("//a[ancestor::b]", 4, "downward"),
+    ("//a[following-sibling::b]", 4, "downward"),
+    ("//a[preceding::b]", 4, "downward"),
+    ("//a[descendant::b]", 4, "downward"),
+    ("//a[//b]", 4, "begin at the root"),
+    ("//a[b and /c]", 10, "begin at the root"),
+    ("//a[b//c]", 5, "only with .//"),
+    ("//a[b/.//c]", 7, "only with .//"),
+    ("//a[.//b][.//c and .//d]", 20, "only once"),
+    ("//a[b | c]", 6, "union"),
+    ("//a[* != *]", 6, "literal"),
+    ("//a[(b) = (c)]", 8, "literal"),
+    ("a[document('file:///etc/hostname')]", 2, "not available"),
+    ("a[w:test('x', '(x+)+y')]", 2, "not available"),
+    ("a[id('x')]", 2, "not available"),
+    ("a[child::text()]", 9, "not available"),
+    ("//a[contains('x')]", 4, "number of arguments"),
+    ("//a[count(1) = 2]", 4, "type"),
+    ("//a[1 +]", 0, "not a legal XPath"),
+    ("a[b[c[d]]]", 5, "nested"),
+    ("a[" + "(" * 20, 17, "nested"),
+    ("a[b and (c]", 10, "closes what was not opened"),
+    ("|".join("a" * 17), 31, "16 alternatives"),
+    ("a" + "[1]" * 100, 256, "256 names"),
+    ("a" * 4097, 4096, "4096 characters"),
+]
+
+
+@pytest.mark.parametrize(("text", "position", "why"), ILLEGAL, ids=[text[:30] for text, _, _ in ILLEGAL])
+def test_illegal(text: str, position: int, why: str) -> None:
+    with pytest.raises(ExpressionError, match=why) as caught:
+        expressions.parse(text, XPATH, NAMESPACES)
+    assert caught.value.position == position
+    assert caught.value.fault == "InvalidTopicExpressionFault"
+
+
+def test_normal_form_holds_what_the_expression_needs() -> None:
+    parsed = expressions.parse(" //tns:a/b ", XPATH, NAMESPACES)
+    assert parsed.normal == 'xpath:{"namespaces":{"tns":"urn:t"},"text":"//tns:a/b"}'
+    assert parsed.namespaces == {"tns": "urn:t"}
+    assert expressions.compile_normal(parsed.normal) == _compile("//tns:a/b")
+    assert _compile("//tns:a/b") != _compile("//x:a/b")
+
+
+@pytest.mark.parametrize(
+    "normal", ["xpath:", "xpath:{}", 'xpath:{"text":"//a["}', 'xpath:{"namespaces":{},"text":"q:a"}']
+)
+def test_broken_normal_form(normal: str) -> None:
+    with pytest.raises(ExpressionError):
+        expressions.compile_normal(normal)

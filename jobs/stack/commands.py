@@ -112,6 +112,7 @@ def down(path: Path, report: Report = to_stderr) -> bool:
                 processes.kill_all([p for p in [supervisor.process()] if p])
             break
         time.sleep(0.05)
+    _report_stopping(home, seen, report)
     with home.locked():
         sweep(home, report)
     return True

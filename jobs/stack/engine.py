@@ -24,7 +24,7 @@ from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
 from topic_model.errors import ConfigError
 
-_SCRIPT = "dispatch_stream.py"
+_SCRIPT = Path(__file__).parents[1] / "dispatch_stream.py"
 
 # Where things of this machine are: parts may need to know. Every other variable of ours is a setting, and they have
 # the effective settings in a file, which a variable would override once more.
@@ -135,7 +135,7 @@ def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
 
 
 def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
-    spark_home, script = _package_folder("pyspark"), _package_folder("jobs") / _SCRIPT
+    spark_home = _package_folder("pyspark")
     properties_file = home.run / "spark.properties"
     temporary = home.spark / "tmp"
 
@@ -155,7 +155,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
         "dispatch",
         [
             *(str(spark_home / "bin" / "spark-submit"), "--properties-file", str(properties_file)),
-            *(str(script), "--config", str(home.settings_file)),
+            *(str(_SCRIPT), "--config", str(home.settings_file)),
         ],
         {
             **environ,
@@ -211,7 +211,7 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
             command = process.cmdline()
         except psutil.Error:
             continue
-        if command and Path(command[0]).name.startswith("python") and any(_SCRIPT in word for word in command[1:]):
+        if command and Path(command[0]).name.startswith("python") and any(_SCRIPT.name in word for word in command[1:]):
             drivers.append(process)
     return drivers or processes[:1]
 

@@ -1,0 +1,111 @@
+"""Which settings the parts get, and how they are started."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.settings import Settings, load_settings
+from jobs.stack import engine
+from jobs.stack.engine import Tools
+from jobs.stack.errors import PortInUse
+from jobs.stack.home import Home
+from jobs.stack.java import Java
+from topic_model.errors import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "data")
+    home.create()
+    return home
+
+
+@pytest.fixture
+def tools() -> Tools:
+    java = Java(Path("/opt/jdk/bin/java"), "17", "the test")
+    return Tools(java, java.home, [Path("/jars/connector.jar")], [Path("/jars/kafka.jar")])
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def settings(home: Home, **overrides: str | int) -> Settings:
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_settings(home=home.path, overrides={"gateway.port": 0, "stack.kafka_port": 0, **given}, environ={})
+
+
+def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
+    chosen = engine.effective(settings(home))
+    assert chosen.gateway.port != 0
+    assert chosen.kafka.bootstrap_servers == f"127.0.0.1:{chosen.stack.kafka_port}"
+    assert engine.addresses(chosen) == {
+        "gateway": f"http://127.0.0.1:{chosen.gateway.port}",
+        "notification_broker": f"http://127.0.0.1:{chosen.gateway.port}/wsn/NotificationBroker",
+        "kafka": chosen.kafka.bootstrap_servers,
+    }
+
+
+def test_a_busy_port_names_its_option(home: Home, busy: int) -> None:
+    with pytest.raises(PortInUse, match="--gateway-port"):
+        engine.effective(settings(home, gateway__port=busy))
+    with pytest.raises(PortInUse, match="--kafka-port"):
+        engine.effective(settings(home, stack__kafka_port=busy))
+
+
+def test_an_embedded_broker_beside_a_named_one_is_a_contradiction(home: Home) -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap_servers = 'kafka\.example:9092'.*stack\.broker"):
+        engine.effective(settings(home, kafka__bootstrap_servers="kafka.example:9092"))
+
+
+def test_with_an_external_broker_none_is_started(home: Home, tools: Tools) -> None:
+    given = settings(home, kafka__bootstrap_servers="kafka.example:9092", stack__broker="external")
+    chosen = engine.effective(given)
+    assert chosen.kafka.bootstrap_servers == "kafka.example:9092"
+    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway"}
+
+
+def test_the_parts_read_the_effective_settings_and_nobody_else_does(home: Home) -> None:
+    chosen = engine.effective(settings(home))
+    chosen = dataclasses.replace(chosen, kafka=dataclasses.replace(chosen.kafka, sasl_password="x7"))  # noqa: S106
+    engine.write_settings(chosen, home)
+    assert stat.S_IMODE(home.settings_file.stat().st_mode) == 0o600
+    assert load_settings(home.settings_file, environ={}) == chosen
+
+
+def test_no_variable_overrides_the_effective_settings_again(home: Home, tools: Tools) -> None:
+    environ = {"ARBORCAST_GATEWAY_PORT": "1", "ARBORCAST_CACHE": "/cache", "PATH": "/bin"}
+    for part in engine.parts(engine.effective(settings(home)), tools, home, environ):
+        assert "ARBORCAST_GATEWAY_PORT" not in part.environ
+        assert part.environ["ARBORCAST_CACHE"] == "/cache"
+        assert part.environ["PATH"] == "/bin"
+
+
+def test_the_job_is_started_as_a_user_would(home: Home, tools: Tools) -> None:
+    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, {})}
+    dispatch = parts["dispatch"]
+    home.ready_file.touch()
+    dispatch.prepare()
+
+    submit, option, properties, script, *arguments = dispatch.command
+    assert submit.endswith("/bin/spark-submit")
+    assert option == "--properties-file"
+    assert "spark.jars /jars/connector.jar\n" in Path(properties).read_text()
+    assert script.endswith("/jobs/dispatch_stream.py")
+    assert arguments == ["--config", str(home.settings_file)]
+    assert dispatch.environ["JAVA_HOME"] == "/opt/jdk"
+    assert not dispatch.is_ready()  # what an earlier run left does not count
+
+
+def test_parts_stop_gateway_first_and_kafka_last(home: Home, tools: Tools) -> None:
+    parts = engine.parts(engine.effective(settings(home)), tools, home, {})
+    in_order = sorted(parts, key=lambda part: part.stop_share)
+    assert [part.name for part in in_order] == ["gateway", "dispatch", "kafka"]

@@ -1,0 +1,51 @@
+"""What the supervisor writes about itself can be read by others at any time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobs.stack import state
+from jobs.stack.processes import ProcessId
+from jobs.stack.state import EngineStatus, PartState, PartStatus
+
+STATUS = EngineStatus(
+    supervisor=ProcessId(10, 1.5),
+    since=2.5,
+    addresses={"gateway": "http://127.0.0.1:8080"},
+    parts={
+        "kafka": PartStatus(PartState.READY, 3.5, ProcessId(11, 1.75), restarts=2, last_exit="was killed by SIGKILL"),
+        "gateway": PartStatus(PartState.RESTARTING, 4.5),
+    },
+    problem="",
+)
+
+
+def test_reads_what_was_written(tmp_path: Path) -> None:
+    state.write(tmp_path / "state.json", STATUS)
+    assert state.read(tmp_path / "state.json") == STATUS
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"parts": {"kafka": {}}}', "\x00"])
+def test_what_cannot_be_understood_is_no_state(tmp_path: Path, content: str) -> None:
+    (tmp_path / "state.json").write_text(content)
+    assert state.read(tmp_path / "state.json") is None
+
+
+def test_the_engine_is_ready_when_every_part_is() -> None:
+    ready = PartStatus(PartState.READY, 0.0)
+    starting = PartStatus(PartState.STARTING, 0.0)
+    nobody = ProcessId(1, 0.0)
+    assert EngineStatus(nobody, 0.0, {}, {"a": ready, "b": ready}).ready
+    assert not EngineStatus(nobody, 0.0, {}, {"a": ready, "b": starting}).ready
+    assert not EngineStatus(nobody, 0.0, {}, {}).ready
+
+
+def test_a_process_is_known_by_its_start_too() -> None:
+    me = ProcessId.of_this()
+    assert me.pid == os.getpid()
+    assert me.process() is not None
+    assert ProcessId(me.pid, me.created - 60).process() is None

@@ -38,13 +38,14 @@ class AttemptsLog:
         self._lock = threading.Lock()
         self._sent = 0
 
-    def connect(self) -> None:
-        """Open the connection, so that the first batch need not. Raises InfrastructureError."""
+    def connect(self) -> Producer:
+        """The producer; connected when first asked for. Raises InfrastructureError."""
         if self._producer is None:
             producer = self._connect(self._kafka)
             with translated(f"Kafka topic {self._topic} cannot be looked up"):
                 self._partitions = len(producer.partitions_for(self._topic))
             self._producer = producer
+        return self._producer
 
     def add(self, attempt: Attempt) -> None:
         """Take an attempt in; full records are sent without waiting. May have to connect first."""
@@ -71,8 +72,7 @@ class AttemptsLog:
                 raise InfrastructureError(f"Kafka did not take {count} records of outcomes within {timeout_s:g} s", 5.0)
             try:
                 with translated("outcomes cannot be written"):
-                    assert self._producer is not None
-                    self._producer.flush(timeout=remaining)
+                    self.connect().flush(timeout=remaining)
             except InfrastructureError as error:
                 logger.warning("%s; waiting for Kafka", error)
             self._send_failed_again()
@@ -93,11 +93,10 @@ class AttemptsLog:
             self._send(self._sent)
 
     def _send(self, number: int) -> None:
-        assert self._producer is not None
         partition, value = self._unacknowledged[number]
         try:
             with translated("outcomes cannot be written"):
-                future = self._producer.send(self._topic, value=value, partition=partition)
+                future = self.connect().send(self._topic, value=value, partition=partition)
         except InfrastructureError as error:
             self._note_failure(number, error)
             return

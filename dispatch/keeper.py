@@ -51,6 +51,7 @@ class Keeper:
         """Stop the query; the gate must be closed and empty. Returns when its thread has ended, or after the time."""
         if self._query is not None:
             try:
+                _wait_committed(self._query, timeout_s)
                 self._query.stop()
             except PySparkException as error:
                 logger.info("%s ended while it was being stopped: %s", self.name, error)
@@ -70,7 +71,7 @@ class Keeper:
             except Exception as error:
                 # Whatever it is, the answer is the same: say it, and try again.
                 reason = f"{type(error).__name__}: {_first_lines(str(error))}"
-            if self._gate.closed:
+            if self._gate.wait_closed(0):
                 return
             self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
             if self.failures >= MAX_FAILURES:
@@ -86,6 +87,14 @@ class Keeper:
 def pause_after(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
     return float(min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S))
+
+
+def _wait_committed(query: StreamingQuery, timeout_s: float) -> None:
+    """Wait until the query waits for data, or has ended. After our part of a batch Spark still writes down that the
+    batch is done; a stop in the middle of that makes it repeat the batch."""
+    deadline = time.monotonic() + timeout_s
+    while query.isActive and not str(query.status["message"]).startswith("Waiting") and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _first_lines(text: str, count: int = 12) -> str:

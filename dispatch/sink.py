@@ -76,7 +76,7 @@ class _Worker:
     """What one worker process keeps between partitions."""
 
     def __init__(self, job: SinkJob) -> None:
-        self._push = job.push
+        self._settings = (job.kafka, job.push)
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
         self._frozen = False
         self.transport = make_transport(job.push)
@@ -85,7 +85,8 @@ class _Worker:
         self.pump = Pump(self.transport, self._envelope_of, self.log.add, job.push.max_in_flight)
 
     def serves(self, job: SinkJob) -> bool:
-        return self._push == job.push
+        """Whether this was made for the same settings: only in tests does one session see several."""
+        return self._settings == (job.kafka, job.push)
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow]) -> Lanes:
         """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it
@@ -95,7 +96,7 @@ class _Worker:
         now_ms = int(time.time() * 1000)
         for row in rows:
             try:
-                notification = notifications.decode(row.value)
+                notification = notifications.decode(bytes(row.value))
             except RecordVersionError:
                 raise
             except InfrastructureError as error:

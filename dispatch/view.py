@@ -15,7 +15,7 @@ from pyspark.core.broadcast import Broadcast
 
 from topic_model.control_log import ControlFollower
 from topic_model.records import ControlRecord
-from topic_model.routing import Overlay, RoutingTable
+from topic_model.routing import Checkpoint, Overlay, RoutingTable
 from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
 
@@ -60,6 +60,8 @@ class RoutingView:
         self._max_overlay = max_overlay
         self._follower = ControlFollower(kafka, self._apply)
         self._table = RoutingTable()
+        self._checkpoint: Checkpoint
+        self._shared_overlay: Overlay | None = None
         self._shared: SharedView | None = None
         self._shared_position = -1
 
@@ -86,16 +88,21 @@ class RoutingView:
     def _share(self, previous: SharedView | None) -> SharedView:
         if previous is None:
             return self._share_base()
-        overlay = self._table.overlay(self._checkpoint)
-        if len(overlay) > self._max_overlay:
+        overlay = self._checkpoint.overlay()
+        if overlay is self._shared_overlay:
+            return previous  # records came, but none that changes who gets what
+        if overlay.size > self._max_overlay:
+            self._checkpoint.close()
             shared = self._share_base()
             previous.base.destroy()
         else:
             shared = SharedView(previous.base, self._context.broadcast(overlay))
+            self._shared_overlay = overlay
         if previous.overlay is not None:
             previous.overlay.destroy()
         return shared
 
     def _share_base(self) -> SharedView:
         self._checkpoint = self._table.checkpoint()
-        return SharedView(self._context.broadcast(Snapshot.build(self._table)), None)
+        self._shared_overlay = self._checkpoint.overlay()
+        return SharedView(self._context.broadcast(Snapshot.build(self._checkpoint)), None)

@@ -19,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 # spark-submit puts this script's folder first on the import path, where `import settings`, `import cli` and the like
 # would find our own modules instead of whatever package of that name a library wants.
@@ -26,6 +27,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 if sys.path and os.path.abspath(sys.path[0]) == _HERE:
     sys.path[0] = os.path.dirname(_HERE)
 
+from pyspark.java_gateway import ensure_callback_server_started  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dispatch.gate import StopGate  # noqa: E402
@@ -87,11 +89,9 @@ def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
     def close(number: int, frame: FrameType | None) -> None:
         gate.close()
 
-    jvm = spark.sparkContext._jvm
-    gateway = spark.sparkContext._gateway
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    ensure_callback_server_started(gateway)
+    # Spark offers no public way to the JVM that it runs in.
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001
     handler = _JvmSignals(gate)
     for name in ("TERM", "INT"):
         signal.signal(getattr(signal, f"SIG{name}"), close)

@@ -1,0 +1,194 @@
+"""What the dispatch measurements share: a real broker, the job under spark-submit, a receiver in a process of its own,
+and a loader that keeps to its schedule whatever the engine does."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.broker import new_broker, settings_for
+from tests.support.dispatch_process import ROOT, DispatchProcess, running_job
+from topic_model import notifications
+from topic_model.control_log import ControlLog
+from topic_model.kafka_client import make_producer
+from topic_model.kafka_topics import ensure_topics
+from topic_model.notifications import Notification
+from topic_model.records import SubscriptionRecord
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+
+# An 800-byte payload: the size that the other systems were measured with.
+PAYLOAD = b'<m:measured xmlns:m="urn:bench">' + b"x" * 754 + b"</m:measured>"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One notification as the receiver saw it."""
+
+    at: float
+    path: str
+    notification: str
+
+
+class Dispatching:
+    """The running parts of one measurement."""
+
+    def __init__(self, kafka: KafkaSettings, job: DispatchProcess, broker_pid: int, receiver_url: str) -> None:
+        self.kafka = kafka
+        self.job = job
+        self._broker_pid = broker_pid
+        self._receiver_url = receiver_url.rstrip("/")
+        self._control = ControlLog(kafka)
+
+    def subscribe(self, names: Sequence[str], topic: str = "bench//.", form: DeliveryForm = "notify") -> None:
+        """One subscription per name, pushed to the path of that name."""
+        self._control.append(
+            [
+                SubscriptionRecord(
+                    Subscription(
+                        id=name,
+                        consumer=EndpointReference(f"{self._receiver_url}/{name}"),
+                        address=f"http://127.0.0.1/wsn/subscriptions/{name}",
+                        topics=(TopicFilter("", topic, topic),),
+                        form=form,
+                    )
+                )
+                for name in names
+            ]
+        )
+
+    def append(self, ids: Sequence[str], topics: int = 4) -> None:
+        """Put notifications into the log as fast as Kafka takes them."""
+        producer = make_producer(self.kafka, linger_ms=5)
+        for number, notification_id in enumerate(ids):
+            key, value = _record(notification_id, number % topics)
+            producer.send(self.kafka.topic("notifications"), key=key, value=value)
+        producer.flush()
+        producer.close(timeout=5)
+
+    def append_at(self, rate: float, seconds: float, label: str, seed: int = 1) -> dict[str, float]:
+        """Open loop: random arrivals at this mean rate, whatever the engine does. Id -> the time it was meant for."""
+        generator = random.Random(seed)  # noqa: S311
+        producer = make_producer(self.kafka)
+        intended: dict[str, float] = {}
+        at = time.time() + 0.1
+        end = at + seconds
+        number = 0
+        while at < end:
+            delay = at - time.time()
+            if delay > 0:
+                time.sleep(delay)
+            notification_id = f"{label}-{number}"
+            key, value = _record(notification_id, number % 4)
+            producer.send(self.kafka.topic("notifications"), key=key, value=value)
+            intended[notification_id] = at
+            number += 1
+            at += generator.expovariate(rate)
+        producer.flush()
+        producer.close(timeout=5)
+        return intended
+
+    def arrivals(self, expected: int, timeout: float = 60.0) -> list[Arrival]:
+        """What arrived, once there are `expected` notifications or nothing new came for `timeout` seconds."""
+        quiet_since, before = time.monotonic(), -1
+        while True:
+            arrived = [
+                Arrival(at, path, notification)
+                for at, path, ids, _ in _get(f"{self._receiver_url}/_received")
+                for notification in ids.split(",")
+            ]
+            if len(arrived) != before:
+                quiet_since, before = time.monotonic(), len(arrived)
+            if len(arrived) >= expected or time.monotonic() - quiet_since > timeout:
+                return arrived
+            time.sleep(0.5)
+
+    def clear(self) -> None:
+        """Forget what arrived."""
+        _get(f"{self._receiver_url}/_clear")
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Processes by part."""
+        return {**self.job.processes(), "kafka": [psutil.Process(self._broker_pid)]}
+
+
+@contextmanager
+def dispatching(settings: Mapping[str, str | int | float] | None = None, partitions: int = 4) -> Iterator[Dispatching]:
+    """Everything up and ready; everything gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        broker = new_broker(home / "kafka")
+        receiver = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.receiver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        try:
+            assert receiver.stdout is not None
+            url = receiver.stdout.readline().strip()
+            broker.start()
+            assert broker.pid is not None
+            kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=partitions)
+            ensure_topics(kafka)
+            with running_job(home / "job", kafka, {"tables.interval_s": 5.0, **(settings or {})}) as job:
+                yield Dispatching(kafka, job, broker.pid, url)
+        finally:
+            receiver.kill()
+            receiver.wait()
+            broker.kill()
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def out_of_order(arrived: Sequence[Arrival], intended: Mapping[str, float]) -> int:
+    """How many first arrivals came before one of the same subscriber and topic that was sent earlier."""
+    latest: dict[tuple[str, int], int] = {}
+    wrong = 0
+    for arrival in arrived:
+        number = int(arrival.notification.rpartition("-")[2])
+        lane = (arrival.path, number % 4)
+        if number < latest.get(lane, -1):
+            wrong += 1
+        latest[lane] = max(number, latest.get(lane, -1))
+    return wrong
+
+
+def settings_arguments(pairs: Sequence[str]) -> dict[str, str | int | float]:
+    """`dispatch.task_slots=2` and the like, as given on the command line."""
+    settings: dict[str, str | int | float] = {}
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        try:
+            settings[key] = json.loads(text)
+        except ValueError:
+            settings[key] = text
+    return settings
+
+
+def _record(notification_id: str, topic: int) -> tuple[bytes, bytes]:
+    path = TopicPath(f"bench/topic{topic}")
+    return notifications.encode(Notification(notification_id, path, PAYLOAD, int(time.time() * 1000)))
+
+
+def _get(url: str) -> list[tuple[float, str, str, str]]:
+    with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310
+        answer: list[tuple[float, str, str, str]] = json.loads(response.read())
+        return answer

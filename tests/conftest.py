@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-_SUPPORT = Path(__file__).parent / "support"
-pytest_plugins = [
-    f"tests.support.{name}" for name in ("broker", "spark", "slapd") if (_SUPPORT / f"{name}.py").exists()
-]
+pytest_plugins = ["tests.support.broker", "tests.support.spark", "tests.support.slapd"]
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from jobs.cli import configuration, engine, messages
 from jobs.cli.common import error_console
+from jobs.topics_cli import topics_app
 from topic_model.errors import ArborcastError, ConfigError
 
 app = typer.Typer(
@@ -25,31 +25,25 @@ app = typer.Typer(
 engine.register(app)
 messages.register(app)
 configuration.register(app)
+app.add_typer(topics_app, name="topics")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
     """Entry point: what we raise on purpose becomes one line and an exit status, never a stack trace."""
     try:
-        result = app(standalone_mode=False)
-        sys.exit(result if isinstance(result, int) else 0)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        app()
     except ConfigError as error:
-        error_console().print(f"[bold red]error:[/] {_plain(error)}", highlight=False)
+        _complain(error)
         sys.exit(EXIT_USAGE)
     except ArborcastError as error:
-        error_console().print(f"[bold red]error:[/] {_plain(error)}", highlight=False)
+        _complain(error)
         sys.exit(EXIT_FAILED)
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        sys.exit(EXIT_INTERRUPTED)
 
 
-def _plain(error: Exception) -> str:
-    from rich.markup import escape
+def _complain(error: Exception) -> None:
+    from rich.text import Text
 
-    return escape(str(error))
+    error_console().print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)

@@ -1,0 +1,260 @@
+"""The whole embedded engine, as a user runs it: commands, real Kafka, real Spark, real subscribers, kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+from deltalake import DeltaTable
+from lxml import etree
+
+from tests.support.command import Engine, wait_until
+from tests.support.receiver import Received, Receiver
+from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+
+PARTS = ("kafka", "gateway", "dispatch")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """One engine for this module; a test that stops it brings it up again."""
+    engine = Engine(tmp_path_factory.mktemp("engine"))
+    try:
+        engine.up()
+        yield engine
+    finally:
+        engine.down()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        yield receiver
+
+
+def post(engine: Engine, body: str, soap: str = "1.1", address: str | None = None) -> requests.Response:
+    return requests.post(
+        address or engine.broker,
+        data=envelope(body, soap),
+        headers={"Content-Type": MEDIA_TYPES[soap]},
+        timeout=30,
+    )
+
+
+def notify(engine: Engine, topic: str, text: str, soap: str = "1.1") -> None:
+    response = post(engine, f"<wsnt:Notify>{message(topic, f'<x>{text}</x>')}</wsnt:Notify>", soap)
+    assert response.status_code == 202, response.text
+
+
+def pushed(request: Received) -> list[tuple[str, str]]:
+    """(topic, payload text) of each message in a push, read from the XML without our own parser."""
+    root = etree.fromstring(request.body)
+    return [
+        (
+            (each.findtext(f"{{{WSNT}}}Topic") or "").strip(),
+            "".join(each.find(f"{{{WSNT}}}Message").itertext()),  # type: ignore[union-attr]
+        )
+        for each in root.iter(f"{{{WSNT}}}NotificationMessage")
+    ]
+
+
+def everything_pushed(receiver: Receiver, path: str) -> list[str]:
+    return [text for request in receiver.requests if request.path == path for _, text in pushed(request)]
+
+
+@pytest.mark.parametrize("soap", ["1.1", "1.2"])
+def test_the_first_path(engine: Engine, receiver: Receiver, soap: str) -> None:
+    """Subscribe to a subtree and to a topic, notify, be pushed to, see the row, unsubscribe."""
+    root = f"first{soap[-1]}"
+    answer = post(engine, subscribe(receiver.url("/tree"), topic_expression(f"t:{root}/a//.")), soap)
+    assert answer.status_code == 200, answer.text
+    exact = post(engine, subscribe(receiver.url("/exact"), topic_expression(f"t:{root}/a/b", "Concrete")), soap)
+    assert exact.status_code == 200
+
+    notify(engine, f"t:{root}/a", "1", soap)
+    notify(engine, f"t:{root}/a/b", "2", soap)
+    notify(engine, f"t:{root}/ab", "not below a", soap)
+    notify(engine, f"t:{root}/a/b/c", "3", soap)
+    wait_until(lambda: everything_pushed(receiver, "/tree") == ["1", "2", "3"], 30, "three messages in order")
+    assert everything_pushed(receiver, "/exact") == ["2"]
+    request = next(r for r in receiver.requests if r.path == "/exact")
+    ((topic, _),) = pushed(request)
+    assert topic.endswith(f":{root}/a/b")
+    assert (
+        etree.QName(etree.fromstring(request.body)).namespace == etree.QName(etree.fromstring(answer.content)).namespace
+    )
+
+    address = etree.fromstring(exact.content).findtext(".//{*}SubscriptionReference/{*}Address")
+    assert address
+    assert post(engine, "<wsnt:Unsubscribe/>", soap, address).status_code == 200
+    notify(engine, f"t:{root}/a/b", "4", soap)
+    wait_until(lambda: "4" in everything_pushed(receiver, "/tree"), 30, "the fourth message")
+    assert everything_pushed(receiver, "/exact") == ["2"]
+    assert post(engine, "<wsnt:Unsubscribe/>", soap, address).status_code == 500
+    assert "ResourceUnknownFault" in post(engine, "<wsnt:Unsubscribe/>", soap, address).text
+
+    def rows() -> list[str]:
+        table = DeltaTable(str(engine.home / "tables" / "attempts")).to_pyarrow_table()
+        return [row["topic"] for row in table.to_pylist() if row["endpoint"] == receiver.url("/exact")]
+
+    wait_until(lambda: rows() == [f"{{urn:t}}{root}/a/b"], 30, "one row in the attempts table")
+
+
+def test_the_commands_of_the_tour(engine: Engine) -> None:
+    listening = engine.start("listen", "tour//.", "--count", "2", "--json")
+    assert listening.stderr is not None
+    assert "listening to tour//." in listening.stderr.readline()
+    engine.run("publish", "tour/floor-1/temperature", "-", input='<?xml version="1.0"?><reading>21.5</reading>')
+    engine.run("publish", "other", "-", input="<reading>not for us</reading>")
+    engine.run("publish", "tour:floor-2", "-", input="<reading>é</reading>")
+    out, _ = listening.communicate(timeout=60)
+    assert listening.returncode == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["topic"], line["payload"]) for line in lines] == [
+        ("tour/floor-1/temperature", "<reading>21.5</reading>"),
+        ("tour/floor-2", "<reading>é</reading>"),
+    ]
+    assert lines[0]["notification_id"] != lines[1]["notification_id"]
+
+
+def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:
+    address = engine.run("subscribe", "shell/a", "--to", receiver.url("/shell")).stdout.strip()
+    assert address.startswith(engine.gateway + "/wsn/subscriptions/")
+    again = engine.run("subscribe", "shell/a", "--to", receiver.url("/shell"), "--json")
+    assert json.loads(again.stdout)["address"] == address, "the same subscription is recognised"
+    engine.run("unsubscribe", address)
+    gone = engine.run("unsubscribe", address, check=False)
+    assert gone.returncode == 1
+    assert "ResourceUnknownFault" in gone.stderr
+
+
+def test_topics_from_the_shell(engine: Engine, receiver: Receiver) -> None:
+    engine.run("topics", "add", "house/kitchen")
+    address = engine.run("subscribe", "house//.", "--to", receiver.url("/house")).stdout.strip()
+    who = json.loads(engine.run("topics", "who", "house/kitchen", "--json").stdout)
+    assert [one["expression"] for one in who] == ["house//."]
+    assert address.endswith(who[0]["subscription"])
+    listed = engine.run("topics", "list").stdout
+    assert "house/kitchen" in listed
+    engine.run("unsubscribe", address)
+
+
+def test_status_says_what_runs(engine: Engine) -> None:
+    status = engine.status()
+    assert status["running"]
+    assert status["ready"]
+    for part in PARTS:
+        document = status["parts"][part]
+        assert document["state"] == "ready"
+        assert psutil.pid_exists(document["pid"])
+        assert document["memory_bytes"] > 10_000_000
+        assert document["cpu_seconds"] > 0
+        assert document["since"].endswith("Z")
+
+
+def test_a_second_engine_in_the_same_home_is_refused(engine: Engine) -> None:
+    second = engine.run("up", "--detach", "--gateway-port", "0", "--kafka-port", "0", check=False)
+    assert second.returncode == 1
+    assert f"pid {engine.status()['pid']}" in second.stderr
+
+
+def test_a_busy_port_names_the_port_and_the_option(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = engine.run("up", "--detach", "--gateway-port", str(port), "--kafka-port", "0", check=False)
+        assert done.returncode == 1
+        assert str(port) in done.stderr
+        assert "--gateway-port" in done.stderr
+        done = engine.run("up", "--detach", "--gateway-port", "0", "--kafka-port", str(port), check=False)
+        assert "--kafka-port" in done.stderr
+    assert engine.processes() == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("part", PARTS)
+def test_a_killed_part_comes_back_and_nothing_accepted_is_lost(engine: Engine, receiver: Receiver, part: str) -> None:
+    engine.run("subscribe", f"kill-{part}//.", "--to", receiver.url(f"/{part}"))
+    accepted = []
+
+    def publish(number: int) -> None:
+        text = str(number)
+        body = f"<wsnt:Notify>{message(f'kill-{part}/a', f'<x>{text}</x>')}</wsnt:Notify>"
+        try:
+            response = requests.post(
+                broker, data=envelope(body), headers={"Content-Type": MEDIA_TYPES["1.1"]}, timeout=30
+            )
+        except requests.RequestException:
+            return
+        if response.status_code == 202:
+            accepted.append(text)
+
+    broker = engine.broker
+    before = engine.status()["parts"][part]
+    for number in range(20):
+        publish(number)
+    os.kill(before["pid"], signal.SIGKILL)
+    for number in range(20, 40):
+        publish(number)
+
+    def is_back() -> bool:
+        now = engine.status()["parts"][part]
+        return bool(now["state"] == "ready" and now["pid"] != before["pid"] and now["restarts"] > before["restarts"])
+
+    wait_until(is_back, 90, f"{part} is back after kill -9")
+    wait_until(lambda: engine.status()["ready"], 60, "the whole engine is ready")
+    for number in range(40, 60):
+        publish(number)
+    assert {str(number) for number in range(20)} | {str(number) for number in range(40, 60)} <= set(accepted)
+    wait_until(
+        lambda: set(accepted) <= set(everything_pushed(receiver, f"/{part}")), 60, "everything accepted has arrived"
+    )
+    assert everything_pushed(receiver, f"/{part}")[-1] == "59"
+
+
+@pytest.mark.chaos
+def test_stopping_leaves_nothing_and_the_next_start_goes_on(engine: Engine, receiver: Receiver) -> None:
+    engine.run("subscribe", "stay//.", "--to", receiver.url("/stay"))
+    notify(engine, "stay/a", "before")
+    wait_until(lambda: everything_pushed(receiver, "/stay") == ["before"], 30, "the first message")
+    engine.down()
+    assert engine.processes() == []
+    assert engine.run("status", check=False).returncode == 3
+    engine.up()
+    notify(engine, "stay/a", "after")
+    wait_until(lambda: everything_pushed(receiver, "/stay") == ["before", "after"], 30, "the second message, and once")
+
+
+@pytest.mark.chaos
+def test_a_killed_supervisor_leaves_no_process_and_the_next_one_starts(engine: Engine) -> None:
+    os.kill(engine.status()["pid"], signal.SIGKILL)
+    wait_until(lambda: engine.processes() == [], 15, "everything ended with its supervisor")
+    engine.up()
+    assert engine.status()["ready"]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("moment", ["kafka: starting", "kafka: ready", "ready: "])
+def test_ctrl_c_at_any_moment_of_a_foreground_start(tmp_path: Path, moment: str) -> None:
+    engine = Engine(tmp_path)
+    running = engine.start("up", "--demo", "--gateway-port", "0", "--kafka-port", "0")
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.startswith(moment):
+            break
+    else:
+        pytest.fail(f"never said {moment!r}")
+    # As a terminal does it: to every process of the group at once.
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=20)
+    assert running.returncode == 0, errors
+    assert engine.processes() == []

@@ -1,0 +1,95 @@
+"""Runs the `arborcast` command the way a shell does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+COMMAND = str(Path(sys.executable).parent / "arborcast")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An embedded engine in a data directory; ports are free ones."""
+
+    home: Path
+
+    def run(
+        self, *arguments: str, input: str | None = None, check: bool = True, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        done = subprocess.run(
+            [COMMAND, *arguments], input=input, capture_output=True, text=True, env=self.environment(env), timeout=150
+        )
+        assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Start a command and leave it running, in a process group of its own."""
+        return subprocess.Popen(
+            [COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment(None),
+            start_new_session=True,
+            **options,
+        )
+
+    def environment(self, more: dict[str, str] | None) -> dict[str, str]:
+        """What every command of this engine gets."""
+        return {**os.environ, "ARBORCAST_HOME": str(self.home), **(more or {})}
+
+    def up(self, *arguments: str) -> None:
+        """Bring it up, detached."""
+        self.run("up", "--detach", "--gateway-port", "0", "--kafka-port", "0", *arguments)
+
+    def down(self) -> None:
+        """Stop it."""
+        self.run("down")
+
+    def status(self) -> dict[str, Any]:
+        """What `status --json` says."""
+        document: dict[str, Any] = json.loads(self.run("status", "--json", check=False).stdout)
+        return document
+
+    @property
+    def gateway(self) -> str:
+        """Base address of the gateway."""
+        address: str = self.status()["addresses"]["gateway"]
+        return address
+
+    @property
+    def broker(self) -> str:
+        """Address of its NotificationBroker."""
+        address: str = self.status()["addresses"]["notification_broker"]
+        return address
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that has this data directory in its command line or as its current folder."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                text = " ".join(process.cmdline())
+                if str(self.home) in text or process.cwd().startswith(str(self.home)):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Poll until something is true; fails with `what` when it does not become so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,79 @@
+"""The command line: what a person gets for a good and for a bad command, without an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Engine
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return Engine(tmp_path / "home")
+
+
+def test_help_names_every_command(engine: Engine) -> None:
+    text = engine.run("--help").stdout
+    for command in (
+        *("up", "down", "status", "doctor", "fetch", "config"),
+        *("subscribe", "unsubscribe", "publish", "listen", "topics"),
+    ):
+        assert f" {command} " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["upp"], 2, "No such command 'upp'"),
+        (["up", "--detach", "--demo"], 2, "choose one"),
+        (["up", "--kafka-port", "x"], 2, "valid integer"),
+        (["up", "--kafka-port", "70000"], 2, "stack.kafka_port = 70000"),
+        (["config", "show", "--config", "/nowhere/a.toml"], 2, "/nowhere/a.toml does not exist"),
+        (["publish", "a//.", "-"], 1, "selects several topics"),
+        (["publish", "a", "/nowhere/file.xml"], 1, "/nowhere/file.xml cannot be read"),
+        (["publish", "a", "-", "--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9"),
+        (["publish", "a", "-", "-n", "p"], 1, "a prefix and a URI are needed"),
+        (["listen", "a||b", "--url", "http://127.0.0.1:9"], 1, "position"),
+        (["unsubscribe", "http://127.0.0.1:9/x"], 1, "no answer"),
+    ],
+)
+def test_a_wrong_command_says_what_is_wrong(engine: Engine, arguments: list[str], status: int, told: str) -> None:
+    done = engine.run(*arguments, input="<x/>", check=False)
+    assert done.returncode == status, done.stderr
+    assert told in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+    assert not engine.home.exists(), "a refused command leaves nothing behind"
+
+
+def test_config_show_tells_values_and_origins_and_hides_secrets(engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "arborcast.toml"
+    file.write_text('[kafka]\nsasl_password = "hunter2"\n')
+    done = engine.run("config", "show", "--config", str(file), "--json", env={"ARBORCAST_GATEWAY_PORT": "1234"})
+    document = json.loads(done.stdout)
+    assert document["gateway.port"] == {"value": 1234, "origin": "$ARBORCAST_GATEWAY_PORT"}
+    assert document["kafka.sasl_password"] == {"value": "********", "origin": str(file)}
+    assert document["home"] == {"value": str(engine.home), "origin": "$ARBORCAST_HOME"}
+    assert "hunter2" not in done.stdout + engine.run("config", "show", "--config", str(file)).stdout
+
+
+def test_status_of_no_engine_is_not_a_failure_of_the_command(engine: Engine) -> None:
+    done = engine.run("status", "--json", check=False)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["running"] is False
+    assert engine.run("down").returncode == 0
+
+
+def test_doctor_names_every_need(engine: Engine) -> None:
+    checks = json.loads(engine.run("doctor", "--json", check=False).stdout)
+    names = {check["name"] for check in checks}
+    assert {"java", "memory", "data directory", "gateway port", "kafka port", "directory", "engine"} <= names
+
+
+def test_spark_properties_can_be_printed(engine: Engine) -> None:
+    text = engine.run("config", "spark", "--master", "local[2,4]").stdout
+    properties = dict(line.split(" ", 1) for line in text.splitlines())
+    assert properties["spark.master"] == "local[2,4]"
+    assert "delta-spark" in properties["spark.jars"]

@@ -103,6 +103,9 @@ class Resolver(ABC):
             self._older, self._answers = self._answers, {}
             self._inherited, self._joined = {}, {}
             self._spent = 0
+        if len(answer) == 1 and answer[0].topics and answer[0].topics[0].normal == path:
+            # The subscription has this text already: a hundred bytes less for each of a million topics.
+            path = TopicPath(answer[0].topics[0].normal)
         self._answers[path] = answer
         self._spent += 1
         return answer
@@ -152,29 +155,28 @@ class Resolver(ABC):
 
     def _passed_on(self, node: str) -> tuple[Target, ...]:
         """What a node has for all topics below it, from the nodes above too."""
+        unknown: list[str] = []
         found = self._inherited.get(node)
-        if found is None:
-            found = self._wide_targets(node)
-            if len(self._inherited) >= _NODES_REMEMBERED:
-                self._inherited.clear()
+        while found is None:
+            unknown.append(node)
+            found = self._inherited.get(node := _above(node)) if node else ()  # above the universal root is nothing
+        if len(self._inherited) >= _NODES_REMEMBERED:
+            self._inherited.clear()
+        for node in reversed(unknown):
+            here = self._wide_targets(node)
+            # Nodes with nothing of their own share what is above them.
+            found = (*found, *here) if here else found
             self._inherited[node] = found
         return found
 
-    def _wide_targets(self, node: str) -> tuple[Target, ...]:
-        if not node:
-            return tuple(self._targets(SUBTREE))
-        above: tuple[Target, ...]
-        if is_virtual(node):
-            above = self._passed_on("")
-            here = list(self._targets(node + SUBTREE))
-        else:
+    def _wide_targets(self, node: str) -> list[Target]:
+        found = list(self._targets(node + SUBTREE))
+        if not is_virtual(node):
+            found += self._targets(node + DESCENDANTS)
             path = TopicPath(node)
-            above = self._passed_on(parent_node(path))
-            here = [*self._targets(node + SUBTREE), *self._targets(node + DESCENDANTS)]
             for index in self._rest_indexes(path):
-                here.extend(target for target, reach in index.at(path) if reach in (Reach.SUBTREE, Reach.DESCENDANTS))
-        # Nodes with nothing of their own share what is above them.
-        return (*above, *here) if here else above
+                found.extend(target for target, reach in index.at(path) if reach in (Reach.SUBTREE, Reach.DESCENDANTS))
+        return found
 
     def _bury(self, answers: dict[str, Answer]) -> None:
         # Freeing a million entries at once would hold up whoever changed a subscription for 100 ms.
@@ -187,6 +189,11 @@ class Resolver(ABC):
             answers.popitem()
         if not answers:
             self._graveyard.pop()
+
+
+def _above(node: str) -> str:
+    """The node above; above a virtual root that is the universal one."""
+    return "" if is_virtual(node) else parent_node(TopicPath(node))
 
 
 def _agreed(path: TopicPath, targets: Iterable[Target]) -> list[str]:

@@ -52,6 +52,13 @@ def test_subscription_before_topic_and_topic_before_subscription() -> None:
     assert ids(table, "a/b") == ["s2", "s1"]  # by selector: `*/b` sorts before `a//b`
 
 
+def test_a_topic_far_too_deep_is_answered_all_the_same() -> None:
+    table = RoutingTable()
+    subscribe(table, "s1", "{}//.")
+    subscribe(table, "s2", "a/a//.")
+    assert ids(table, "/".join("a" * 2_000)) == ["s2", "s1"]
+
+
 def test_members_are_in_the_order_of_their_creation() -> None:
     table = RoutingTable()
     subscribe(table, "new", "a", created_ms=3)

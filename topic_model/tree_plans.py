@@ -60,7 +60,10 @@ def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlReco
     own_namespace = last_step(path).rpartition("}")[0]
     step = name if name.startswith("{") or not own_namespace else f"{own_namespace}}}{name}"
     parent = parent_of(path)
-    return plan_move(tree, path, parse_path(step if parent is None else f"{parent}/{step}"))
+    target = parse_path(step if parent is None else f"{parent}/{step}")
+    if parent_of(target) != parent:
+        _refuse(f"{name[:200]!r} is a path and not a name: to put {path} elsewhere, move it", path)
+    return plan_move(tree, path, target)
 
 
 def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[ControlRecord]:

@@ -5,6 +5,7 @@ kafka-python ships no types; what we use of it is written down here as protocols
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
@@ -13,6 +14,7 @@ import kafka
 from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
 from kafka.partitioner import murmur2
 
 from topic_model.errors import InfrastructureError
@@ -151,6 +153,22 @@ class Admin:
         self._client.close()
 
 
+class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no types
+    """A direct connection. kafka-python's own leaves the socket of every refused attempt to the garbage collector.
+
+    Subclasses register themselves for the scheme of the `proxy_url` setting, which is the way to replace it.
+    """
+
+    SCHEMES = ("direct",)
+
+    async def sock_connect(self, net: Any, sock: socket.socket, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
 class _AbortableProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
     """KafkaProducer.close(timeout=0) raises from its flush and leaves its thread running when records are waiting."""
 
@@ -275,6 +293,7 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
         "bootstrap_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
         "reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS,
+        "proxy_url": f"{_ClosingSocket.SCHEMES[0]}://",
     }
     if kafka_settings.ssl_ca_file:
         arguments["ssl_cafile"] = kafka_settings.ssl_ca_file

@@ -1,0 +1,235 @@
+"""The control log over a real broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import pytest
+
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import settings_for
+from topic_model.control_log import ControlFollower, ControlLog
+from topic_model.errors import ConfigError, InfrastructureError, RecordVersionError
+from topic_model.kafka_client import Admin, make_producer
+from topic_model.kafka_topics import ensure_topics
+from topic_model.records import ControlRecord, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+
+def subscription(number: int) -> SubscriptionRecord:
+    return SubscriptionRecord(Subscription(id=f"s{number}", consumer=EndpointReference("http://h/")))
+
+
+def topic(number: int) -> TopicRecord:
+    return TopicRecord(TopicPath(f"t{number}"))
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> ControlLog:
+    log = ControlLog(kafka_settings)
+    log.ensure_created()
+    return log
+
+
+def read_all(settings: KafkaSettings) -> list[ControlRecord]:
+    seen: list[ControlRecord] = []
+    follower = ControlFollower(settings, lambda record, _: seen.append(record))
+    try:
+        follower.read_to_end(10)
+    finally:
+        follower.close()
+    return seen
+
+
+def write_raw(settings: KafkaSettings, key: bytes | None, value: bytes | None) -> None:
+    producer = make_producer(settings)
+    producer.send(settings.topic("control"), value=value, key=key)
+    producer.flush(10)
+    producer.close()
+
+
+def test_records_come_back_in_order_with_their_offsets(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+    assert log.append([topic(1), subscription(1)]) == 1
+    assert log.append([Tombstone("sub:s1")]) == 2
+    seen: list[tuple[ControlRecord, int]] = []
+    follower = ControlFollower(kafka_settings, lambda record, offset: seen.append((record, offset)))
+    assert follower.read_to_end(10) == 3
+    assert seen == [(topic(1), 0), (subscription(1), 1), (Tombstone("sub:s1"), 2)]
+    assert follower.read_to_end(10) == 3
+    log.append([topic(2)])
+    assert follower.poll(10) == 1
+    assert follower.position == 4
+    follower.close()
+    log.close()
+
+
+def test_an_empty_log_is_read_to_its_end(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+    assert read_all(kafka_settings) == []
+
+
+def test_records_of_one_append_stay_together(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+    def write(writer: int) -> None:
+        for _ in range(20):
+            log.append([topic(writer)] * 5)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = read_all(kafka_settings)
+    assert len(records) == 4 * 20 * 5
+    groups = [records[start : start + 5] for start in range(0, len(records), 5)]
+    assert all(len({str(record) for record in group}) == 1 for group in groups)
+    log.close()
+
+
+def test_topics_are_created_once_and_foreign_ones_are_refused(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+    log.ensure_created()
+    admin = Admin(kafka_settings)
+    configs = admin.configs(kafka_settings.topic("control"))
+    assert configs["cleanup.policy"] == "compact"
+    assert configs["min.compaction.lag.ms"] == "86400000"
+    assert admin.partition_count(kafka_settings.topic("control")) == 1
+    assert admin.partition_count(kafka_settings.topic("attempts")) == kafka_settings.partitions
+    assert admin.configs(kafka_settings.topic("notifications"))["retention.ms"] == str(168 * 3_600_000)
+
+    other = dataclasses.replace(kafka_settings, prefix=kafka_settings.prefix + "other.")
+    admin.create_topic(other.topic("control"), 1, 1, {"cleanup.policy": "delete"})
+    with pytest.raises(ConfigError, match=r"cleanup\.policy=delete, compact is needed"):
+        ensure_topics(other)
+    wide = dataclasses.replace(kafka_settings, prefix=kafka_settings.prefix + "wide.")
+    admin.create_topic(wide.topic("control"), 3, 1, {"cleanup.policy": "compact"})
+    with pytest.raises(ConfigError, match="has 3 partitions, it must have one"):
+        ensure_topics(wide)
+    admin.close()
+
+
+def test_a_log_that_is_not_there_yet_is_worth_another_try(kafka_settings: KafkaSettings) -> None:
+    follower = ControlFollower(kafka_settings, lambda *_: None)
+    with pytest.raises(InfrastructureError, match="does not exist yet") as caught:
+        follower.read_to_end(5)
+    assert caught.value.retry_after is not None
+    log = ControlLog(kafka_settings)
+    log.ensure_created()
+    log.append([topic(1)])
+    assert follower.read_to_end(5) == 1
+    follower.close()
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "says"),
+    [
+        (b"topic:a", b"not json", InfrastructureError, "offset 1 of .*control"),
+        (b"topic:a", b'{"v":1,"record":{"type":"nonsense"}}', InfrastructureError, "offset 1 of .*control"),
+        (b"topic:a", b'{"v":99,"record":{}}', RecordVersionError, r"version 99.*upgrade.*offset 1 of"),
+        (b"\xff\xfe", None, InfrastructureError, "not UTF-8"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named_and_not_passed(
+    kafka_settings: KafkaSettings, log: ControlLog, key: bytes, value: bytes | None, error: type[Exception], says: str
+) -> None:
+    log.append([topic(1)])
+    write_raw(kafka_settings, key, value)
+    log.append([topic(2)])
+    seen: list[ControlRecord] = []
+    follower = ControlFollower(kafka_settings, lambda record, _: seen.append(record))
+    for _ in range(2):  # trying again does not skip it
+        with pytest.raises(error, match=says):
+            follower.read_to_end(10)
+        assert seen == [topic(1)]
+        assert follower.position == 1
+    follower.close()
+    log.close()
+
+
+def test_a_record_whose_application_fails_is_applied_again(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+    log.append([topic(1), topic(2), topic(3)])
+    seen: list[ControlRecord] = []
+    failures = [ValueError("not now")]
+
+    def apply(record: ControlRecord, _offset: int) -> None:
+        if record == topic(2) and failures:
+            raise failures.pop()
+        seen.append(record)
+
+    follower = ControlFollower(kafka_settings, apply)
+    with pytest.raises(ValueError, match="not now"):
+        follower.read_to_end(10)
+    assert follower.position == 1
+    assert follower.read_to_end(10) == 3
+    assert seen == [topic(1), topic(2), topic(3)]
+    follower.close()
+    log.close()
+
+
+def test_a_log_that_was_created_anew_is_noticed(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+    log.append([topic(1), topic(2)])
+    follower = ControlFollower(kafka_settings, lambda *_: None)
+    follower.read_to_end(10)
+    follower._position = 5  # as if three more records had been there
+    with pytest.raises(InfrastructureError, match=r"truncated or created anew.*restart") as caught:
+        follower.read_to_end(10)
+    assert caught.value.retry_after is None
+    follower.close()
+    log.close()
+
+
+def test_no_broker_is_an_error_in_bounded_time_and_leaves_no_threads() -> None:
+    nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_s=1)
+    log = ControlLog(nowhere)
+    follower = ControlFollower(nowhere, lambda *_: None)
+    before = threading.active_count()
+    started = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(InfrastructureError) as appended:
+            log.append([topic(1)])
+        with pytest.raises(InfrastructureError) as read:
+            follower.read_to_end(1)
+    assert appended.value.retry_after is not None
+    assert read.value.retry_after is not None
+    assert time.monotonic() - started < 10
+    assert threading.active_count() == before
+
+
+@pytest.mark.chaos
+def test_both_sides_survive_a_broker_that_is_killed(own_broker: KafkaBroker) -> None:
+    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
+    log = ControlLog(settings)
+    log.ensure_created()
+    seen: list[ControlRecord] = []
+    follower = ControlFollower(settings, lambda record, _: seen.append(record))
+    log.append([topic(1)])
+    follower.read_to_end(10)
+
+    own_broker.kill()
+    for _ in range(2):
+        started = time.monotonic()
+        with pytest.raises(InfrastructureError) as caught:
+            log.append([topic(2)])
+        assert caught.value.retry_after is not None
+        assert time.monotonic() - started < 6
+        with pytest.raises(InfrastructureError):
+            follower.read_to_end(1)
+        assert follower.poll(0.1) == 0
+
+    own_broker.start()
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            last = log.append([topic(3)])
+            break
+        except InfrastructureError:
+            assert time.monotonic() < deadline
+    assert follower.read_to_end(30) == last + 1
+    # What was refused may or may not be there; what was acknowledged is, in order.
+    assert [record for record in seen if record != topic(2)] == [topic(1), topic(3)]
+    follower.close()
+    log.close()

@@ -29,7 +29,8 @@ from topic_model.directory.directory import Watcher, Written, conflicts, touched
 from topic_model.directory.dn import Dn, format_dn, parse_dn
 from topic_model.directory.entries import EntrySet
 from topic_model.directory.errors import DirectoryError, DirectoryRefused
-from topic_model.directory.ldap_client import Changed, EntryRefused, LdapSession, NoSuchEntry, WatchNotSupported
+from topic_model.directory.ldap_client import Changed, EntryRefused, LdapSession, WatchNotSupported
+from topic_model.directory.ldap_connection import NoSuchEntry
 from topic_model.directory.listing import Listing, Problem, ProblemKind
 from topic_model.directory.mapping import read_listing
 from topic_model.directory.mirror import Mirror, ReloadNeeded

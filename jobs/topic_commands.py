@@ -1,0 +1,187 @@
+"""What the `arborcast topics` commands do, apart from reading options and printing.
+
+Every command folds the control log of the running engine, decides on that, and appends; the engine and the directory
+follow the log. Nothing here needs the gateway to be up, only Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from topic_model.control_log import ControlFollower, ControlLog
+from topic_model.directory import ldif
+from topic_model.directory.changes import Put, Workspace, in_writing_order
+from topic_model.directory.dn import parse_dn
+from topic_model.directory.entries import EntrySet
+from topic_model.directory.listing import Listing
+from topic_model.directory.mapping import NAMES, read_listing
+from topic_model.documents import (
+    read_json,
+    read_topic_namespace,
+    read_topic_set,
+    write_json,
+    write_topic_set,
+)
+from topic_model.errors import ConfigError, TopicError
+from topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly
+from topic_model.patterns import Reach
+from topic_model.records import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from topic_model.routing import RoutingTable
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+from topic_model.tree import TopicTree
+from topic_model.tree_plans import plan_create, plan_update
+
+Format = Literal["ldif", "topicset", "json"]
+
+# A log of a million records is read in well under a minute.
+_READ_SECONDS = 120.0
+# So many refused topics of an import are named; the first few show what is wrong with all of them.
+_MAX_NAMED = 10
+
+_SUFFIXES: Mapping[str, Format] = {".ldif": "ldif", ".xml": "topicset", ".json": "json"}
+_TOPIC_NAMESPACE = re.compile(rb"<(?:[\w.-]+:)?TopicNamespace\b")
+_XML_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*<")
+_JSON_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[{\[]")
+
+
+def read_tree(kafka: KafkaSettings) -> TopicTree:
+    """The topic tree of the control log as it is now. Raises InfrastructureError."""
+    tree = TopicTree()
+    _fold(kafka, tree.apply)
+    return tree
+
+
+def read_table(kafka: KafkaSettings) -> RoutingTable:
+    """The routing table of the control log as it is now. Raises InfrastructureError."""
+    table = RoutingTable()
+    _fold(kafka, table.apply)
+    return table
+
+
+def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord], None]) -> None:
+    with closing(ControlFollower(kafka, lambda record, _offset: apply(record))) as follower:
+        follower.read_to_end(_READ_SECONDS)
+
+
+def change_tree(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> Sequence[ControlRecord]:
+    """Plan a change on the tree as it is and append it; returns what was appended when it is stored.
+
+    Raises TopicError when the change cannot be, InfrastructureError when Kafka is away.
+    """
+    records = plan(read_tree(kafka))
+    if records:
+        with closing(ControlLog(kafka)) as log:
+            log.append(records)
+    return records
+
+
+def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
+    """The one topic that a person names: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for anything wider."""
+    pattern = compile_normal(parse_friendly(text, namespaces).normal)
+    if not isinstance(pattern, XPathPattern) and len(pattern.alternatives) == 1:
+        (only,) = pattern.alternatives
+        if not only.rest and only.reach is Reach.SELF:
+            return TopicPath(only.anchor)
+    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here", text)
+
+
+def matching(
+    tree: TopicTree, expression: str, namespaces: Mapping[str, str], *, xpath: bool = False
+) -> list[TopicPath]:
+    """The topics that an expression selects, sorted. Raises ExpressionError."""
+    chosen = parse(expression, XPATH, namespaces) if xpath else parse_friendly(expression, namespaces)
+    pattern = compile_normal(chosen.normal)
+    if isinstance(pattern, XPathPattern):
+        return sorted(pattern.select(tree))
+    return sorted(tree.select(pattern))
+
+
+def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Format:
+    """The format of a document: as said, else by the file's name, else by how it begins. Raises ConfigError."""
+    if name is not None:
+        return name
+    if file is not None and file.suffix.lower() in _SUFFIXES:
+        return _SUFFIXES[file.suffix.lower()]
+    if _XML_START.match(data):
+        return "topicset"
+    if _JSON_START.match(data):
+        return "json"
+    if data:
+        return "ldif"
+    raise ConfigError("say which format with --format ldif, topicset or json (or by the file's name)")
+
+
+def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -> bytes:
+    """The topics as a document; LDIF as `ldapadd` takes it, parents first, with the base entry."""
+    if form == "json":
+        return write_json(records)
+    if form == "topicset":
+        return write_topic_set(records)
+    entries = EntrySet()
+    workspace = Workspace(entries, Listing(initialised=False), parse_dn(base_dn))
+    for change in in_writing_order([Put(record) for record in sorted(records, key=lambda record: record.path)]):
+        for edit in workspace.plan(change):
+            workspace.done(edit)
+    return ldif.write(ldif.render(entry, NAMES.items()) for entry in entries)
+
+
+def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicRecord, ...], tuple[str, ...]]:
+    """(topics, what was skipped and why) of a document. Raises DocumentError or LdifError."""
+    if form == "json":
+        return read_json(data), ()
+    if form == "topicset":
+        reader = read_topic_namespace if _TOPIC_NAMESPACE.search(data, 0, 4096) else read_topic_set
+        return reader(data), ()
+    entries = EntrySet(block.entry for block in ldif.parse(data) if block.entry is not None)
+    listing = read_listing(entries, parse_dn(base_dn))
+    if not listing.entries and len(entries):
+        raise ConfigError(f"the file has {len(entries)} entries, but no topics below {base_dn}; see --base-dn")
+    return tuple(listing.records().values()), tuple(map(str, listing.problems))
+
+
+@dataclass(frozen=True)
+class Import:
+    """What an import comes to: the records to append, and how many topics that touches."""
+
+    records: tuple[ControlRecord, ...]
+    added: int
+    changed: int
+    removed: int
+
+
+def plan_import(tree: TopicTree, wanted: Sequence[TopicRecord], *, replace: bool = False) -> Import:
+    """The records that bring these topics in; `replace` also removes every other topic. Changes `tree` as it goes.
+
+    All or nothing: raises TopicError that names the topics which cannot be.
+    """
+    # What is to go goes first: its codes, and its being final, must not stand in the way of what replaces it.
+    gone = sorted(set(tree.paths()) - {record.path for record in wanted}, reverse=True) if replace else []
+    records: list[ControlRecord] = [TopicRemoved(path) for path in gone]
+    records += [Tombstone(topic_key(path)) for path in gone]
+    for record in records:
+        tree.apply(record)
+    refused: list[TopicError] = []
+    added = changed = 0
+    for topic in sorted(wanted, key=lambda record: record.path):
+        known = topic.path in tree
+        try:
+            planned = plan_update(tree, topic) if known else plan_create(tree, topic)
+        except TopicError as error:
+            refused.append(error)
+            continue
+        for record in planned:
+            tree.apply(record)
+        records += planned
+        added += bool(planned) and not known
+        changed += bool(planned) and known
+    if refused:
+        named = "; ".join(str(error) for error in refused[:_MAX_NAMED])
+        more = f"; and {len(refused) - _MAX_NAMED} more" if len(refused) > _MAX_NAMED else ""
+        raise TopicError(f"nothing was imported, {len(refused)} topics cannot be: {named}{more}")
+    return Import(tuple(records), added, changed, len(gone))

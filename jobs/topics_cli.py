@@ -1,0 +1,326 @@
+"""`arborcast topics`: look at the topic tree of the running engine and change it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from jobs.topics_output import facts_of, label_of, node_document, record_document, report
+from topic_model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.settings import Settings
+    from topic_model.records import ControlRecord, TopicRecord
+    from topic_model.topics import TopicPath
+    from topic_model.tree import TopicTree
+
+topics_app = typer.Typer(help="Look at the topic tree and change it.", no_args_is_help=True)
+
+Form = Literal["ldif", "topicset", "json"]
+NamespaceOption = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
+]
+TopicArgument = Annotated[str, typer.Argument(help="For instance a/b, a:b, {urn:x}a/b, or p:a/b with -n p=urn:x.")]
+FormatOption = Annotated[
+    Form | None, typer.Option("--format", "-f", help="Of the document; default: by the file's name or content.")
+]
+BaseOption = Annotated[
+    str | None, typer.Option("--base-dn", help="With LDIF: the virtual root (default: directory.base_dn).")
+]
+
+
+def _settings(config: Path | None, home: Path | None) -> Settings:
+    """The settings, with the broker of the engine that runs in this data directory, if one does."""
+    from jobs.stack.commands import status
+
+    settings = settings_of(config, home)
+    running = status(settings.home)["addresses"].get("kafka")
+    if not running:
+        return settings
+    return dataclasses.replace(settings, kafka=dataclasses.replace(settings.kafka, bootstrap_servers=running))
+
+
+@topics_app.command("list")
+def list_topics(
+    expression: Annotated[str, typer.Argument(help="Only those it selects, for instance 'a//.'.")] = "//.",
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List topics with their facts."""
+    from jobs import topic_commands as commands
+
+    tree = commands.read_tree(_settings(config, home).kafka)
+    records = _records(tree, commands.matching(tree, expression, _namespaces(namespace)))
+    if json:
+        print_json([record_document(record) for record in records])
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("topic", "code", "facts", box=None, pad_edge=False)
+    for record in records:
+        table.add_row(escape(record.path), escape(record.code), escape(facts_of(record)))
+    console().print(table)
+
+
+@topics_app.command("tree")
+def show_tree(
+    depth: Annotated[int | None, typer.Option("--depth", help="Show so many levels.", min=1)] = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Draw the topic tree. Nodes that are no topics themselves are dim."""
+    from jobs import topic_commands as commands
+
+    tree = commands.read_tree(_settings(config, home).kafka)
+    if json:
+        print_json([node_document(tree, path, depth) for path in sorted(tree.roots())])
+        return
+    from rich.tree import Tree
+
+    drawing = Tree(f"[bold]{len(tree)} topics[/]")
+    # A stack and not recursion: (where to draw, what is below, how many levels are left).
+    waiting = [(drawing, sorted(tree.roots()), depth)]
+    while waiting:
+        branch, paths, levels = waiting.pop()
+        for path in paths:
+            node = branch.add(label_of(tree, path))
+            if levels is None or levels > 1:
+                waiting.append((node, sorted(tree.children(path)), levels and levels - 1))
+    console().print(drawing)
+
+
+@topics_app.command()
+def add(
+    topic: TopicArgument,
+    code: Annotated[str, typer.Option("--code", help="Short code, unique in the tree.")] = "",
+    message_type: Annotated[list[str] | None, typer.Option("--type", help="A message type; may be repeated.")] = None,
+    final: Annotated[bool, typer.Option("--final", help="No topics may be added below.")] = False,
+    retain: Annotated[bool, typer.Option("--retain", help="Keep the last notification for later subscribers.")] = False,
+    priority: Annotated[int, typer.Option("--priority", help="Default priority of notifications.")] = 0,
+    routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
+    publisher: Annotated[
+        list[str] | None, typer.Option("--publisher", help="Who may publish; may be repeated; default: anyone.")
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Replace the facts of a topic that is there.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add a topic, with its facts. Topics above need not be there."""
+    from jobs import topic_commands as commands
+    from topic_model.records import TopicPolicy, TopicRecord
+    from topic_model.tree_plans import plan_create, plan_update
+
+    record = TopicRecord(
+        path=commands.one_topic(topic, _namespaces(namespace)),
+        code=code,
+        message_types=tuple(message_type or ()),
+        final=final,
+        policy=TopicPolicy(retain=retain, priority=priority, routing=routing, publishers=tuple(publisher or ())),
+    )
+
+    def plan(tree: TopicTree) -> list[ControlRecord]:
+        return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
+
+    report(commands.change_tree(_settings(config, home).kafka, plan), json)
+
+
+@topics_app.command()
+def remove(
+    topic: TopicArgument,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="And every topic below.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a topic."""
+    from jobs import topic_commands as commands
+    from topic_model.tree_plans import plan_remove
+
+    path = commands.one_topic(topic, _namespaces(namespace))
+    kafka = _settings(config, home).kafka
+    report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
+
+
+@topics_app.command()
+def move(
+    topic: TopicArgument,
+    target: Annotated[str, typer.Argument(help="Its new path, which must be free.")],
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move a topic with all below it."""
+    from jobs import topic_commands as commands
+    from topic_model.tree_plans import plan_move
+
+    namespaces = _namespaces(namespace)
+    old, new = commands.one_topic(topic, namespaces), commands.one_topic(target, namespaces)
+    report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_move(tree, old, new)), json)
+
+
+@topics_app.command()
+def rename(
+    topic: TopicArgument,
+    name: Annotated[str, typer.Argument(help="Its new name: b, or {urn:x}b for another namespace.")],
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give a topic another name, where it is."""
+    from jobs import topic_commands as commands
+    from topic_model.tree_plans import plan_rename
+
+    path = commands.one_topic(topic, _namespaces(namespace))
+    report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_rename(tree, path, name)), json)
+
+
+@topics_app.command("import")
+def import_topics(
+    file: Annotated[Path, typer.Argument(help="LDIF, TopicSet or TopicNamespace (XML), or JSON; - is standard input.")],
+    form: FormatOption = None,
+    base_dn: BaseOption = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove the topics that the document lacks.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring the topics of a document in, all or none."""
+    from jobs import topic_commands as commands
+    from topic_model.control_log import ControlLog
+
+    settings = _settings(config, home)
+    standard_input = str(file) == "-"
+    try:
+        data = sys.stdin.buffer.read() if standard_input else file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    form = commands.format_of(None if standard_input else file, form, data)
+    records, skipped = commands.read_document(data, form, base_dn or settings.directory.base_dn)
+    for line in skipped:
+        error_console().print(f"skipped {line}", markup=False, highlight=False)
+    result = commands.plan_import(commands.read_tree(settings.kafka), records, replace=replace)
+    if result.records and not dry_run:
+        log = ControlLog(settings.kafka)
+        try:
+            log.append(result.records)
+        finally:
+            log.close()
+    counts = {"added": result.added, "changed": result.changed, "removed": result.removed, "skipped": len(skipped)}
+    if json:
+        print_json(counts)
+    else:
+        console().print(", ".join(f"{number} {word}" for word, number in counts.items()), highlight=False)
+
+
+@topics_app.command("export")
+def export_topics(
+    file: Annotated[Path | None, typer.Argument(help="Where to write; default: standard output.")] = None,
+    form: FormatOption = None,
+    base_dn: BaseOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Write all topics as a document. The LDIF is what ldapadd takes."""
+    from jobs import topic_commands as commands
+
+    form = commands.format_of(file, form)
+    settings = _settings(config, home)
+    tree = commands.read_tree(settings.kafka)
+    data = commands.write_document(tree.records(), form, base_dn or settings.directory.base_dn)
+    if file is None:
+        sys.stdout.buffer.write(data)
+        return
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    error_console().print(f"{len(tree)} topics written to {file}", highlight=False)
+
+
+@topics_app.command()
+def match(
+    expression: Annotated[str, typer.Argument(help="For instance 'a//.', 'a/*|b', a:b, {urn:x}a//b.")],
+    xpath: Annotated[bool, typer.Option("--xpath", help="The expression is an XPath over the topic set.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which topics a subscription with this expression would get."""
+    from jobs import topic_commands as commands
+
+    tree = commands.read_tree(_settings(config, home).kafka)
+    paths = commands.matching(tree, expression, _namespaces(namespace), xpath=xpath)
+    if json:
+        print_json(paths)
+        return
+    for path in paths:
+        console().print(path, markup=False, highlight=False, soft_wrap=True)
+    if not paths:
+        error_console().print("no topic of the tree is selected", highlight=False)
+
+
+@topics_app.command()
+def who(
+    topic: TopicArgument,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which subscriptions get the notifications of a topic, and through which expression."""
+    from jobs import topic_commands as commands
+
+    path = commands.one_topic(topic, _namespaces(namespace))
+    table = commands.read_table(_settings(config, home).kafka)
+    routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
+    rows = [
+        (route.subscription_id, route.state, route.expression, route.subscription.consumer.address) for route in routes
+    ]
+    names = ("subscription", "state", "expression", "consumer")
+    if json:
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    if path not in table.topics:
+        error_console().print(f"there is no topic {path} (yet); its notifications would go to:", markup=False)
+    if not rows:
+        console().print("nobody")
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(*names, box=None, pad_edge=False)
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    console().print(shown)
+
+
+def _namespaces(declarations: list[str] | None) -> dict[str, str]:
+    found = {}
+    for declaration in declarations or ():
+        prefix, equals, uri = declaration.partition("=")
+        if not equals or not prefix:
+            raise ConfigError(f"--namespace {declaration}: a prefix and a URI are needed, for instance p=urn:x")
+        found[prefix] = uri
+    return found
+
+
+def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:
+    return [record for path in paths if (record := tree.get(path)) is not None]

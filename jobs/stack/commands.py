@@ -156,7 +156,7 @@ def sweep(home: Home, report: Report) -> None:
     known = state.read(home.state_file)
     for name, part in known.parts.items() if known else ():
         if part.process is not None and part.process.process() is not None:
-            report(f"{name} (pid {part.process.pid}) was left by an engine that was killed; ending it")
+            report(f"{name}: pid {part.process.pid} was left by an engine that was killed; ending it")
             processes.kill_all(processes.session(part.process.pid))
 
 
@@ -246,7 +246,7 @@ def _report_stopping(home: Home, seen: dict[str, PartState], report: Report) -> 
     known = state.read(home.state_file)
     for name, part in known.parts.items() if known else ():
         if part.state is PartState.STOPPED and seen.get(name) is not PartState.STOPPED:
-            report(f"{name} has stopped")
+            report(f"{name}: stopped")
         seen[name] = part.state
 
 

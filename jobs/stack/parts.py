@@ -88,7 +88,7 @@ class Part:
                 if self.spec.is_ready():
                     self.was_ready = True
                     self._become(PartState.READY)
-                    self._report(f"{self.name} is ready ({now - self._started:.1f} s)")
+                    self._report(f"{self.name}: ready ({now - self._started:.1f} s)")
                 elif now - self._started > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
         elif now >= self._due:
@@ -126,6 +126,7 @@ class Part:
         if self._state is not PartState.STARTING:
             self._become(PartState.STARTING)
         self._started = now
+        self._report(f"{self.name}: starting")
         try:
             spec.prepare()
             self._popen = processes.spawn(spec.command, spec.environ, spec.folder, spec.log)
@@ -146,7 +147,7 @@ class Part:
         self._last_exit = how
         self._become(PartState.RESTARTING)
         self._report(
-            f"{self.name} {how} after {ran:.1f} s; restart {self.restarts} in {wait:g} s; its log is {self.spec.log}"
+            f"{self.name}: {how} after {ran:.1f} s; restart {self.restarts} in {wait:g} s; its log is {self.spec.log}"
         )
 
     def _kill(self) -> None:

@@ -112,12 +112,12 @@ class Supervisor:
             part.ask_to_stop()
             while not part.gone():
                 if self._signals.stops > patience or deadline.passed(part.spec.stop_share):
-                    self._report(f"{part.name} is still there; killing it")
+                    self._report(f"{part.name}: still there, killing it")
                     part.kill()
                     break
                 self._signals.wait(_LOOK_S)
             else:
-                self._report(f"{part.name} has stopped")
+                self._report(f"{part.name}: stopped")
             self._write()
 
     def _write(self) -> None:

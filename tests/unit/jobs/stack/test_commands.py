@@ -63,7 +63,7 @@ def test_down_ends_what_a_killed_supervisor_left_behind(home: Home, orphan: Proc
     said: list[str] = []
     assert commands.down(home.path, said.append) is False
     assert gone(orphan.pid)
-    assert said == [f"kafka (pid {orphan.pid}) was left by an engine that was killed; ending it"]
+    assert said == [f"kafka: pid {orphan.pid} was left by an engine that was killed; ending it"]
 
 
 def test_a_stranger_with_the_same_process_id_is_spared(home: Home, orphan: ProcessId) -> None:

@@ -55,7 +55,7 @@ def test_a_killed_part_comes_back(tmp_path: Path) -> None:
         assert engine.pid("b") == other
         assert engine.status().parts["a"].last_exit == "was killed by SIGKILL"
         _, lines, _ = engine.end(signal.SIGINT)
-    assert any(line.startswith("a was killed by SIGKILL") and "restart 1 in 0.1 s" in line for line in lines)
+    assert any(line.startswith("a: was killed by SIGKILL") and "restart 1 in 0.1 s" in line for line in lines)
 
 
 def test_what_a_dead_part_leaves_behind_is_killed_before_it_starts_again(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_parts_stop_one_after_the_other(tmp_path: Path) -> None:
         engine.wait_ready()
         _, lines, _ = engine.end(signal.SIGTERM)
         status = engine.status()
-    assert [line for line in lines if "has stopped" in line] == [
-        "first has stopped",
-        "middle has stopped",
-        "last has stopped",
+    assert [line for line in lines if ": stopped" in line] == [
+        "first: stopped",
+        "middle: stopped",
+        "last: stopped",
     ]
     assert status.parts["first"].since < status.parts["middle"].since < status.parts["last"].since
 
@@ -123,7 +123,7 @@ def test_parts_that_do_not_stop_are_killed_before_the_one_deadline(tmp_path: Pat
         code, lines, took = engine.end(signal.SIGTERM)
     assert code == 0
     assert took < 3.0  # the deadline, and room for a busy machine; three times the deadline would be 4.5
-    assert "a is still there; killing it" in lines
+    assert "a: still there, killing it" in lines
     assert all(gone(pid) for pid in pids)
 
 

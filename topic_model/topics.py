@@ -36,8 +36,16 @@ _NAME_START = (
 NCNAME = f"[{_NAME_START}][-.0-9\u00b7\u0300-\u036f\u203f-\u2040{_NAME_START}]*"
 """Source of a regular expression for one NCName."""
 
-# No braces and white space, which paths could not hold; no controls and surrogates, which XML and UTF-8 cannot carry.
-NAMESPACE = r"[^{}\s\x00-\x20\x7f\ud800-\udfff\ufffe\uffff]*"
+# A URI reference of RFC 3986. libxml2 neither reads nor writes a namespace that is none, so a topic in such a one could
+# never be sent; and braces, white space and `|` would make paths and normal forms ambiguous.
+_PCHAR = r"(?:[-A-Za-z0-9._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})"
+_USER = r"(?:(?:[-A-Za-z0-9._~!$&'()*+,;=:]|%[0-9A-Fa-f]{2})*@)?"
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|(?:[-A-Za-z0-9._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]{1,5})?"
+_SCHEME = "[A-Za-z][-A-Za-z0-9+.]*:"
+NAMESPACE = (
+    rf"(?:(?:{_SCHEME})?//{_USER}{_HOST}(?=[/?#}}]|$)|{_SCHEME}(?!//)|(?!//|[^/?#}}]*:))"
+    rf"(?:{_PCHAR}|/)*(?:\?(?:{_PCHAR}|[/?])*)?(?:\#(?:{_PCHAR}|[/?])*)?"
+)
 """Source of a regular expression for one namespace that topics can be in; empty for none."""
 
 _ncname = re.compile(NCNAME)
@@ -63,8 +71,7 @@ def make_path(steps: Iterable[Step]) -> TopicPath:
         if not is_ncname(name):
             raise TopicError(f"{name[:200]!r} is not a legal topic name (an NCName is needed)", "/".join(parts))
         if not is_namespace(namespace):
-            problem = f"the namespace {namespace[:200]!r} holds white space, braces or control characters"
-            raise TopicError(problem, "/".join(parts))
+            raise TopicError(f"the namespace {namespace[:200]!r} is no legal URI", "/".join(parts))
         if namespace == parent:
             parts.append(name)
         elif not namespace:

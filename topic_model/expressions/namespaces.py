@@ -56,4 +56,4 @@ class Declarations:
     @staticmethod
     def _check(namespace: str, text: str, position: int) -> None:
         if not is_namespace(namespace):
-            refuse(text, position, f"the namespace {namespace[:200]!r} holds white space, braces or control characters")
+            refuse(text, position, f"the namespace {namespace[:200]!r} is no legal URI")

@@ -107,10 +107,10 @@ def test_namespaces_written_out_are_bounded_too() -> None:
         expressions.parse(text, FULL, {"l": "urn:" + "x" * 3_000})
 
 
-@pytest.mark.parametrize("namespace", ["urn:{x}", "urn: x", "urn:\x00", "urn:\ud800"])
+@pytest.mark.parametrize("namespace", ["urn:{x}", "urn: x", "urn:a|b", "urn:ü", "urn:\x00", "urn:\ud800"])
 @pytest.mark.parametrize("text", ["b:a", "b:*", "b://c", "a/b:c"])
 def test_namespace_that_no_path_can_hold(namespace: str, text: str) -> None:
-    with pytest.raises(ExpressionError, match="white space, braces or control"):
+    with pytest.raises(ExpressionError, match="no legal URI"):
         expressions.parse(text, FULL, {"b": namespace})
 
 

@@ -1,0 +1,297 @@
+"""The gateway process over a real broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import requests
+from lxml import etree
+
+from ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support import soap_messages as soap
+from tests.support.bad_requests import CASES, LIMIT, BadRequest
+from tests.support.broker import settings_for
+from tests.support.gateway_parts import HttpAnswer
+from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
+from topic_model import notifications
+from topic_model.control_log import ControlFollower
+from topic_model.kafka_client import TopicPartition, make_consumer, make_producer
+from topic_model.notifications import Notification
+from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
+    with gateway_run(tmp_path, kafka_settings) as run:
+        yield run
+
+
+@pytest.fixture
+def client(gateway: GatewayRun) -> Iterator[Client]:
+    with Client(gateway.base) as client:
+        yield client
+
+
+def control_records(settings: KafkaSettings) -> list[ControlRecord]:
+    seen: list[ControlRecord] = []
+    follower = ControlFollower(settings, lambda record, _: seen.append(record))
+    follower.read_to_end(10)
+    follower.close()
+    return seen
+
+
+def stored(settings: KafkaSettings) -> list[Notification]:
+    """Everything in the notifications log; in order within a topic."""
+    consumer = make_consumer(settings, wait_ms=10)
+    name = settings.topic("notifications")
+    partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
+    consumer.assign(partitions)
+    for partition in partitions:
+        consumer.seek(partition, 0)
+    missing = sum(consumer.end_offsets(partitions).values())
+    found: list[Notification] = []
+    while len(found) < missing:
+        for records in consumer.poll(timeout_ms=1_000).values():
+            found.extend(notifications.decode(record.value or b"") for record in records)
+    consumer.close(autocommit=False)
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_the_first_path(gateway: GatewayRun, kafka_settings: KafkaSettings, version: str) -> None:
+    with Client(gateway.base, soap=version) as client:  # type: ignore[arg-type]
+        subscription = client.subscribe("{urn:t}a//.", to="http://127.0.0.1:9/", lasts=timedelta(minutes=5))
+        client.notify("{urn:t}a/b", "<n>1</n>")
+        client.notify_all([("{urn:t}a/b", "<n>2</n>"), ("{urn:t}a/b", "<n>3</n>")])
+        client.unsubscribe(subscription.address)
+    identifier = subscription.address.rpartition("/")[2]
+    created, topic, ended, tombstone = control_records(kafka_settings)
+    assert isinstance(created, SubscriptionRecord)
+    assert created.subscription.id == identifier
+    assert created.subscription.soap == version
+    assert topic == TopicRecord(TopicPath("{urn:t}a/b"))
+    assert isinstance(ended, SubscriptionEnded)
+    assert (ended.id, ended.reason) == (identifier, "unsubscribed")
+    assert tombstone == Tombstone(f"sub:{identifier}")
+    accepted = stored(kafka_settings)
+    assert [one.payload for one in accepted] == [b"<n>1</n>", b"<n>2</n>", b"<n>3</n>"]
+    assert {one.topic for one in accepted} == {"{urn:t}a/b"}
+    assert [one.id for one in accepted] == sorted(one.id for one in accepted)
+
+
+@pytest.mark.chaos
+def test_subscriptions_survive_kill_9(gateway: GatewayRun, client: Client) -> None:
+    kept = client.subscribe("a//.", to="http://127.0.0.1:9/kept")
+    ended = client.subscribe("a//.", to="http://127.0.0.1:9/ended")
+    client.unsubscribe(ended.address)
+    gateway.kill()
+    gateway.start()
+    assert client.subscribe("a//.", to="http://127.0.0.1:9/kept").address == kept.address
+    client.renew(kept.address, timedelta(minutes=1))
+    with pytest.raises(FaultReceived) as caught:
+        client.unsubscribe(ended.address)
+    assert caught.value.fault == "ResourceUnknownFault"
+
+
+@pytest.mark.chaos
+def test_no_accepted_notification_is_lost_by_kill_9(
+    gateway: GatewayRun, kafka_settings: KafkaSettings, client: Client
+) -> None:
+    accepted: list[str] = []
+
+    def publish(publisher: int) -> None:
+        with Client(gateway.base) as own:
+            for number in range(10_000):
+                payload = f"<n>{publisher}-{number}</n>"
+                try:
+                    own.notify("a/b", payload)
+                except ClientError:
+                    return
+                accepted.append(payload)
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    gateway.wait_for(lambda: len(accepted) > 200, "under way")
+    gateway.kill()
+    for thread in threads:
+        thread.join()
+    found = [one.payload.decode() for one in stored(kafka_settings)]
+    assert set(accepted) <= set(found)
+    assert len(set(found)) == len(found)
+    for publisher in range(4):
+        own = [payload for payload in found if payload.startswith(f"<n>{publisher}-")]
+        assert own == [f"<n>{publisher}-{number}</n>" for number in range(len(own))]
+
+
+def test_expired_subscriptions_are_ended_after_the_grace_time(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    with gateway_run(tmp_path, kafka_settings, expiry_grace_s=0) as gateway, Client(gateway.base) as client:
+        subscription = client.subscribe("a", to="http://127.0.0.1:9/", lasts=timedelta(seconds=1))
+        gateway.wait_for(lambda: gateway.metric("arborcast_subscriptions") == 0, "without subscriptions")
+        identifier = subscription.address.rpartition("/")[2]
+        _, ended, tombstone = control_records(kafka_settings)
+        assert isinstance(ended, SubscriptionEnded)
+        assert (ended.id, ended.reason) == (identifier, "expired")
+        assert tombstone == Tombstone(f"sub:{identifier}")
+
+
+def test_what_another_process_writes_is_seen(gateway: GatewayRun, kafka_settings: KafkaSettings) -> None:
+    producer = make_producer(kafka_settings)
+    producer.send(
+        kafka_settings.topic("control"),
+        key=b"topic:x/y",
+        value=b'{"v":1,"record":{"type":"topic","path":"x/y"}}',
+    )
+    producer.flush(10)
+    gateway.wait_for(lambda: gateway.metric("arborcast_topics") == 1, "aware of the topic")
+    producer.close()
+
+
+@pytest.mark.chaos
+def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
+    with gateway_run(tmp_path, settings) as gateway, Client(gateway.base) as client:
+        subscription = client.subscribe("a//.", to="http://127.0.0.1:9/")
+        client.notify("a/b", "<n>before</n>")
+        own_broker.kill()
+        for call in (
+            lambda: client.notify("a/b", "<n>while away</n>"),
+            lambda: client.notify("new/topic", "<n>while away</n>"),
+            lambda: client.subscribe("b", to="http://127.0.0.1:9/"),
+            lambda: client.unsubscribe(subscription.address),
+        ):
+            started = time.monotonic()
+            with pytest.raises(BrokerUnavailable) as caught:
+                call()
+            assert caught.value.retry_after is not None
+            assert time.monotonic() - started < 8
+        assert gateway.health("live") == 200
+        gateway.wait_for(lambda: gateway.health("ready") == 503, "aware that Kafka is away")
+
+        own_broker.start()
+        gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
+        client.notify("a/b", "<n>after</n>")
+        client.renew(subscription.address, timedelta(minutes=1))
+        payloads = [one.payload for one in stored(settings)]
+        assert payloads[0] == b"<n>before</n>"
+        assert payloads[-1] == b"<n>after</n>"
+        assert gateway.metric("arborcast_gateway_unacknowledged_bytes") == 0
+
+
+@pytest.mark.chaos
+def test_it_waits_for_a_kafka_that_comes_later(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    own_broker.stop()
+    gateway = GatewayRun(tmp_path, dataclasses.replace(settings_for(own_broker), request_timeout_s=2))
+    try:
+        gateway.start(ready=False)
+        gateway.wait_for(lambda: gateway.health("live") == 200, "alive")
+        assert gateway.health("ready") == 503
+        with Client(gateway.base) as client, pytest.raises(BrokerUnavailable):
+            client.notify("a/b", "<n/>")
+        own_broker.start()
+        gateway.wait_for(lambda: gateway.health("ready") == 200, "ready")
+        with Client(gateway.base) as client:
+            client.notify("a/b", "<n/>")
+        assert gateway.stop() == 0
+    finally:
+        gateway.kill()
+
+
+def test_it_stops_within_seconds_also_under_load(gateway: GatewayRun) -> None:
+    stopping = threading.Event()
+
+    def publish() -> None:
+        with Client(gateway.base) as own:
+            while not stopping.is_set():
+                try:
+                    own.notify("a/b", "<n/>")
+                except ClientError:
+                    return
+
+    threads = [threading.Thread(target=publish) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    idle = socket.create_connection(("127.0.0.1", gateway.port))
+    gateway.wait_for(lambda: gateway.metric("arborcast_gateway_notify_seconds_count") > 50, "under load")
+    started = time.monotonic()
+    assert gateway.stop() == 0
+    assert time.monotonic() - started < 4
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    idle.close()
+
+
+def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
+    gateway: GatewayRun, kafka_settings: KafkaSettings
+) -> None:
+    producer = make_producer(kafka_settings)
+    producer.send(kafka_settings.topic("control"), key=b"topic:x", value=b'{"v":99,"record":{}}')
+    producer.flush(10)
+    producer.close()
+    assert gateway._process is not None
+    assert gateway._process.wait(15) == 1
+    assert "version 99" in gateway.log.read_text()
+    assert "Traceback" not in gateway.log.read_text()
+
+
+def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "jobs.gateway", "--config", str(gateway._config)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert f"port {gateway.port}" in run.stderr
+    assert "gateway.port" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.fixture(scope="module")
+def strict_gateway(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[GatewayRun]:
+    settings = dataclasses.replace(kafka, prefix="bad-requests.")
+    with gateway_run(tmp_path_factory.mktemp("strict"), settings, max_body_bytes=LIMIT) as run:
+        yield run
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bad_requests_over_http(strict_gateway: GatewayRun, case: BadRequest) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", strict_gateway.port, timeout=10)
+    connection.request(case.method, case.path, case.body, case.headers)
+    response = connection.getresponse()
+    answer = HttpAnswer(response.status, {}, response.read())
+    connection.close()
+    assert answer.status == case.status
+    if case.fault:
+        assert answer.fault == case.fault
+        assert case.says in answer.reason
+    else:
+        assert case.says in answer.body.decode()
+    assert strict_gateway.metric("arborcast_control_position") == 0
+    assert strict_gateway.metric("arborcast_gateway_notify_seconds_count") == 0
+
+
+def test_answers_are_well_formed_for_a_plain_http_client(gateway: GatewayRun) -> None:
+    response = requests.post(gateway.broker, data=soap.envelope(soap.subscribe()), timeout=10)
+    assert response.headers["Content-Type"] == "text/xml; charset=utf-8"
+    assert etree.fromstring(response.content).tag == f"{{{soap.NAMESPACES['1.1']}}}Envelope"
+    accepted = requests.post(gateway.broker, data=soap.envelope(soap.notify()), timeout=10)
+    assert (accepted.status_code, accepted.content) == (202, b"")

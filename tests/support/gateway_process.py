@@ -1,0 +1,106 @@
+"""The gateway as the process that users run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+
+from jobs.stack import ports
+from topic_model.settings import KafkaSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+class GatewayRun:
+    """One gateway under one settings file; it can be killed and started again on the same port."""
+
+    def __init__(self, folder: Path, kafka: KafkaSettings, **gateway: object) -> None:
+        self.port = ports.free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.broker = f"{self.base}/wsn/NotificationBroker"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "gateway.log"
+        self._config = folder / "arborcast.toml"
+        settings = {"port": self.port} | gateway
+        self._config.write_text(
+            f'home = "home"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
+            f"partitions = {kafka.partitions}\nrequest_timeout_s = {kafka.request_timeout_s}\n"
+            f'[directory]\nkind = "none"\n[gateway]\n'
+            + "".join(f"{key} = {value}\n" for key, value in settings.items())
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running gateway."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *, ready: bool = True) -> None:
+        """Start the process; with `ready`, wait until it takes requests."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "jobs.gateway", "--config", str(self._config)],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        if ready:
+            self.wait_for(lambda: self.health("ready") == 200, "ready")
+
+    def stop(self) -> int:
+        """Ask it to stop; returns the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """kill -9."""
+        return self._end(signal.SIGKILL)
+
+    def health(self, which: str) -> int:
+        """Status of /health/live or /health/ready, 0 when nobody answers."""
+        try:
+            return requests.get(f"{self.base}/health/{which}", timeout=5).status_code
+        except requests.RequestException:
+            return 0
+
+    def metric(self, name: str) -> float:
+        """A metric without labels."""
+        for line in requests.get(f"{self.base}/metrics", timeout=5).text.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rpartition(" ")[2])
+        raise KeyError(name)
+
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 30) -> None:
+        """Poll until the condition holds."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert self._process is None or self._process.poll() is None, f"the gateway ended: {self.log.read_text()}"
+            assert time.monotonic() < deadline, f"not {what} after {timeout} s: {self.log.read_text()}"
+            time.sleep(0.02)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+        return self._process.wait(15)
+
+
+@contextmanager
+def gateway_run(folder: Path, kafka: KafkaSettings, **gateway: object) -> Iterator[GatewayRun]:
+    """A started gateway that is gone at the end."""
+    run = GatewayRun(folder, kafka, **gateway)
+    try:
+        run.start()
+        yield run
+    finally:
+        run.kill()

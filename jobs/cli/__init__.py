@@ -10,9 +10,8 @@ import sys
 
 import typer
 
-from jobs.cli import configuration, engine, messages
+from jobs.cli import configuration, engine, messages, topics
 from jobs.cli.common import error_console
-from jobs.topics_cli import topics_app
 from topic_model.errors import ArborcastError, ConfigError
 
 app = typer.Typer(
@@ -25,7 +24,7 @@ app = typer.Typer(
 engine.register(app)
 messages.register(app)
 configuration.register(app)
-app.add_typer(topics_app, name="topics")
+topics.register(app)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

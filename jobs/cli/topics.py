@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
-from jobs.topics_output import facts_of, label_of, node_document, record_document, report
+from jobs.cli.topics_output import facts_of, label_of, node_document, record_document, report
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ FormatOption = Annotated[
 BaseOption = Annotated[
     str | None, typer.Option("--base-dn", help="With LDIF: the virtual root (default: directory.base_dn).")
 ]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(topics_app, name="topics")
 
 
 def _settings(config: Path | None, home: Path | None) -> Settings:

@@ -1,0 +1,121 @@
+"""`arborcast topics` over a real Kafka."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs.cli import app
+from tests.support.directory import topic
+from topic_model.control_log import ControlLog
+from topic_model.errors import TopicError
+from topic_model.expressions import parse_friendly
+from topic_model.records import SubscriptionRecord
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import EndpointReference, Subscription
+
+pytestmark = pytest.mark.kafka
+
+
+class Shell:
+    """Runs the commands against one engine."""
+
+    def __init__(self, config: Path, home: Path) -> None:
+        self._options = ["--config", str(config), "--home", str(home)]
+
+    def __call__(self, *arguments: str) -> str:
+        result = CliRunner().invoke(app, ["topics", *arguments, *self._options], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def shell(kafka_settings: KafkaSettings, tmp_path: Path) -> Shell:
+    with closing(ControlLog(kafka_settings)) as log:
+        log.ensure_created()
+        log.append([topic("ALARM", code="7"), topic("ALARM/fire"), topic("{urn:t}Größe/x", retain=True)])
+    config = tmp_path / "arborcast.toml"
+    config.write_text(
+        f'[stack]\nbroker = "external"\n[kafka]\nbootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
+        f'prefix = "{kafka_settings.prefix}"\n'
+    )
+    return Shell(config, tmp_path / "home")
+
+
+def paths(shell: Shell) -> list[str]:
+    return [each["path"] for each in shell.json("list")]
+
+
+def test_list_and_tree(shell: Shell) -> None:
+    assert paths(shell) == ["ALARM", "ALARM/fire", "{urn:t}Größe/x"]
+    assert [each["code"] for each in shell.json("list", "ALARM")] == ["7"]
+    assert "Größe" in shell("list")
+    assert [(root["path"], root["topic"]) for root in shell.json("tree")] == [("ALARM", True), ("{urn:t}Größe", False)]
+    assert shell.json("tree", "--depth", "1")[0]["children"] == []
+    drawn = shell("tree")
+    assert "3 topics" in drawn
+    assert "fire" in drawn
+
+
+def test_add_update_remove(shell: Shell) -> None:
+    assert shell.json("add", "ALARM:flood", "--code", "9", "--publisher", "cn=p") == {
+        "put": ["ALARM/flood"],
+        "removed": [],
+    }
+    assert shell("add", "ALARM/flood", "--priority", "2", "--update").split() == ["put", "ALARM/flood"]
+    (facts,) = shell.json("list", "ALARM/flood")
+    assert (facts["code"], facts["policy"]["priority"]) == ("", 2)
+    assert shell("add", "p:x", "-n", "p=urn:p").split() == ["put", "{urn:p}x"]
+    with pytest.raises(TopicError, match="exists already"):
+        shell("add", "ALARM")
+    with pytest.raises(TopicError, match="recursively"):
+        shell("remove", "ALARM")
+    assert shell.json("remove", "ALARM", "-r") == {"put": [], "removed": ["ALARM/flood", "ALARM/fire", "ALARM"]}
+    assert paths(shell) == ["{urn:p}x", "{urn:t}Größe/x"]
+
+
+def test_move_and_rename(shell: Shell) -> None:
+    shell("move", "ALARM", "{urn:t}Größe/ALARM")
+    assert paths(shell) == ["{urn:t}Größe/ALARM", "{urn:t}Größe/ALARM/fire", "{urn:t}Größe/x"]
+    shell("rename", "{urn:t}Größe/x", "y")
+    assert paths(shell)[-1] == "{urn:t}Größe/y"
+
+
+@pytest.mark.parametrize("name", ["topics.ldif", "topics.xml", "topics.json"])
+def test_what_is_exported_imports_again(shell: Shell, tmp_path: Path, name: str) -> None:
+    before = shell.json("list")
+    shell("export", str(tmp_path / name))
+    shell("remove", "ALARM", "-r")
+    assert shell.json("import", str(tmp_path / name), "--dry-run") == {
+        "added": 2, "changed": 0, "removed": 0, "skipped": 0,
+    }  # fmt: skip
+    assert len(paths(shell)) == 1
+    shell("import", str(tmp_path / name))
+    assert shell.json("list") == before
+    shell("add", "extra")
+    assert shell.json("import", str(tmp_path / name), "--replace")["removed"] == 1
+    assert shell.json("list") == before
+
+
+def test_match_and_who(shell: Shell, kafka_settings: KafkaSettings) -> None:
+    assert shell.json("match", "ALARM//.") == ["ALARM", "ALARM/fire"]
+    assert shell.json("match", "p:Größe/x", "-n", "p=urn:t") == ["{urn:t}Größe/x"]
+    assert shell.json("match", "*[fire]", "--xpath") == ["ALARM"]
+    assert shell("match", "nothing") == ""
+    subscription = Subscription(
+        id="s1", consumer=EndpointReference("http://c.example/"), topics=(parse_friendly("ALARM//."),), paused=True
+    )
+    with closing(ControlLog(kafka_settings)) as log:
+        log.append([SubscriptionRecord(subscription)])
+    assert shell.json("who", "ALARM:fire") == [
+        {"subscription": "s1", "state": "paused", "expression": "ALARM//.", "consumer": "http://c.example/"}
+    ]
+    assert "nobody" in shell("who", "{urn:t}Größe/x")

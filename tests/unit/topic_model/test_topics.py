@@ -1,0 +1,220 @@
+"""Canonical topic paths: what is legal, that they can be taken apart, and namespaces full of slashes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from topic_model.errors import TopicError
+from topic_model.topics import (
+    MAX_DEPTH,
+    MAX_PATH_LENGTH,
+    Step,
+    TopicPath,
+    ancestors,
+    is_namespace,
+    is_ncname,
+    last_step,
+    make_path,
+    parent_of,
+    parse_colon_path,
+    parse_path,
+    split_path,
+)
+
+H = "http://example.org/topics/"
+"""A namespace with slashes, one of them at its end."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "path"),
+    [
+        ([("", "a")], "a"),
+        ([("", "a"), ("", "b")], "a/b"),
+        ([("urn:t", "a"), ("urn:t", "b")], "{urn:t}a/b"),
+        ([("urn:t", "a"), ("urn:x", "b"), ("urn:x", "c"), ("urn:t", "d")], "{urn:t}a/{urn:x}b/c/{urn:t}d"),
+        ([("", "a"), ("urn:x", "b"), ("urn:x", "c")], "a/{urn:x}b/c"),
+        ([(H, "a"), (H, "b")], f"{{{H}}}a/b"),
+        ([("", "Überwachung"), ("", "火災"), ("", "_1.2-3")], "Überwachung/火災/_1.2-3"),
+    ],
+)
+def test_paths_are_made_and_taken_apart(steps: list[Step], path: str) -> None:
+    assert make_path(steps) == path
+    assert list(split_path(path)) == steps
+    assert parse_path(path) == path
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ([], "at least one name"),
+        ([("", "")], "not a legal topic name"),
+        ([("", "1a")], "not a legal topic name"),
+        ([("", "a b")], "not a legal topic name"),
+        ([("", "a:b")], "not a legal topic name"),
+        ([("", "a/b")], "not a legal topic name"),
+        ([("", "a\n")], "not a legal topic name"),
+        ([("", "a\x00")], "not a legal topic name"),
+        ([("", "*")], "not a legal topic name"),
+        ([("", ".")], "not a legal topic name"),
+        ([("", "\ud800")], "not a legal topic name"),
+        ([("urn:t}", "a")], "no legal URI"),
+        ([("urn: t", "a")], "no legal URI"),
+        ([("urn:t|", "a")], "no legal URI"),
+        ([("urn:t\x01", "a")], "no legal URI"),
+        ([("urn:\udcff", "a")], "no legal URI"),
+        ([("urn:t", "a"), ("", "b")], "no namespace cannot stand below"),
+        ([("", "a")] * (MAX_DEPTH + 1), "64 levels deep, this one is 65"),
+        ([("", "a" * MAX_PATH_LENGTH), ("", "b")], "4096 characters long, this one is 4098"),
+    ],
+)
+def test_steps_that_make_no_path(steps: list[Step], why: str) -> None:
+    with pytest.raises(TopicError, match=why):
+        make_path(steps)
+
+
+def test_the_longest_and_the_deepest() -> None:
+    assert len(make_path([("", "a" * MAX_PATH_LENGTH)])) == MAX_PATH_LENGTH
+    assert make_path([("", "a")] * MAX_DEPTH).count("/") == MAX_DEPTH - 1
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("{urn:t}a/{urn:t}b", "{urn:t}a/b"),
+        ("{}a/b", "a/b"),
+        ("{}a/{}b", "a/b"),
+        ("{urn:t}a/{urn:x}b/{urn:x}c", "{urn:t}a/{urn:x}b/c"),
+    ],
+)
+def test_paths_from_outside_are_normalised(written: str, canonical: str) -> None:
+    assert parse_path(written) == canonical
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        "a b",
+        " a",
+        "a\n",
+        "{urn:t}",
+        "{urn:t}/a",
+        "{urn:t",
+        "urn:t}a",
+        "{a}{b}c",
+        "a/*",
+        "a|b",
+        "tns:a",
+        "{urn:t}a/{}b",
+        "a\x00",
+        pytest.param("x" * 10_000_000, id="10 MB"),
+    ],
+)
+def test_texts_that_are_no_paths(text: str) -> None:
+    with pytest.raises(TopicError) as caught:
+        parse_path(text)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("path", "above", "last"),
+    [
+        ("a", [], "a"),
+        ("a/b/c", ["a/b", "a"], "c"),
+        (f"{{{H}}}a", [], f"{{{H}}}a"),
+        (f"{{{H}}}a/b", [f"{{{H}}}a"], "b"),
+        (f"a/{{{H}}}b", ["a"], f"{{{H}}}b"),
+        (f"{{{H}}}a/{{http://h/x}}b/c", [f"{{{H}}}a/{{http://h/x}}b", f"{{{H}}}a"], "c"),
+        (f"{{{H}}}a/b/{{http://h/x}}c", [f"{{{H}}}a/b", f"{{{H}}}a"], "{http://h/x}c"),
+        ("{/}a/{//}b", ["{/}a"], "{//}b"),
+    ],
+)
+def test_upward(path: str, above: list[str], last: str) -> None:
+    topic = TopicPath(path)
+    assert list(ancestors(topic)) == above
+    assert parent_of(topic) == (above[0] if above else None)
+    assert last_step(topic) == last
+
+
+_names = st.sampled_from(["a", "b-1", "Ω", "x.y"])
+_namespaces = st.sampled_from(["", "urn:t", H, "http://example.org", "/", "#frag/ment?"])
+
+
+@st.composite
+def _steps(draw: st.DrawFn) -> list[Step]:
+    steps: list[Step] = []
+    for name in draw(st.lists(_names, min_size=1, max_size=8)):
+        inherited = steps[-1][0] if steps else ""
+        steps.append((draw(_namespaces) or inherited, name))
+    return steps
+
+
+@given(_steps())
+def test_every_path_can_be_taken_apart(steps: list[Step]) -> None:
+    path = make_path(steps)
+    assert list(split_path(path)) == steps
+    assert list(ancestors(path)) == [make_path(steps[:level]) for level in range(len(steps) - 1, 0, -1)]
+    parent = parent_of(path)
+    assert path == (last_step(path) if parent is None else f"{parent}/{last_step(path)}")
+
+
+@given(st.text(alphabet="ab/{}:urn|*. \n\x00", max_size=20))
+def test_any_text_is_a_path_or_refused(text: str) -> None:
+    try:
+        path = parse_path(text)
+    except TopicError:
+        return
+    assert parse_path(path) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "path"), [("ALL:ALARM:ALARM1", "ALL/ALARM/ALARM1"), ("all", "all"), ("警报:火", "警报/火")]
+)
+def test_colon_paths(text: str, path: str) -> None:
+    assert parse_colon_path(text) == path
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "a:", ":a", "a::b", "a/b", "a: b", "a:*", pytest.param("a:" * 5_000_000, id="10 MB")]
+)
+def test_illegal_colon_paths(text: str) -> None:
+    with pytest.raises(TopicError):
+        parse_colon_path(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "legal"), [("a", True), ("a\n", False), ("", False), ("a:b", False), ("é", True), ("-", False)]
+)
+def test_names(text: str, legal: bool) -> None:
+    assert is_ncname(text) == legal
+
+
+@given(st.text(alphabet="ab1:/?#[]@%2.-+!é{}|~_ ", max_size=12))
+def test_what_is_taken_for_a_namespace_can_be_written_as_xml(text: str) -> None:
+    if text and is_namespace(text):
+        element = etree.SubElement(etree.Element("root"), f"{{{text}}}a")
+        assert etree.fromstring(etree.tostring(element)).tag == f"{{{text}}}a"
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [
+        "",
+        "urn:t",
+        "http://www.onvif.org/ver10/topics",
+        "http://user@h:8080/p;v=1?q=/?&r#f",
+        "http://[::1]/x",
+        "a/b:c",
+        "tns",
+        "urn:%20x",
+    ],
+)
+def test_namespaces_met_in_the_wild(namespace: str) -> None:
+    assert is_namespace(namespace)

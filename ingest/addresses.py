@@ -69,8 +69,13 @@ class OwnAddresses:
         return self.base + kind.value + identifier
 
     def target_of_url(self, url: str) -> Target | None:
-        """What a whole URL of ours stands for; whether it is ours is not checked, paths with ids cannot collide."""
-        return target_of(urlsplit(url).path)
+        """What a URL that we gave out stands for. Its host is not looked at: ids are unguessable, not repeated."""
+        try:
+            path = urlsplit(url).path
+        except ValueError:
+            return None
+        # The public URL may have a path of its own in front, which a proxy takes off.
+        return target_of(path[max(0, path.rfind("/wsn/")) :])
 
     def leads_back(self, host: str, port: int) -> bool:
         """Whether a push to this host and port would come back to this gateway. Names are compared, not resolved."""

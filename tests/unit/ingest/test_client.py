@@ -1,0 +1,175 @@
+"""Client and listener over real HTTP, against the gateway's application."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import requests
+
+from ingest.client import BrokerUnavailable, BrokerUnreachable, Client, FaultReceived, UnreadableAnswer
+from ingest.listener import Listener, ReceivedMessage, read_push
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from tests.support.served_app import served
+from topic_model.errors import ExpressionError, InfrastructureError
+from topic_model.subscriptions import SoapVersion
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    return GatewayParts()
+
+
+@pytest.fixture
+def url(parts: GatewayParts) -> Iterator[str]:
+    with served(parts) as port:
+        # The parts tell clients the address of port 8080; the tests go to where they are really served.
+        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+        yield parts.gateway.own.base
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_a_whole_life(parts: GatewayParts, url: str, version: SoapVersion) -> None:
+    with Client(url, soap=version) as client:
+        subscription = client.subscribe("plant:line//.", to="http://h/", lasts=timedelta(minutes=10))
+        assert subscription.terminates == datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
+        (known,) = parts.table.subscriptions()
+        assert (known.selector(), known.soap, known.address) == ("plant/line//.", version, subscription.address)
+        later = datetime(2026, 6, 1, tzinfo=UTC)
+        assert client.renew(subscription.address, later).terminates == later
+        assert client.renew(subscription.address, None).terminates is None
+        client.pause(subscription.address)
+        assert parts.table.get(known.id).paused  # type: ignore[union-attr]
+        client.resume(subscription.address)
+        client.unsubscribe(subscription.address)
+        assert list(parts.table.subscriptions()) == []
+
+
+def test_no_topic_is_everything(parts: GatewayParts, url: str) -> None:
+    with Client(url) as client:
+        client.subscribe(None, to="http://h/1", raw=True)
+        client.subscribe("//.", to="http://h/2")
+    assert all(one.topics == () for one in parts.table.subscriptions())
+    assert {one.form for one in parts.table.subscriptions()} == {"raw", "notify"}
+
+
+def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:
+    with Client(f"{url}/wsn/NotificationBroker") as client:
+        client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
+        client.notify_all([("a", b"<n>1</n>"), ("b", "<n>é</n>")])
+    assert [(one.topic, one.payload.decode()) for one in parts.notifications.accepted] == [
+        ("{urn:p}a/b", "<n a='1'/>"),
+        ("a", "<n>1</n>"),
+        ("b", "<n>é</n>"),
+    ]
+
+
+def test_a_notification_has_one_topic(url: str) -> None:
+    with Client(url) as client, pytest.raises(ExpressionError, match="exactly one"):
+        client.notify("a//.", "<n/>")
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_faults_have_names(url: str, version: SoapVersion) -> None:
+    with Client(url, soap=version) as client:
+        with pytest.raises(FaultReceived) as unknown:
+            client.unsubscribe(f"{url}/wsn/subscriptions/x")
+        assert unknown.value.fault == "ResourceUnknownFault"
+        assert "no subscription 'x'" in unknown.value.reason
+        with pytest.raises(FaultReceived) as nameless:
+            client.notify("a", "<n/><n/>")
+        assert nameless.value.fault == ""
+        assert "exactly one" in nameless.value.reason
+
+
+def test_come_back_later(parts: GatewayParts, url: str) -> None:
+    parts.control.error = InfrastructureError("no broker", retry_after=7)
+    with Client(url) as client, pytest.raises(BrokerUnavailable) as caught:
+        client.subscribe("a", to="http://h/")
+    assert caught.value.retry_after == 7
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        with Client(f"http://127.0.0.1:{reserved.getsockname()[1]}") as client, pytest.raises(BrokerUnreachable):
+            client.notify("a", "<n/>")
+
+
+def test_somebody_else_there() -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<p>welcome")
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with (
+            Client(f"http://127.0.0.1:{server.server_port}") as client,
+            pytest.raises(UnreadableAnswer, match="welcome"),
+        ):
+            client.subscribe("a", to="http://h/")
+        thread.join()
+
+
+HEADERS = {"Arborcast-Notification-Id": "n1,n2", "Arborcast-Attempt": "3"}
+
+
+def pushed(*payloads: str) -> str:
+    """A Notify as our own dispatch sends it."""
+    address = "<wsnt:SubscriptionReference><wsa:Address>http://b/s</wsa:Address></wsnt:SubscriptionReference>"
+    messages = [soap.message(payload=payload).replace("<wsnt:Topic", address + "<wsnt:Topic") for payload in payloads]
+    return soap.notify(*messages)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+@pytest.mark.parametrize("as_chunks", [False, True])
+def test_a_listener_hands_over_what_was_pushed(version: str, as_chunks: bool) -> None:
+    got: list[ReceivedMessage] = []
+    body = soap.envelope(pushed("<a/>", "<b/>"), version)
+    with Listener(got.append) as listener:
+        answer = requests.post(
+            listener.url, iter([body[:9], body[9:]]) if as_chunks else body, headers=HEADERS, timeout=9
+        )
+    assert (answer.status_code, answer.content) == (202, b"")
+    assert got == [
+        ReceivedMessage(b"<a/>", "{urn:t}a/b", "http://b/s", "n1", 3),
+        ReceivedMessage(b"<b/>", "{urn:t}a/b", "http://b/s", "n2", 3),
+    ]
+
+
+def test_a_raw_push_is_the_payload() -> None:
+    assert read_push(soap.envelope('<o:n xmlns:o="urn:o"/>'), b"") == [ReceivedMessage(b'<o:n xmlns:o="urn:o"/>')]
+
+
+def test_a_callback_that_fails_asks_for_another_try() -> None:
+    def refuse(message: ReceivedMessage) -> None:
+        raise ValueError("not now")
+
+    with Listener(refuse) as listener:
+        assert requests.post(listener.url, soap.envelope(pushed("<a/>")), timeout=9).status_code == 500
+
+
+def test_what_is_no_push_is_a_fault() -> None:
+    with Listener(lambda _: None) as listener:
+        answer = requests.post(listener.url, b"hello", timeout=9)
+        assert answer.status_code == 400
+        assert b"not well-formed" in answer.content
+
+
+def test_a_listener_stops_with_a_connection_open() -> None:
+    listener = Listener(lambda _: None)
+    listener.start()
+    with socket.create_connection(("127.0.0.1", listener.port)):
+        listener.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", listener.port), timeout=1)

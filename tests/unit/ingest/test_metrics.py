@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from ingest.metrics import Registry
+
+
+def test_the_text_that_prometheus_reads() -> None:
+    registry = Registry()
+    requests = registry.counter("requests_total", "Requests.", ("operation", "status"))
+    registry.counter("plain_total", "Plain.")
+    registry.gauge("bytes", "Bytes.", lambda: 1_763_683_200.25)
+    requests.add("Notify", "202")
+    requests.add("Notify", "202", by=2)
+    requests.add('say "hi"\\\n', "500")
+    assert registry.text().splitlines() == [
+        "# HELP requests_total Requests.",
+        "# TYPE requests_total counter",
+        'requests_total{operation="Notify",status="202"} 3',
+        'requests_total{operation="say \\"hi\\"\\\\\\n",status="500"} 1',
+        "# HELP plain_total Plain.",
+        "# TYPE plain_total counter",
+        "plain_total 0",
+        "# HELP bytes Bytes.",
+        "# TYPE bytes gauge",
+        "bytes 1763683200.25",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "bound"), [(0.0005, "0.001"), (0.001, "0.001"), (0.0011, "0.0025"), (60, "+Inf")])
+def test_a_histogram_counts_up_to_and_including_its_bounds(seconds: float, bound: str) -> None:
+    registry = Registry()
+    registry.histogram("s", "S.").observe(seconds)
+    lines = [line for line in registry.text().splitlines() if "_bucket" in line and line.endswith(" 1")]
+    assert lines[0] == f's_bucket{{le="{bound}"}} 1'
+    assert lines[-1] == 's_bucket{le="+Inf"} 1'
+    assert "s_count 1" in registry.text()

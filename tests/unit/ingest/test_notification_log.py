@@ -1,0 +1,234 @@
+"""The bridge between a producer's thread and the event loop, over a producer that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from ingest import notification_log
+from ingest.notification_log import NotificationLog
+from ingest.settings import GatewaySettings
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import partition_of
+from topic_model.notifications import Notification, decode
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+
+KAFKA = KafkaSettings(request_timeout_s=1)
+
+
+@dataclass
+class Sent:
+    """One record under way; `acknowledge` and `fail` are what the producer's thread would do."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    partition: int
+    offset: int = 0
+    callbacks: list[Callable[[object], object]] = field(default_factory=list)
+    errbacks: list[Callable[[BaseException], object]] = field(default_factory=list)
+
+    def add_callback(self, call: Callable[[object], object]) -> None:
+        self.callbacks.append(call)
+
+    def add_errback(self, call: Callable[[BaseException], object]) -> None:
+        self.errbacks.append(call)
+
+    def acknowledge(self) -> None:
+        for call in self.callbacks:
+            call(self)
+
+    def fail(self, error: BaseException) -> None:
+        for call in self.errbacks:
+            call(error)
+
+
+class ScriptedProducer:
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+        self.aborted = False
+
+    def send(self, topic: str, value: bytes, key: bytes, *, partition: int) -> Sent:
+        self.sent.append(Sent(topic, key, value, partition))
+        return self.sent[-1]
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0, 1, 2}
+
+    def close(self, timeout: float | None = None) -> None: ...
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Brokers:
+    """Hands out producers; `away` makes connecting fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.producers: list[ScriptedProducer] = []
+        self.away = False
+        monkeypatch.setattr(notification_log, "make_producer", self._connect)
+        monkeypatch.setattr(notification_log, "_RECONNECT_S", 0.01)
+        monkeypatch.setattr(notification_log, "_SWEEP_S", 0.01)
+
+    def _connect(self, _settings: KafkaSettings) -> ScriptedProducer:
+        if self.away:
+            raise InfrastructureError("nobody", retry_after=1)
+        self.producers.append(ScriptedProducer())
+        return self.producers[-1]
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch)
+
+
+def one(number: int = 0, topic: str = "a", size: int = 1) -> Notification:
+    return Notification(id=f"n{number}", topic=TopicPath(topic), payload=b"x" * size, accepted_ms=0)
+
+
+async def connected(settings: GatewaySettings | None = None, kafka: KafkaSettings = KAFKA) -> NotificationLog:
+    log = NotificationLog(kafka, settings or GatewaySettings())
+    log.start()
+    await until(lambda: log.connected)
+    return log
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        future = log.append([one(1), one(2, "b/c")])
+        first, second = brokers.producers[0].sent
+        assert [decode(sent.value).id for sent in (first, second)] == ["n1", "n2"]
+        assert (first.topic, first.key, second.key) == ("arborcast.notifications", b"a", b"b/c")
+        assert (first.partition, second.partition) == (partition_of(b"a", 3), partition_of(b"b/c", 3))
+        assert log.unacknowledged_bytes == len(first.value) + len(second.value)
+        await asyncio.to_thread(second.acknowledge)
+        await asyncio.sleep(0.02)
+        assert not future.done()
+        await asyncio.to_thread(first.acknowledge)
+        await asyncio.wait_for(future, 5)
+        assert log.unacknowledged_bytes == 0
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_one_wake_up_settles_many(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        futures = [log.append([one(number)]) for number in range(1_000)]
+        loop = asyncio.get_running_loop()
+        wake_ups = 0
+        original = loop.call_soon_threadsafe
+
+        def counting(*args: object, **kwargs: object) -> object:
+            nonlocal wake_ups
+            wake_ups += 1
+            return original(*args, **kwargs)  # type: ignore[arg-type]
+
+        loop.call_soon_threadsafe = counting  # type: ignore[method-assign,assignment]
+        for sent in brokers.producers[0].sent:  # the loop does not run meanwhile, as under load
+            sent.acknowledge()
+        await asyncio.gather(*futures)
+        assert wake_ups == 1
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        good, bad = log.append([one(1)]), log.append([one(2), one(3)])
+        first, second, third = brokers.producers[0].sent
+        second.fail(OSError("disk full"))
+        third.acknowledge()
+        first.acknowledge()
+        await good
+        with pytest.raises(InfrastructureError, match="disk full"):
+            await bad
+        assert log.unacknowledged_bytes == 0
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_beyond_the_limit_it_refuses_at_once(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected(GatewaySettings(max_unacknowledged_bytes=1024 * 1024))
+        waiting = log.append([one(1, size=900_000)])
+        with pytest.raises(InfrastructureError, match="Kafka is slow") as caught:
+            log.append([one(2, size=200_000)])
+        assert caught.value.retry_after is not None
+        brokers.producers[0].sent[0].acknowledge()
+        await waiting
+        log.append([one(3, size=200_000)])
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_acknowledged_in_time_fails_and_another_connection_is_made(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected(kafka=dataclasses.replace(KAFKA, request_timeout_s=0.05))
+        futures = [log.append([one(1)]), log.append([one(2)])]
+        brokers.away = True
+        for future in futures:
+            with pytest.raises(InfrastructureError, match=r"within 0\.05 s"):
+                await future
+        assert not log.connected
+        assert log.unacknowledged_bytes == 0
+        with pytest.raises(InfrastructureError, match="does not answer"):
+            log.append([one(3)])
+        await until(lambda: brokers.producers[0].aborted)
+        brokers.away = False
+        await until(lambda: log.connected)
+        # The old producer's late words change nothing.
+        brokers.producers[0].sent[0].acknowledge()
+        brokers.producers[0].sent[1].fail(OSError("aborted"))
+        again = log.append([one(4)])
+        brokers.producers[1].sent[0].acknowledge()
+        await again
+        assert log.unacknowledged_bytes == 0
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_was_cancelled_does_not_disturb_the_others(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        gone, stays = log.append([one(1)]), log.append([one(2)])
+        gone.cancel()
+        for sent in brokers.producers[0].sent:
+            sent.acknowledge()
+        await stays
+        assert log.unacknowledged_bytes == 0
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_stopping_fails_what_is_under_way(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        future = log.append([one(1)])
+        await log.stop()
+        with pytest.raises(InfrastructureError, match="stops"):
+            await future
+
+    asyncio.run(scenario())

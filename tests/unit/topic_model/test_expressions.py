@@ -153,6 +153,32 @@ def test_topic_of_a_notification(text: str, dialect: str | None, topic: str) -> 
     assert expressions.concrete_topic(text, dialect, NAMESPACES) == topic
 
 
+_texts = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["", " ", "tns:", "x:", "q:", "long:", "bad:", "\n"]),
+    st.sampled_from(
+        ["a", "a/b", "a/x:b", "a/./b", "a/", "1", "a b", "*", "/".join("a" * 64), "/".join("a" * 65), "Ω/b\n"]
+    ),
+    st.sampled_from(["", " ", "\t", "/", "/tns:c", "\u00a0"]),
+)
+
+
+@given(_texts, st.sampled_from([None, CONCRETE, FULL, CONCRETE_SET]), st.sampled_from(["", "urn:d", "urn:{}"]))
+def test_topic_of_a_notification_is_what_the_same_text_means_in_a_filter(
+    text: str, dialect: str | None, default: str
+) -> None:
+    namespaces = {**NAMESPACES, "": default, "long": "urn:" + "x" * 4_090, "bad": "urn: "}
+    try:
+        expected: str | None = expressions.parse(text, FULL if dialect == FULL else CONCRETE, namespaces).normal
+    except ExpressionError:
+        expected = None
+    try:
+        found: str | None = expressions.concrete_topic(text, dialect, namespaces)
+    except ExpressionError:
+        found = None
+    assert found == (None if expected is not None and "*" in expected else expected)
+
+
 def test_topic_of_a_legacy_notification() -> None:
     assert expressions.concrete_topic("all:alarm:alarm1", SIMPLE, {}, legacy=True) == "all/alarm/alarm1"
 

@@ -48,7 +48,9 @@ def subscribe(
     )
 
 
-def message(topic: str = "t:a/b", payload: str = '<o:order xmlns:o="urn:o">1</o:order>', dialect: str = "Concrete") -> str:
+def message(
+    topic: str = "t:a/b", payload: str = '<o:order xmlns:o="urn:o">1</o:order>', dialect: str = "Concrete"
+) -> str:
     """One NotificationMessage; the prefix t is urn:t."""
     return (
         f'<wsnt:NotificationMessage><wsnt:Topic xmlns:t="urn:t" Dialect="{DIALECT}{dialect}">{topic}</wsnt:Topic>'

@@ -1,4 +1,4 @@
-"""Which subscriptions are due: a heap of termination times that forgets lazily and cannot grow by renewals."""
+"""Which subscriptions are due: ids by the minute in which they terminate."""
 
 from __future__ import annotations
 
@@ -7,66 +7,89 @@ from collections.abc import Mapping
 
 from topic_model.subscriptions import Subscription
 
-_SLACK = 1024  # stale entries that are not worth a rebuild
+_BITS = 16  # of a time in milliseconds that are left out in the number of its bucket: about a minute
+_SLACK = 1024  # stale entries that are not worth a sweep
 
 
 class Expiry:
     """Termination times over a table's subscriptions, which it only reads.
 
-    A renewal or an end leaves a stale entry behind, because a heap cannot be searched; when half of the entries are
-    stale the heap is built anew, so each change costs a logarithm on average and a million renewals leave nothing.
+    A heap with an entry per subscription would cost 80 bytes for each of a million; ids in buckets cost 9, and only the
+    few buckets that have begun are looked through. A renewal or an end leaves a stale entry behind, because a list
+    cannot be searched; when half of all entries are stale they are swept, so a change costs constant time on average
+    and a million renewals leave nothing.
     """
 
     def __init__(self, subscriptions: Mapping[str, Subscription]) -> None:
         self._subscriptions = subscriptions
-        self._heap: list[tuple[int, str]] = []
+        self._buckets: dict[int, list[str]] = {}
+        self._numbers: list[int] = []  # a heap of the buckets' numbers
+        self._entries = 0
         self._live = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._entries
 
     def added(self, subscription: Subscription) -> None:
         """The subscription was added to the table."""
         if subscription.terminates_ms is None:
             return
         self._live += 1
-        heapq.heappush(self._heap, (subscription.terminates_ms, subscription.id))
-        if len(self._heap) > 2 * self._live + _SLACK:
-            self._rebuild()
+        self._entries += 1
+        self._put(subscription.terminates_ms >> _BITS, subscription.id)
+        self._sweep_when_stale()
 
     def removed(self, subscription: Subscription) -> None:
         """The subscription, as it was in the table, is no longer."""
         if subscription.terminates_ms is None:
             return
         self._live -= 1
-        if len(self._heap) > 2 * self._live + _SLACK:
-            self._rebuild()
+        self._sweep_when_stale()
 
     def due(self, now_ms: int) -> tuple[str, ...]:
         """Ids whose time has come, earliest first. They stay due until their end is applied."""
-        found: dict[tuple[int, str], None] = {}
-        while self._heap and self._heap[0][0] <= now_ms:
-            entry = heapq.heappop(self._heap)
-            if self._is_current(entry):
-                found[entry] = None  # an id renewed to and fro is there twice
-        for entry in found:
-            heapq.heappush(self._heap, entry)
-        return tuple(subscription_id for _, subscription_id in found)
+        found: list[tuple[int, str]] = []
+        begun: list[int] = []
+        while self._numbers and self._numbers[0] <= now_ms >> _BITS:
+            number = heapq.heappop(self._numbers)
+            if times := self._times(number):
+                begun.append(number)
+                found.extend((time, subscription_id) for subscription_id, time in times.items() if time <= now_ms)
+        for number in begun:
+            heapq.heappush(self._numbers, number)
+        return tuple(subscription_id for _, subscription_id in sorted(found))
 
     def next_ms(self) -> int | None:
-        """When the next subscription falls due at the earliest; None when none ever does."""
-        while self._heap and not self._is_current(self._heap[0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        """When the next subscription falls due; None when none ever does."""
+        while self._numbers:
+            if times := self._times(self._numbers[0]):
+                return min(times.values())
+            heapq.heappop(self._numbers)
+        return None
 
-    def _is_current(self, entry: tuple[int, str]) -> bool:
-        subscription = self._subscriptions.get(entry[1])
-        return subscription is not None and subscription.terminates_ms == entry[0]
+    def _put(self, number: int, subscription_id: str) -> None:
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            self._buckets[number] = [subscription_id]
+            heapq.heappush(self._numbers, number)
+        else:
+            bucket.append(subscription_id)
 
-    def _rebuild(self) -> None:
-        self._heap = [
-            (subscription.terminates_ms, subscription.id)
-            for subscription in self._subscriptions.values()
-            if subscription.terminates_ms is not None
-        ]
-        heapq.heapify(self._heap)
+    def _times(self, number: int) -> dict[str, int]:
+        """The termination times in a bucket, which is rid of stale entries (an id that went to and fro is there twice)
+        and, when none is left, removed."""
+        times: dict[str, int] = {}
+        bucket = self._buckets.pop(number)
+        for subscription_id in bucket:
+            subscription = self._subscriptions.get(subscription_id)
+            time = None if subscription is None else subscription.terminates_ms
+            if time is not None and time >> _BITS == number:
+                times[subscription_id] = time
+        self._entries += len(times) - len(bucket)
+        if times:
+            self._buckets[number] = list(times)
+        return times
+
+    def _sweep_when_stale(self) -> None:
+        if self._entries > 2 * self._live + _SLACK:
+            self._numbers = [number for number in sorted(self._buckets) if self._times(number)]

@@ -1,0 +1,52 @@
+"""Expiry beside the obvious way: looking at all subscriptions."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from tests.support.routing import make_subscription
+from topic_model.routing.expiry import Expiry
+from topic_model.subscriptions import Subscription
+
+# Around the edges of buckets, and far apart.
+_times = st.one_of(
+    st.none(),
+    st.builds(lambda minute, offset: (minute << 16) + offset, st.integers(0, 3), st.integers(-2, 2)),
+    st.integers(0, 10**14),
+)
+_steps = st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans(), _times), max_size=60)
+
+
+@given(_steps, st.lists(st.integers(0, 5 << 16), min_size=1, max_size=4))
+def test_due_is_whoever_terminates_by_then(steps: list[tuple[str, bool, int | None]], asked: list[int]) -> None:
+    subscriptions: dict[str, Subscription] = {}
+    expiry = Expiry(subscriptions)
+    for subscription_id, ends, time in steps:
+        old = subscriptions.pop(subscription_id, None)
+        if not ends:
+            subscriptions[subscription_id] = make_subscription(subscription_id, "a", terminates_ms=time)
+            expiry.added(subscriptions[subscription_id])
+        if old is not None:
+            expiry.removed(old)
+        times = {each.id: each.terminates_ms for each in subscriptions.values() if each.terminates_ms is not None}
+        for now in asked:
+            expected = sorted((at, each) for each, at in times.items() if at <= now)
+            assert expiry.due(now) == tuple(each for _, each in expected)
+        assert expiry.next_ms() == min(times.values(), default=None)
+
+
+def test_ends_and_renewals_are_swept() -> None:
+    subscriptions: dict[str, Subscription] = {}
+    expiry = Expiry(subscriptions)
+    for number in range(20_000):
+        old = subscriptions.get("s")
+        subscriptions["s"] = make_subscription("s", "a", terminates_ms=number << 14)
+        expiry.added(subscriptions["s"])
+        if old is not None:
+            expiry.removed(old)
+    assert len(expiry) < 1_100
+    assert expiry.due(1 << 62) == ("s",)
+    expiry.removed(subscriptions.pop("s"))
+    assert expiry.due(1 << 62) == ()
+    assert len(expiry) == 0

@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -71,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ArborcastError as error:
         print(f"arborcast dispatch: {error}", file=sys.stderr)
         return 1
+    _end_with_the_jvm()
     gate = StopGate()
     spark = SparkSession.builder.getOrCreate()
     _stop_on_signals(spark, gate)
@@ -83,6 +85,20 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         spark.stop()
     return 0 if healthy else 1
+
+
+def _end_with_the_jvm() -> None:
+    """Ends this process when spark-submit's JVM is gone, however it went. Its end is the end of our standard input, a
+    pipe that it never writes to; a driver that only waits would not notice, and outlive its killed engine.
+    """
+
+    def wait_for_the_end() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit, and only by it
+        threading.Thread(target=wait_for_the_end, name="jvm-watch", daemon=True).start()
 
 
 def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from jobs.settings import Settings, load_settings
 from jobs.stack import engine, logfiles, processes, state
 from jobs.stack.deadline import Deadline
@@ -155,9 +157,19 @@ def sweep(home: Home, report: Report) -> None:
     """
     known = state.read(home.state_file)
     for name, part in known.parts.items() if known else ():
-        if part.process is not None and part.process.process() is not None:
-            report(f"{name}: pid {part.process.pid} was left by an engine that was killed; ending it")
-            processes.kill_all(processes.session(part.process.pid))
+        if part.process is not None and (left := _left_behind(part.process, home)):
+            report(f"{name}: pid {left[0].pid} was left by an engine that was killed; ending it")
+            processes.kill_all(left)
+
+
+def _left_behind(first: ProcessId, home: Home) -> list[psutil.Process]:
+    """What still runs in a part's session. When the process that the session is named after is gone, the rest must name
+    this data directory to be taken for ours.
+    """
+    members = processes.session(first.pid)
+    if first.process() is not None:
+        return members
+    return members if any(str(home.path) in word for member in members for word in processes.words(member)) else []
 
 
 def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> None:

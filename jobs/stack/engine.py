@@ -22,6 +22,7 @@ from jobs.stack.home import Home
 from jobs.stack.java import Java
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
+from jobs.stack.processes import words
 from topic_model.errors import ConfigError
 
 _SCRIPT = Path(__file__).parents[1] / "dispatch_stream.py"
@@ -207,11 +208,8 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
     """
     drivers = []
     for process in processes:
-        try:
-            command = process.cmdline()
-        except psutil.Error:
-            continue
-        if command and Path(command[0]).name.startswith("python") and any(_SCRIPT.name in word for word in command[1:]):
+        command, *arguments = words(process) or [""]
+        if Path(command).name.startswith("python") and any(_SCRIPT.name in word for word in arguments):
             drivers.append(process)
     return drivers or processes[:1]
 

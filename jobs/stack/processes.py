@@ -94,6 +94,14 @@ def session(leader: int) -> list[psutil.Process]:
     return sorted(members, key=lambda process: process.pid != leader)
 
 
+def words(process: psutil.Process) -> list[str]:
+    """Its command line; empty when it has gone meanwhile."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
 def send(process: psutil.Process, number: int) -> None:
     """Sends a signal, unless the process has gone meanwhile."""
     with contextlib.suppress(psutil.Error):

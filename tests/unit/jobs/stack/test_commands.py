@@ -66,6 +66,19 @@ def test_down_ends_what_a_killed_supervisor_left_behind(home: Home, orphan: Proc
     assert said == [f"kafka: pid {orphan.pid} was left by an engine that was killed; ending it"]
 
 
+def test_down_finds_what_outlived_the_first_process_of_its_part(home: Home) -> None:
+    # The shell is the recorded process, and gone; its child names the data directory in its command line.
+    script = f"/bin/sh -c 'sleep 600; : {home.path}' & echo $!"
+    shell = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert shell.stdout is not None
+    child = int(shell.stdout.readline())
+    shell.wait()
+    shell.stdout.close()
+    write_state(home, ProcessId(shell.pid, 0.0))
+    commands.down(home.path, lambda _line: None)
+    assert gone(child)
+
+
 def test_a_stranger_with_the_same_process_id_is_spared(home: Home, orphan: ProcessId) -> None:
     write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
     commands.down(home.path, lambda _line: None)

@@ -25,8 +25,8 @@ from topic_model.directory.errors import DirectoryAway, DirectoryError, DnError
 from topic_model.directory.ldap_connection import (
     BUSY,
     ENTRY_EXISTS,
-    NO_RIGHTS,
     NO_SUCH_OBJECT,
+    NOT_ALLOWED,
     RETRY_SECONDS,
     UNSUPPORTED_CRITICAL,
     check,
@@ -246,7 +246,7 @@ class LdapSession:
         code = result.get("result")
         if code == 0:
             return
-        if code in BUSY or code in (NO_SUCH_OBJECT, NO_RIGHTS):
+        if code in BUSY or code in NOT_ALLOWED or code == NO_SUCH_OBJECT:
             self._check(result, f"writing {format_dn(dn)}")
         raise EntryRefused(f"the server says {words(result)}", exists=code == ENTRY_EXISTS)
 

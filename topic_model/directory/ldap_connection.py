@@ -29,10 +29,11 @@ _KEEPALIVE_IDLE_SECONDS, _KEEPALIVE_INTERVAL_SECONDS, _KEEPALIVE_PROBES = 20, 10
 
 RETRY_SECONDS = 2.0
 
-NO_SUCH_OBJECT, NO_RIGHTS, ENTRY_EXISTS, UNSUPPORTED_CRITICAL = 32, 50, 68, 12
+NO_SUCH_OBJECT, ENTRY_EXISTS, UNSUPPORTED_CRITICAL = 32, 68, 12
 BUSY = frozenset({51, 52})
+NOT_ALLOWED = frozenset({8, 13, 48, 49, 50})
+"""It is about who we are, and the same for every entry."""
 _LIMITS = frozenset({3, 4, 11})
-_CREDENTIALS = frozenset({7, 8, 13, 48, 49, 53})
 
 
 class NoSuchEntry(DirectoryError):
@@ -72,8 +73,9 @@ def connect(settings: DirectorySettings) -> Any:
             if not connection.bind(read_server_info=False):
                 _refused_bind(settings, connection.result or {})
         except BaseException:
-            # Not unbind: a half-made TLS connection may not be able to send anything.
-            connection.strategy.close()
+            # Not unbind: a half-made connection may not be able to send anything, and ldap3 forgets its socket.
+            if connection.socket is not None:
+                connection.socket.close()
             raise
         return connection
 
@@ -163,7 +165,7 @@ def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) ->
             "`limits dn.exact=... size=unlimited` (slapd.conf) or olcLimits (cn=config)",
             settings.bind_dn,
         )
-    if code in _CREDENTIALS or code == NO_RIGHTS:
+    if code in NOT_ALLOWED:
         raise DirectoryRefused(
             f"{doing}: {url} does not allow it to {who} ({words(result)}); check its access rules", settings.bind_dn
         )

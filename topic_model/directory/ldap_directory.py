@@ -223,7 +223,7 @@ class LdapDirectory:
             if listing.initialised and csn and self._can_stream:
                 self._stream(session, mirror, cookie_at(csn), watcher)
             else:
-                self._poll(session, csn, watcher, awaits_base=not listing.initialised)
+                self._poll(session, watcher, awaits_base=not listing.initialised)
 
     def _stream(self, session: LdapSession, mirror: Mirror, cookie: bytes, watcher: Watcher) -> None:
         session.start_stream(self._base, cookie)
@@ -263,21 +263,21 @@ class LdapDirectory:
                 if not listing.initialised:
                     raise ReloadNeeded  # a stream below a base that is gone stays silent when the base comes back
 
-    def _poll(self, session: LdapSession, csn: tuple[bytes, ...], watcher: Watcher, *, awaits_base: bool) -> None:
-        """Look regularly, at the CSN or else at everything; returns when a missing base has appeared."""
+    def _poll(self, session: LdapSession, watcher: Watcher, *, awaits_base: bool) -> None:
+        """Read everything regularly and compare; returns when a missing base has appeared.
+
+        Not only when the contextCSN has moved: a server that does not offer syncrepl does not keep it up either, though
+        one from earlier times may still stand there.
+        """
         pause = self._settings.poll_interval_s
         while not self._closing.wait(pause):
-            again = session.context_csn(self._base)
-            if again and again == csn:
-                continue
-            csn = again
             started = time.monotonic()
             with self._lock:
                 before = self._current()
                 mirror, listing = self._read(session)
                 listing = self._take(mirror, replace(listing, fresh=False))
             pause = max(self._settings.poll_interval_s, _POLL_REST * (time.monotonic() - started))
-            if listing != before:
+            if (listing.entries, listing.problems) != (before.entries, before.problems):
                 watcher.changed(listing)
             if listing.initialised and awaits_base:
                 return

@@ -25,7 +25,7 @@ VERSION = 1
 EndReason = Literal["unsubscribed", "expired", "gone", "removed"]
 
 
-class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What holds for a topic. `publishers` empty means: anyone who may publish at all."""
 
     retain: bool = False
@@ -34,7 +34,7 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     publishers: tuple[str, ...] = ()
 
 
-class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag="topic"):
+class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
     """A topic is there, with these facts. Ancestors that have no record of their own are nodes, not topics."""
 
     path: TopicPath

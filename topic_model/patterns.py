@@ -123,24 +123,31 @@ class Alternative:
         """
         steps = list(split_path(path))
         depth, parent_namespace = self._anchor_depth(steps)
-        done = 1 << len(self.rest)
         reached = 1
         levels_above_end = len(steps) - depth
-        for namespace, name in steps[depth:]:
-            following = 0
-            for index, test in enumerate(self.rest):
-                if not reached & (1 << index):
-                    continue
+        for step in steps[depth:]:
+            if reached & self.arrived and self._selects_at(levels_above_end):
+                return True
+            reached = self.advance(reached, step, parent_namespace)
+            parent_namespace = step[0]
+            levels_above_end -= 1
+        return bool(reached & self.arrived) and self.reach in (Reach.SELF, Reach.SUBTREE)
+
+    @property
+    def arrived(self) -> int:
+        """The bit of a set of positions that says: all steps are done, `reach` is selected here."""
+        return 1 << len(self.rest)
+
+    def advance(self, reached: int, step: Step, parent_namespace: str) -> int:
+        """The positions that may be reached one level further down, by a topic's step; at the anchor it is 1."""
+        following = 0
+        for index, test in enumerate(self.rest):
+            if reached & (1 << index):
                 if test.axis is Axis.DESCENDANT:
                     following |= 1 << index
-                if test.accepts((namespace, name), parent_namespace):
+                if test.accepts(step, parent_namespace):
                     following |= 2 << index
-            if reached & done and self._selects_at(levels_above_end):
-                return True
-            reached = following
-            parent_namespace = namespace
-            levels_above_end -= 1
-        return bool(reached & done) and self.reach in (Reach.SELF, Reach.SUBTREE)
+        return following
 
     def _selects_at(self, levels_above_end: int) -> bool:
         if self.reach is Reach.CHILDREN:

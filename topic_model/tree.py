@@ -13,11 +13,11 @@ path and two dictionary slots (160 bytes at a million topics in branches of ten,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from topic_model.patterns import EVERYTHING, Alternative, Pattern, Reach, is_virtual, root_anchor
 from topic_model.records import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
-from topic_model.topics import TopicPath, ancestors
+from topic_model.topics import Step, TopicPath, ancestors, split_path
 
 _TOP = TopicPath("")  # the virtual root's key among the parents; no topic has it
 _NO_POLICY = TopicPolicy()
@@ -136,33 +136,51 @@ class TopicTree:
 
     def _select(self, alternative: Alternative) -> Iterator[TopicPath]:
         anchor = TopicPath(alternative.anchor)
-        if not is_virtual(anchor) and anchor in self._records and alternative.matches(anchor):
+        if anchor in self._records and alternative.matches(anchor):
             yield anchor
-        if not alternative.rest and alternative.reach is Reach.SELF:
-            return
         if alternative.rest or alternative.reach is Reach.CHILDREN:
-            levels_below_anchor = _maximum_levels(alternative)
-            candidates = self._topics_below_anchor(anchor, levels_below_anchor)
-            yield from (path for path in candidates if alternative.matches(path))
-        else:
-            yield from self._topics_below_anchor(anchor, None)
+            yield from self._walk(alternative)
+        elif alternative.reach is not Reach.SELF:
+            for node in self._tops(anchor) if is_virtual(anchor) else (anchor,):
+                if node != anchor and node in self._records:
+                    yield node
+                yield from self._topics_below(node)
 
-    def _topics_below_anchor(self, anchor: TopicPath, levels: int | None) -> Iterator[TopicPath]:
-        if not anchor or not is_virtual(anchor):
-            yield from self._topics_below(anchor, levels)
-            return
-        for root in self.roots():
-            if root_anchor(root) == anchor:
-                if root in self._records:
-                    yield root
-                yield from self._topics_below(root, None if levels is None else levels - 1)
+    def _walk(self, alternative: Alternative) -> Iterator[TopicPath]:
+        """Follow the steps of an alternative down the tree, no further into a branch than they can reach."""
+        anchor = TopicPath(alternative.anchor)
+        arrived, reach = alternative.arrived, alternative.reach
+        children: Iterable[TopicPath] = self._tops(anchor) if is_virtual(anchor) else self.children(anchor)
+        namespace = anchor[1:-1] if is_virtual(anchor) else _last_namespace(anchor)
+        waiting: list[tuple[Iterable[TopicPath], int, int, str]] = [
+            (children, 0 if is_virtual(anchor) else len(anchor) + 1, 1, namespace)
+        ]
+        while waiting:
+            children, start, reached, parent_namespace = waiting.pop()
+            is_child = reach is Reach.CHILDREN and reached & arrived
+            for node in children:
+                step = _step(node, start, parent_namespace)
+                following = alternative.advance(reached, step, parent_namespace)
+                is_end = following & arrived and reach in (Reach.SELF, Reach.SUBTREE)
+                if (is_child or is_end) and node in self._records:
+                    yield node
+                if following & arrived and reach in (Reach.DESCENDANTS, Reach.SUBTREE):
+                    yield from self._topics_below(node)
+                elif following and node in self._children:
+                    waiting.append((self._children[node], len(node) + 1, following, step[0]))
 
-    def _topics_below(self, path: TopicPath, levels: int | None = None) -> Iterator[TopicPath]:
-        layer = list(self._children.get(path, ()))
-        while layer and (levels is None or levels > 0):
-            yield from (node for node in layer if node in self._records)
-            layer = [child for node in layer for child in self._children.get(node, ())]
-            levels = None if levels is None else levels - 1
+    def _tops(self, anchor: str) -> Iterator[TopicPath]:
+        """The roots of the trees below a virtual root."""
+        return (root for root in self.roots() if not anchor or root_anchor(root) == anchor)
+
+    def _topics_below(self, path: TopicPath) -> Iterator[TopicPath]:
+        waiting = [path]
+        while waiting:
+            for node in self._children.get(waiting.pop(), ()):
+                if node in self._records:
+                    yield node
+                if node in self._children:
+                    waiting.append(node)
 
     def _link(self, path: TopicPath) -> None:
         child = path
@@ -203,10 +221,14 @@ def _is_plain(record: TopicRecord) -> bool:
     return not (record.code or record.message_types or record.final) and record.policy == _NO_POLICY
 
 
-def _maximum_levels(alternative: Alternative) -> int | None:
-    """How far below its anchor an alternative can select, None for any depth."""
-    if alternative.reach in (Reach.SUBTREE, Reach.DESCENDANTS):
-        return None
-    if any(step.axis.value == "//" for step in alternative.rest):
-        return None
-    return len(alternative.rest) + (alternative.reach is Reach.CHILDREN)
+def _step(path: TopicPath, start: int, parent_namespace: str) -> Step:
+    """The last step of a path, which begins at `start`."""
+    if path[start] != "{":
+        return parent_namespace, path[start:]
+    namespace, _, name = path[start + 1 :].partition("}")
+    return namespace, name
+
+
+def _last_namespace(path: TopicPath) -> str:
+    *_, (namespace, _name) = split_path(path)
+    return namespace

@@ -70,5 +70,6 @@ def _place(address: str, shown: str) -> tuple[str, int]:
 
 def _fragments(reference: etree._Element, name: str, source: Source) -> Iterator[str]:
     container = reference.find(wsa(name))
-    for child in container if container is not None else ():
-        yield source.fragment(child).decode()
+    if container is not None:
+        for node in source.node(container).children:
+            yield source.fragment(node).decode()

@@ -2,18 +2,17 @@
 
 A payload must arrive as it was sent: signatures, CDATA, character references and quoting would not survive being
 parsed and written again. So the parsed tree only says which elements are wanted; the bytes are cut from the document,
-and the namespace declarations that were in scope are put into the start tag. Prefixes that occur nowhere in the
-fragment, not even as text (a QName may hide in an attribute's value), are left out.
+and the namespace declarations that were in scope are put into the start tag. Prefixes that the fragment cannot be
+using are left out.
 
 A fragment is meant to be parsed alone or placed below elements that declare no default namespace.
+
+This is on the path of every notification, hence the care: only the levels above the payloads are scanned tag by tag.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
 
 from lxml import etree
 
@@ -22,11 +21,17 @@ from ingest.errors import MalformedMessage
 # Only ever run over documents that a parser accepted. The possessive quantifiers keep it linear on anything.
 _TOKEN = re.compile(
     rb"<(?:!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>"
-    rb"|(/)[^>]*+>"
-    rb"|([^\s/>!?]++)((?:[^>\"'/]++|\"[^\"]*+\"|'[^']*+'|/(?!>))*+)(/?)>)",
+    rb"|/([^\s>]++)\s*>"
+    rb"|([^\s/>!?]++)(?:[^>\"'/]++|\"[^\"]*+\"|'[^']*+'|/(?!>))*+(/?)>)",
     re.DOTALL,
 )
+_END_TAG, _START_TAG = 1, 3  # lastindex of a match; None for what is neither
 _ATTRIBUTE = re.compile(rb"\s+([^\s=]++)\s*=\s*(\"[^\"]*+\"|'[^']*+')")
+_BETWEEN_WORDS = re.compile(rb"[\s\"']+")
+_AFTER_NAME = b"> \t\r\n"
+_NAME_BYTES = frozenset(
+    b"-._0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" + bytes(range(0x80, 0x100))
+)
 
 _UTF8_ALIKE = {None, "", "UTF-8", "ASCII", "US-ASCII"}
 
@@ -34,13 +39,34 @@ Scope = dict[bytes, bytes]
 """Prefix to the quoted value of its declaration, as written; the default namespace has the prefix b""."""
 
 
-@dataclass(slots=True)
-class _Span:
-    start: int
-    name_end: int
-    inherited: Scope
-    own: Scope
-    end: int = -1
+class Node:
+    """Where one element lies in the bytes. `children` are the elements right below it, down to the scanned depth."""
+
+    __slots__ = ("_own", "_scope", "children", "end", "name_end", "parent", "start", "tag_end")
+
+    def __init__(self, parent: Node | None, start: int, name_end: int, tag_end: int) -> None:
+        self.parent = parent
+        self.start = start
+        self.name_end = name_end
+        self.tag_end = tag_end
+        self.end = tag_end
+        self.children: list[Node] = []
+        self._own: Scope | None = None
+        self._scope: Scope | None = None
+
+    def declarations(self, document: bytes) -> Scope:
+        """The namespaces declared in the start tag."""
+        if self._own is None:
+            self._own = _declarations(document[self.name_end : self.tag_end])
+        return self._own
+
+    def scope(self, document: bytes) -> Scope:
+        """The namespaces in scope inside the element."""
+        if self._scope is None:
+            own = self.declarations(document)
+            inherited = self.parent.scope(document) if self.parent is not None else {}
+            self._scope = inherited | own if own else inherited
+        return self._scope
 
 
 class Source:
@@ -48,27 +74,25 @@ class Source:
 
     def __init__(self, document: bytes, root: etree._Element, depth: int) -> None:
         self._document = as_utf8(document, root)
-        spans = _spans(self._document, depth)
-        self._spans = dict(zip(_elements(root, depth), spans, strict=True))
+        self._root = root
+        self._top = _scan(self._document, depth)
 
-    def fragment(self, element: etree._Element) -> bytes:
-        """The element as it was sent, self-contained, in UTF-8. KeyError for an element below the depth."""
-        span = self._spans[element]
+    def node(self, element: etree._Element) -> Node:
+        """Where an element of the parsed document lies; for those of a long list go through their parent's children."""
+        parent = element.getparent()
+        return self._top if parent is None else self.node(parent).children[parent.index(element)]
+
+    def fragment(self, node: Node) -> bytes:
+        """The element as it was sent, self-contained, in UTF-8."""
         document = self._document
-        missing = [
-            (prefix, value)
-            for prefix, value in span.inherited.items()
-            # An undeclared default namespace needs no undeclaring where there is nothing around.
-            if prefix not in span.own and len(value) > 2
-        ]
-        tail = document[span.name_end : span.end]
-        if not missing:
-            return document[span.start : span.end]
-        name = document[span.start : span.name_end]
+        own = node.declarations(document)
+        tail = document[node.name_end : node.end]
+        name = document[node.start : node.name_end]
         declarations = [
             b" xmlns:" + prefix + b"=" + value if prefix else b" xmlns=" + value
-            for prefix, value in missing
-            if not prefix or _mentions(tail, prefix) or name.startswith(b"<" + prefix + b":")
+            for prefix, value in (node.parent.scope(document) if node.parent is not None else {}).items()
+            # Of the default namespace, what was undeclared (xmlns="") needs no undeclaring where nothing is around.
+            if prefix not in own and len(value) > 2 and (not prefix or _may_use(name, tail, prefix))
         ]
         return b"".join((name, *declarations, tail))
 
@@ -84,48 +108,67 @@ def as_utf8(document: bytes, root: etree._Element) -> bytes:
         raise MalformedMessage(f"the encoding {encoding} of the request cannot be read; use UTF-8") from error
 
 
-def _mentions(content: bytes, prefix: bytes) -> bool:
-    """Whether a prefix occurs as a word of its own; in a QName a colon follows, but lists of prefixes exist too."""
-    return prefix in content and _word(prefix).search(content) is not None
+def _may_use(name: bytes, tail: bytes, prefix: bytes) -> bool:
+    """Whether the fragment may be using a prefix: in names, or in QNames that are values or text.
+
+    Only in lists of prefixes (InclusiveNamespaces/@PrefixList, XSLT's exclude-result-prefixes) no colon follows.
+    """
+    used = prefix + b":"
+    if name.startswith(used, 1) or (b"refix" in tail and prefix in _BETWEEN_WORDS.split(tail)):
+        return True
+    found = tail.find(used)
+    # The end of a longer prefix is none; "xmlns:" is the one that ends in "s:".
+    while found > 0 and tail[found - 1] in _NAME_BYTES:
+        found = tail.find(used, found + 1)
+    return found >= 0
 
 
-@lru_cache(1_000)
-def _word(prefix: bytes) -> re.Pattern[bytes]:
-    name_byte = rb"[\w.\x80-\xff-]"
-    return re.compile(rb"(?<!" + name_byte + rb")" + re.escape(prefix) + rb"(?!" + name_byte + rb")")
+def _scan(document: bytes, depth: int) -> Node:
+    """The tree of nodes down to a depth."""
+    top = Node(None, 0, 0, 0)  # stands above the root
+    ancestors = [top]
+    search, position = _TOKEN.search, 0
+    while (token := search(document, position)) is not None:
+        position = token.end()
+        kind = token.lastindex
+        if kind == _START_TAG:
+            parent = ancestors[-1]
+            node = Node(parent, token.start(), token.end(2), position)
+            parent.children.append(node)
+            if token[3]:
+                continue
+            if len(ancestors) == depth:
+                position = node.end = _end_of(document, token[2], position)
+            else:
+                ancestors.append(node)
+        elif kind == _END_TAG:
+            ancestors.pop().end = position
+    return top.children[0]
 
 
-def _elements(element: etree._Element, depth: int) -> Iterator[etree._Element]:
-    yield element
-    if depth > 1:
-        for child in element:
-            yield from _elements(child, depth - 1)
-
-
-def _spans(document: bytes, depth: int) -> list[_Span]:
-    """The elements down to a depth, in document order."""
-    spans: list[_Span] = []
-    open_spans: list[_Span] = []
-    scope: Scope = {}
-    level = 0
-    for token in _TOKEN.finditer(document):
-        name = token[2]
-        if name is not None:
-            level += 1
-            if level <= depth:
-                own = _declarations(token[3])
-                span = _Span(token.start(), token.end(2), scope, own)
-                spans.append(span)
-                open_spans.append(span)
-                if own:
-                    scope = scope | own
-        if token[1] is not None or token[4]:
-            if level <= depth:
-                span = open_spans.pop()
-                span.end = token.end()
-                scope = span.inherited
+def _end_of(document: bytes, name: bytes, position: int) -> int:
+    """Behind the end tag of an element whose start tag ends at `position`."""
+    end_tag = b"</" + name
+    found = document.find(end_tag, position)
+    after = found + len(end_tag)
+    plain = (
+        document[after : after + 1] in _AFTER_NAME
+        and document.find(b"<" + name, position, found) < 0
+        and document.find(b"<!", position, found) < 0
+        and document.find(b"<?", position, found) < 0
+    )
+    if plain:
+        return document.index(b">", after) + 1
+    # Something in it looks like its end: an element of the same name, a comment, CDATA.
+    level = 1
+    for token in _TOKEN.finditer(document, position):
+        if token.lastindex == _END_TAG:
             level -= 1
-    return spans
+        elif token.lastindex == _START_TAG and not token[3]:
+            level += 1
+        if level == 0:
+            return token.end()
+    raise ValueError("not the bytes of a well-formed document")
 
 
 def _declarations(attributes: bytes) -> Scope:

@@ -104,7 +104,8 @@ def read_push(body: bytes, content_type: bytes, ids: str = "", attempt: int = 1)
     request = parse(body, content_type)
     numbered = ids.split(",") if ids else []
     if request.name != wsnt("Notify"):
-        payload = request.source(_RAW_DEPTH).fragment(request.operation)
+        source = request.source(_RAW_DEPTH)
+        payload = source.fragment(source.node(request.operation))
         return [ReceivedMessage(payload, notification_id=numbered[0] if numbered else "", attempt=attempt)]
     return _read_notify(request, numbered, attempt)
 
@@ -119,7 +120,7 @@ def _read_notify(request: Request, ids: list[str], attempt: int) -> list[Receive
         address = message.findtext(f"{wsnt('SubscriptionReference')}/{wsa('Address')}")
         received.append(
             ReceivedMessage(
-                source.fragment(content[0]),
+                source.fragment(source.node(content[0])),
                 None if topic is None else read_topic(topic),
                 address.strip() if address else None,
                 ids[number] if number < len(ids) else "",

@@ -13,7 +13,7 @@ from ingest.endpoints import check_consumer, read_reference
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused
 from ingest.filters import read_filters, read_form
-from ingest.fragments import Source
+from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsn_br, wsnt, wsrf_rp
 from ingest.topic_reading import read_topic
@@ -22,6 +22,7 @@ from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.notifications import Notification
 from topic_model.records import SubscriptionRecord
 from topic_model.subscriptions import Subscription, TopicFilter
+from topic_model.topics import TopicPath
 
 # Envelope, Body, Notify, NotificationMessage, Message, payload.
 _PAYLOAD_DEPTH = 6
@@ -29,6 +30,9 @@ _PAYLOAD_DEPTH = 6
 _PARAMETER_DEPTH = 7
 
 _MESSAGE = wsnt("NotificationMessage")
+_TOPIC = wsnt("Topic")
+_CONTENT = wsnt("Message")
+_PRODUCER = wsnt("ProducerReference")
 _NIL = f"{{{XSI}}}nil"
 
 
@@ -89,34 +93,47 @@ def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
     source = request.source(_PAYLOAD_DEPTH)
     accepted_ms = termination.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
-    notifications = [
-        _read_message(message, number, source, gateway.ids.next(), accepted_ms, message_id)
-        for number, message in enumerate(request.operation.iterchildren(_MESSAGE), start=1)
-    ]
+    notifications: list[Notification] = []
+    for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
+        if message.tag == _MESSAGE:
+            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1)
+            notifications.append(
+                Notification(
+                    id=gateway.ids.next(),
+                    topic=topic,
+                    payload=payload,
+                    accepted_ms=accepted_ms,
+                    producer=producer,
+                    message_id=message_id,
+                )
+            )
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
     return notifications
 
 
-def _read_message(
-    message: etree._Element, number: int, source: Source, identifier: str, accepted_ms: int, message_id: str
-) -> Notification:
-    topic = message.find(wsnt("Topic"))
+def _read_message(message: etree._Element, node: Node, source: Source, number: int) -> tuple[TopicPath, bytes, bytes]:
+    """Topic, payload and producer (empty for none) of one NotificationMessage."""
+    topic: TopicPath | None = None
+    payload: bytes | None = None
+    producer = b""
+    for part, part_node in zip(message, node.children, strict=True):
+        name = part.tag
+        if name == _TOPIC:
+            topic = read_topic(part)
+        elif name == _CONTENT:
+            if len(part) != 1:
+                raise InvalidRequest(
+                    f"NotificationMessage {number} has a wsnt:Message with {len(part)} elements; exactly one is needed"
+                )
+            payload = source.fragment(part_node.children[0])
+        elif name == _PRODUCER:
+            producer = source.fragment(part_node)
     if topic is None:
         raise ExpressionError(f"NotificationMessage {number} has no wsnt:Topic, and this broker delivers by topic")
-    content = message.find(wsnt("Message"))
-    if content is None or len(content) != 1:
-        found = "no wsnt:Message" if content is None else f"a wsnt:Message with {len(content)} elements"
-        raise InvalidRequest(f"NotificationMessage {number} has {found}; exactly one element is needed in it")
-    producer = message.find(wsnt("ProducerReference"))
-    return Notification(
-        id=identifier,
-        topic=read_topic(topic),
-        payload=source.fragment(content[0]),
-        accepted_ms=accepted_ms,
-        producer=b"" if producer is None else source.fragment(producer),
-        message_id=message_id,
-    )
+    if payload is None:
+        raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message")
+    return topic, payload, producer
 
 
 def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscription:

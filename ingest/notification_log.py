@@ -1,7 +1,9 @@
 """Appending to the `notifications` log from asyncio, at the speed of the hot path.
 
-kafka-python settles each record in its own thread. Waking the event loop for every record would cost more than the
-record, so acknowledgements gather in a queue and one wake-up settles all that have come by then.
+kafka-python sends and settles records in a thread of its own, and every time that the two threads meet costs more than
+a record does. So they meet rarely. A request that comes while nothing is under way is handed over at once; those that
+come while something is gather for two milliseconds and are handed over together (a producer's linger_ms would make the
+lone request wait too). Acknowledgements gather as well: one wake-up of the event loop settles all that have come.
 
 Kafka away: what is not acknowledged in time fails with InfrastructureError, the producer is given up (what it still
 holds must not be written after its publisher was told otherwise), and until another one is connected every append
@@ -32,6 +34,10 @@ from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
+# How long requests gather while earlier ones are under way. CPU per request, 64 at a time, without HTTP: 135 us when
+# none gather, 90 us at 1 ms, 77 us at 2 ms, and the throughput doubles.
+_GATHER_S = 0.002
+
 # How often what is under way is looked through for what takes too long; only while something is.
 _SWEEP_S = 0.25
 
@@ -45,12 +51,13 @@ _REMEMBERED_PARTITIONS = 100_000
 class _Append:
     """The records of one request, settled together."""
 
-    __slots__ = ("deadline", "error", "future", "missing", "size")
+    __slots__ = ("deadline", "error", "future", "missing", "records", "size")
 
-    def __init__(self, future: asyncio.Future[None], count: int, size: int, deadline: float) -> None:
+    def __init__(self, future: asyncio.Future[None], records: list[tuple[bytes, bytes]], deadline: float) -> None:
         self.future = future
-        self.missing = count
-        self.size = size
+        self.records = records
+        self.missing = len(records)
+        self.size = sum(len(value) for _, value in records)
         self.deadline = deadline
         self.error: BaseException | None = None
 
@@ -69,6 +76,8 @@ class NotificationLog:
         self._under_way: dict[_Append, None] = {}
         self._settled: deque[tuple[_Append, BaseException | None]] = deque()
         self._wake_pending = False
+        self._gathered: list[_Append] = []
+        self._gathering: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self.unacknowledged_bytes = 0
@@ -89,6 +98,7 @@ class NotificationLog:
             self._connecting.cancel()
         if self._sweep is not None:
             self._sweep.cancel()
+        self._hand_over()
         producer, self._producer = self._producer, None
         if producer is not None:
             await asyncio.to_thread(producer.close, 1)
@@ -101,19 +111,38 @@ class NotificationLog:
         Raises InfrastructureError at once when the broker is away or too much waits for it; the future fails with one
         when the acknowledgements do not come in time. Some of the records may be in the log then.
         """
-        producer = self._producer
-        if producer is None:
+        if self._producer is None:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
         records = [encode(notification) for notification in notifications]
-        size = sum(len(value) for _, value in records)
-        if self.unacknowledged_bytes + size > self._limit:
+        append = _Append(self._loop.create_future(), records, self._loop.time() + self._timeout_s)
+        if self.unacknowledged_bytes + append.size > self._limit:
             raise InfrastructureError(
                 f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
             )
-        append = _Append(self._loop.create_future(), len(records), size, self._loop.time() + self._timeout_s)
+        self._gathered.append(append)
+        if not self._under_way:
+            self._hand_over()
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(_GATHER_S, self._hand_over)
         self._under_way[append] = None
-        self.unacknowledged_bytes += size
+        self.unacknowledged_bytes += append.size
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
+        return append.future
 
+    def _hand_over(self) -> None:
+        """Give what has gathered to the producer."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        gathered, self._gathered = self._gathered, []
+        producer = self._producer
+        if producer is None:
+            return  # what had gathered was failed when it went
+        for append in gathered:
+            self._send(producer, append)
+
+    def _send(self, producer: Producer, append: _Append) -> None:
         def acknowledged(_: Acknowledgement) -> None:
             self._settled.append((append, None))
             self._wake()
@@ -122,18 +151,16 @@ class NotificationLog:
             self._settled.append((append, error))
             self._wake()
 
-        try:
-            with translated("the notification cannot be stored"):
-                for key, value in records:
-                    future = producer.send(self._topic, value=value, key=key, partition=self._partition(key))
-                    future.add_callback(acknowledged)
-                    future.add_errback(failed)
-        except BaseException:
-            self._forget(append)
-            raise
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
-        return append.future
+        for number, (key, value) in enumerate(append.records):
+            try:
+                future = producer.send(self._topic, value=value, key=key, partition=self._partition(key))
+            except Exception as error:
+                # Not sent, nor are the ones behind it: they must not be stored without it.
+                self._settled.extend([(append, error)] * (len(append.records) - number))
+                self._wake()
+                return
+            future.add_callback(acknowledged)
+            future.add_errback(failed)
 
     def _wake(self) -> None:
         # In the producer's thread. A wake-up too many is harmless, one too few is not: `_settle` clears the mark before
@@ -182,6 +209,7 @@ class NotificationLog:
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     def _fail_all(self, error: InfrastructureError) -> None:
+        self._gathered.clear()
         waiting = list(self._under_way)
         self._under_way.clear()
         self.unacknowledged_bytes = 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from kafka.errors import MessageSizeTooLargeError
 
 from ingest import notification_log
 from ingest.notification_log import NotificationLog
@@ -127,10 +128,58 @@ def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
     asyncio.run(scenario())
 
 
+def test_a_lone_request_is_handed_over_at_once_and_those_behind_it_together(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notification_log, "_GATHER_S", 0.05)
+
+    async def scenario() -> None:
+        log = await connected()
+        producer = brokers.producers[0]
+        log.append([one(1)])
+        assert len(producer.sent) == 1
+        log.append([one(2), one(3)])
+        log.append([one(4)])
+        assert len(producer.sent) == 1
+        await until(lambda: len(producer.sent) > 1)
+        assert [decode(sent.value).id for sent in producer.sent] == ["n1", "n2", "n3", "n4"]
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_record_that_the_producer_does_not_take_fails_its_request_only(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        producer = brokers.producers[0]
+        first = log.append([one(1)])
+        original = producer.send
+
+        def refusing(topic: str, value: bytes, key: bytes, *, partition: int) -> Sent:
+            if decode(value).id == "n3":
+                raise MessageSizeTooLargeError("too large")
+            return original(topic, value, key, partition=partition)
+
+        producer.send = refusing  # type: ignore[method-assign]
+        bad, good = log.append([one(2), one(3), one(4)]), log.append([one(5)])
+        await until(lambda: len(producer.sent) == 3)
+        for sent in producer.sent:
+            sent.acknowledge()
+        await asyncio.gather(first, good)
+        with pytest.raises(InfrastructureError, match="too large") as caught:
+            await bad
+        assert caught.value.retry_after is None
+        assert log.unacknowledged_bytes == 0
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
 def test_one_wake_up_settles_many(brokers: Brokers) -> None:
     async def scenario() -> None:
         log = await connected()
         futures = [log.append([one(number)]) for number in range(1_000)]
+        await until(lambda: len(brokers.producers[0].sent) == 1_000)
         loop = asyncio.get_running_loop()
         wake_ups = 0
         original = loop.call_soon_threadsafe
@@ -154,6 +203,7 @@ def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
     async def scenario() -> None:
         log = await connected()
         good, bad = log.append([one(1)]), log.append([one(2), one(3)])
+        await until(lambda: len(brokers.producers[0].sent) == 3)
         first, second, third = brokers.producers[0].sent
         second.fail(OSError("disk full"))
         third.acknowledge()
@@ -200,6 +250,7 @@ def test_what_is_not_acknowledged_in_time_fails_and_another_connection_is_made(b
         # The old producer's late words change nothing.
         brokers.producers[0].sent[0].acknowledge()
         brokers.producers[0].sent[1].fail(OSError("aborted"))
+        await asyncio.sleep(0.01)
         again = log.append([one(4)])
         brokers.producers[1].sent[0].acknowledge()
         await again
@@ -214,6 +265,7 @@ def test_a_request_that_was_cancelled_does_not_disturb_the_others(brokers: Broke
         log = await connected()
         gone, stays = log.append([one(1)]), log.append([one(2)])
         gone.cancel()
+        await until(lambda: len(brokers.producers[0].sent) == 2)
         for sent in brokers.producers[0].sent:
             sent.acknowledge()
         await stays

@@ -66,7 +66,10 @@ def machine() -> str:
         model = names[0] if names else model
     memory = psutil.virtual_memory().total / 2**30
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}, {python}"
+    # What else ran: on a busy machine times are upper bounds.
+    load = ", ".join(f"{average:.1f}" for average in psutil.getloadavg())
+    system = f"{platform.system()} {platform.release()}"
+    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, {system}, {python}, load {load}"
 
 
 def run(name: str, measure: Callable[[Report], None]) -> None:

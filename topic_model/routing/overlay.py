@@ -55,7 +55,7 @@ class Changes:
     """Records what is touched after a checkpoint.
 
     Bounded by the size of the base and of what is live: a subscription that came and went since the checkpoint leaves
-    nothing. Each overlay is made from the one before: only selectors touched in between are looked at.
+    nothing, whether or not an overlay was asked for in between. Each overlay is made from the one before: only selectors touched in between are looked at.
     """
 
     def __init__(self, base: str) -> None:
@@ -90,6 +90,8 @@ class Changes:
             touched.remove(subscription_id)
             if not touched:
                 del self._touched[selector]
+                if selector not in self._deltas:
+                    self._pending.discard(selector)
 
     def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
         """A selector that is not simple has its first member; `selects`: it is an XPath."""

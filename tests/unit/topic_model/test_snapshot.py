@@ -14,6 +14,7 @@ from tests.support.routing import histories, make_subscription, paths
 from topic_model.errors import InfrastructureError
 from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
+from topic_model.routing.overlay import Changes
 from topic_model.snapshot import Overlay, Snapshot, SnapshotView
 from topic_model.snapshot.flat import FlatMap, build_flat
 from topic_model.snapshot.packing import Packer, decode_packed, decode_shape, unpack
@@ -67,6 +68,16 @@ def test_what_came_and_went_leaves_no_trace_in_the_overlay() -> None:
         checkpoint.overlay()
         table.apply(SubscriptionEnded("s2", "unsubscribed", 0))
     assert checkpoint.overlay() == Overlay(checkpoint.base)
+
+
+def test_what_came_and_went_is_forgotten_before_anybody_asks_for_an_overlay() -> None:
+    changes, untouched = Changes("base"), Changes("base")
+    for number in range(3):
+        changes.touch(f"a/t{number}", "s1", born=number == 0)
+    changes.ended("s1")
+    assert {name: len(kept) for name, kept in vars(changes).items() if isinstance(kept, dict | set)} == {
+        name: 0 for name, kept in vars(untouched).items() if isinstance(kept, dict | set)
+    }
 
 
 def test_a_subscription_of_the_base_that_ends_stays_ended() -> None:

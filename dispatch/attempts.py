@@ -93,6 +93,10 @@ def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
         yield _encoder.encode(_Batch(VERSION, pending))
 
 
+NOTHING = _encoder.encode(_Batch(VERSION, []))
+"""A record without attempts."""
+
+
 def decode(value: bytes) -> list[Attempt]:
     """The attempts in one Kafka value.
 

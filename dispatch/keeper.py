@@ -18,6 +18,8 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 15.0
 # A query that ran for this long was healthy: its next failure is a new one.
 HEALTHY_S = 60.0
+# A query with a backlog is ready, too.
+CATCH_UP_S = 5.0
 # After so many failures in a row this process may be what is broken: leave it to whoever watches over it.
 MAX_FAILURES = 10
 
@@ -44,8 +46,12 @@ class Keeper:
         self._thread.start()
 
     def wait_running(self, timeout_s: float) -> bool:
-        """Wait until the query has been started; whether that happened in time."""
-        return self._running.wait(timeout_s)
+        """Wait until the query runs and has caught up, or has at least had this long; whether it runs."""
+        deadline = time.monotonic() + timeout_s
+        if not self._running.wait(timeout_s) or self._query is None:
+            return False
+        _wait_committed(self._query, min(deadline - time.monotonic(), CATCH_UP_S))
+        return True
 
     def stop(self, timeout_s: float) -> None:
         """Stop the query; the gate must be closed and empty. Returns when its thread has ended, or after the time."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dispatch.gate import StopGate
@@ -19,6 +19,7 @@ from dispatch.sink import SinkJob, push_partition
 from dispatch.stream import HotPath
 from dispatch.tables import ATTEMPTS
 from dispatch.view import RoutingView
+from dispatch.warmup import empty_frame, touch, warm_up
 from topic_model.kafka_topics import ensure_topics
 from topic_model.settings import KafkaSettings
 
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 # Reading the control log for the first time: a million subscriptions take about 15 s.
 _FIRST_READ_S = 300.0
+
+# Spark ends idle Python workers after 60 s.
+_KEEP_WARM_S = 40.0
 
 # A batch is as long as its slowest push, so this is what a stop may take at most.
 _STOP_MARGIN_S = 5.0
@@ -80,26 +84,31 @@ class DispatchJob:
                 keeper.start()
             if all(keeper.wait_running(60) for keeper in self._keepers):
                 ready()
-            self._gate.wait_closed()
+            self._keep_warm()
         finally:
             self._stop()
         return not any(keeper.gave_up for keeper in self._keepers)
 
     def _warm_up(self) -> None:
-        """Pay for everything that is slow the first time before anybody waits for it: the control log, the workers and
-        their connections, the table."""
         settings = self._settings
-        started = time.monotonic()
         ensure_topics(settings.kafka)
         view = self._view.refresh(_FIRST_READ_S)
         self._table.open()
         job = SinkJob(settings.kafka, settings.dispatch, settings.push, view, batch=-1)
-        slots = settings.dispatch.task_slots
-        nothing = self._spark.range(0, slots, 1, slots).selectExpr(
-            "cast(cast(id as string) as binary) as value", "cast(id as int) as partition", "id as offset"
+        warm_up(
+            self._spark,
+            settings.kafka,
+            lambda frame: frame.foreachPartition(partial(push_partition, job)),
+            settings.dispatch.task_slots,
         )
-        nothing.where("offset < 0").foreachPartition(partial(push_partition, job))
-        logger.info("warmed up in %.1f s", time.monotonic() - started)
+
+    def _keep_warm(self) -> None:
+        """Until the gate closes: see that Spark does not end the workers while nothing happens."""
+        while not self._gate.wait_closed(_KEEP_WARM_S):
+            try:
+                empty_frame(self._spark, 1).foreachPartition(touch)
+            except PySparkException as error:
+                logger.info("the workers could not be kept: %s", error)
 
     def _stop(self) -> None:
         self._gate.close()

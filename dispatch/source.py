@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 
 from topic_model.settings import KafkaSettings
@@ -15,10 +18,12 @@ def read_log(
     starting: str,
     fail_on_data_loss: bool,
     max_rows: int | None = None,
+    partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """The log as a streaming frame with Kafka's columns."""
-    options = connection_options(kafka) | {
-        "subscribe": kafka.topic(name),
+    """The log, or some of its partitions, as a streaming frame with Kafka's columns."""
+    topic = kafka.topic(name)
+    chosen = {"subscribe": topic} if partitions is None else {"assign": json.dumps({topic: list(partitions)})}
+    options = (connection_options(kafka) | chosen) | {
         "startingOffsets": starting,
         "failOnDataLoss": str(fail_on_data_loss).lower(),
     }

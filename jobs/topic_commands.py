@@ -19,7 +19,8 @@ from topic_model.directory.changes import Put, Workspace, in_writing_order
 from topic_model.directory.dn import parse_dn
 from topic_model.directory.entries import EntrySet
 from topic_model.directory.listing import Listing
-from topic_model.directory.mapping import NAMES, read_listing
+from topic_model.directory.mapping import NAMES
+from topic_model.directory.reader import read_listing
 from topic_model.documents import (
     read_json,
     read_topic_namespace,

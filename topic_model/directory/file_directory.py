@@ -20,7 +20,8 @@ from topic_model.directory.dn import Dn, format_dn, is_below, parse_dn
 from topic_model.directory.entries import Entry, EntrySet
 from topic_model.directory.errors import DirectoryError, LdifError
 from topic_model.directory.listing import Listing, Problem, ProblemKind
-from topic_model.directory.mapping import NAMES, read_listing
+from topic_model.directory.mapping import NAMES
+from topic_model.directory.reader import ListingReader
 from topic_model.settings import DirectorySettings
 
 # Editors write a file in several steps. One that has not changed for this long is taken to be complete.
@@ -43,6 +44,7 @@ class FileDirectory:
     def __init__(self, path: Path, settings: DirectorySettings) -> None:
         self._path = path
         self._base = parse_dn(settings.base_dn)
+        self._reader = ListingReader(self._base)
         self._poll_seconds = settings.poll_interval_s
         self._lock = threading.RLock()
         self._blocks: dict[_Key, ldif.Block] = {}
@@ -147,7 +149,7 @@ class FileDirectory:
     def _take(self, blocks: dict[_Key, ldif.Block], signature: _Signature | None, *, fresh: bool) -> None:
         self._blocks = blocks
         entries = EntrySet(block.entry for block in blocks.values() if block.entry is not None)
-        listing = read_listing(entries, self._base, fresh=fresh, also=self._duplicates)
+        listing = self._reader.read(entries, fresh=fresh, also=self._duplicates)
         self._listing = replace(listing, version=self._listing.version + 1)
         self._signature = signature
 

@@ -32,8 +32,8 @@ from topic_model.directory.errors import DirectoryError, DirectoryRefused
 from topic_model.directory.ldap_client import Changed, EntryRefused, LdapSession, WatchNotSupported
 from topic_model.directory.ldap_connection import NoSuchEntry
 from topic_model.directory.listing import Listing, Problem, ProblemKind
-from topic_model.directory.mapping import read_listing
 from topic_model.directory.mirror import Mirror, ReloadNeeded
+from topic_model.directory.reader import ListingReader
 from topic_model.directory.syncrepl import cookie_at
 from topic_model.settings import DirectorySettings
 
@@ -60,6 +60,7 @@ class LdapDirectory:
     def __init__(self, settings: DirectorySettings) -> None:
         self._settings = settings
         self._base = parse_dn(settings.base_dn)
+        self._reader = ListingReader(self._base)
         # Guards the mirror and the listing. The writer holds it during its requests, so that the follower cannot take
         # an event from before a write for a change after it.
         self._lock = threading.RLock()
@@ -85,7 +86,7 @@ class LdapDirectory:
         """Read everything with a connection of its own."""
         session = LdapSession(self._settings)
         try:
-            mirror, listing = self._read(session)
+            mirror, listing = self._read(session, ListingReader(self._base))
         finally:
             session.close()
         with self._lock:
@@ -100,7 +101,7 @@ class LdapDirectory:
             session = self._writing_session()
             try:
                 if self._mirror is None:
-                    self._take(*self._read(session))
+                    self._take(*self._read(session, self._reader))
                 now = self._current()
                 refused = conflicts(changes, seen, now)
                 problems = list(refused.values())
@@ -161,13 +162,13 @@ class LdapDirectory:
             self._writer = LdapSession(self._settings)
         return self._writer
 
-    def _read(self, session: LdapSession) -> tuple[Mirror, Listing]:
+    def _read(self, session: LdapSession, reader: ListingReader) -> tuple[Mirror, Listing]:
         """A full read; a base that is not there is an empty directory."""
         try:
             mirror = Mirror(session.read_tree(self._base))
         except NoSuchEntry:
             mirror = Mirror()
-        return mirror, read_listing(mirror.entries, self._base, fresh=True)
+        return mirror, reader.read(mirror.entries, fresh=True)
 
     def _take(self, mirror: Mirror, listing: Listing) -> Listing:
         self._mirror, self._stale = mirror, False
@@ -183,7 +184,7 @@ class LdapDirectory:
     def _current(self) -> Listing:
         """The listing of the mirror as it is; under the lock."""
         if self._stale:
-            self._publish(read_listing(self._entries(), self._base))
+            self._publish(self._reader.read(self._entries()))
             self._stale = False
         return self._listing
 
@@ -217,7 +218,7 @@ class LdapDirectory:
             # The point in the server's history is asked for before the read, so that nothing falls between.
             csn = session.context_csn(self._base)
             with self._lock:
-                mirror, listing = self._read(session)
+                mirror, listing = self._read(session, self._reader)
                 listing = self._take(mirror, listing)
             watcher.changed(listing)
             if listing.initialised and csn and self._can_stream:
@@ -274,7 +275,7 @@ class LdapDirectory:
             started = time.monotonic()
             with self._lock:
                 before = self._current()
-                mirror, listing = self._read(session)
+                mirror, listing = self._read(session, self._reader)
                 listing = self._take(mirror, replace(listing, fresh=False))
             pause = max(self._settings.poll_interval_s, _POLL_REST * (time.monotonic() - started))
             if (listing.entries, listing.problems) != (before.entries, before.problems):

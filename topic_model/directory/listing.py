@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from topic_model.directory.dn import Dn
+from topic_model.directory.dn import Dn, format_dn
 from topic_model.records import TopicRecord
 from topic_model.topics import TopicPath
 
@@ -47,8 +47,13 @@ class TopicEntry:
     """A topic, and the entry it was read from. `plain`: its RDN is the one that we would have given it."""
 
     record: TopicRecord
-    dn: str
+    entry_dn: Dn
     plain: bool = True
+
+    @property
+    def dn(self) -> str:
+        """The entry's DN, for people."""
+        return format_dn(self.entry_dn)
 
 
 @dataclass(frozen=True)

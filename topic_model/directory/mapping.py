@@ -1,20 +1,19 @@
-"""Entries to topic records and back. Pure: no file, no server.
+"""One entry to one topic record and back. Pure: no file, no server.
 
-The tree of entries below the base is the tree of topics; a topic's path follows from the names on the way, its
-namespace is its parent's unless the entry says another. What cannot be a topic is skipped with a Problem, and never
-stops the rest from being read.
+A topic's path follows from the names on the way down from the base; its namespace is that of the topic above unless
+the entry says another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from topic_model.directory.dn import Dn, Rdn, fold, format_dn
-from topic_model.directory.entries import Entry, EntrySet
-from topic_model.directory.listing import Listing, Problem, ProblemKind, TopicEntry, canonical
+from topic_model.directory.dn import Dn, Rdn
+from topic_model.directory.entries import Entry
+from topic_model.directory.listing import ProblemKind, canonical
 from topic_model.errors import TopicError
 from topic_model.records import TopicPolicy, TopicRecord
-from topic_model.topics import Step, TopicPath, make_path, split_path
+from topic_model.topics import Step, TopicPath, split_path
 from topic_model.tree_plans import check_record
 
 TOPIC_CLASS = "arborcastTopic"
@@ -47,89 +46,12 @@ _MAX_INTEGER_DIGITS = 18  # fits 64 bits wherever a record may end up
 
 
 class Skip(Exception):
-    """This entry cannot be read. Never leaves this module."""
+    """This entry cannot be read. Never leaves the reading of listings."""
 
     def __init__(self, kind: ProblemKind, reason: str) -> None:
         super().__init__(reason)
         self.kind = kind
         self.reason = reason
-
-
-def read_listing(entries: EntrySet, base: Dn, *, fresh: bool = False, also: tuple[Problem, ...] = ()) -> Listing:
-    """All topics that these entries hold below `base`; never raises for what they hold.
-
-    `also`: problems known before, to be listed first.
-    """
-    reader = _Reader(entries, fold(base))
-    return Listing(
-        entries=reader.topics,
-        problems=(*also, *reader.problems),
-        held=frozenset(reader.held),
-        places=reader.places,
-        initialised=fold(base) in entries,
-        fresh=fresh,
-    )
-
-
-class _Reader:
-    """One pass over the entries, parents before children, else in the order in which the directory gave them."""
-
-    def __init__(self, entries: EntrySet, base: Dn) -> None:
-        self.topics: dict[TopicPath, TopicEntry] = {}
-        self.problems: list[Problem] = []
-        self.held: set[TopicPath] = set()
-        # Steps of every entry whose place in the tree is known, topic or not, so that children find theirs.
-        self._steps: dict[Dn, tuple[Step, ...]] = {base: ()}
-        self.places: dict[TopicPath, Dn] = {}
-        below = [e for e in entries if e.key != base and len(e.key) > len(base) and e.key[-len(base) :] == base]
-        for entry in sorted(below, key=lambda e: len(e.key)):
-            self._place(entry)
-        # Codes are settled in the directory's own order (servers list older entries first), not by depth: the one
-        # that came second is the mistake.
-        owners: dict[str, str] = {}
-        for entry in below:
-            steps = self._steps.get(entry.key)
-            if steps is not None:
-                self._settle_code(entry, make_path(steps), owners)
-
-    def _place(self, entry: Entry) -> None:
-        try:
-            steps = read_steps(entry, self._steps.get(entry.key[1:]))
-            path = make_path(steps)
-        except Skip as skip:
-            self._report(skip.kind, entry, skip.reason)
-            return
-        except TopicError as error:
-            self._report(ProblemKind.ILLEGAL_NAME, entry, str(error))
-            return
-        if path in self.places:
-            self._report(ProblemKind.DUPLICATE_TOPIC, entry, f"topic {path} has another entry already", path)
-            return
-        self.places[path] = entry.key
-        self._steps[entry.key] = steps
-        try:
-            record = read_record(entry, path)
-        except Skip as skip:
-            self._report(skip.kind, entry, skip.reason, path)
-            self.held.add(path)
-            return
-        if record is not None:
-            self.topics[path] = TopicEntry(record, format_dn(entry.dn), fold((write_rdn(path),))[0] == entry.key[0])
-
-    def _settle_code(self, entry: Entry, path: TopicPath, owners: dict[str, str]) -> None:
-        topic = self.topics.get(path)
-        if topic is None or not topic.record.code:
-            return
-        owner = owners.setdefault(topic.record.code, path)
-        if owner != path:
-            self._report(
-                ProblemKind.DUPLICATE_CODE, entry, f"topicCode {topic.record.code!r} belongs to topic {owner}", path
-            )
-            del self.topics[path]
-            self.held.add(path)
-
-    def _report(self, kind: ProblemKind, entry: Entry, reason: str, path: TopicPath | None = None) -> None:
-        self.problems.append(Problem(kind, format_dn(entry.dn), reason, path))
 
 
 def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]:

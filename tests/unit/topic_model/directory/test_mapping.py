@@ -9,7 +9,8 @@ from topic_model.directory.dn import format_dn, parse_dn
 from topic_model.directory.entries import Entry, EntrySet
 from topic_model.directory.ldif import parse
 from topic_model.directory.listing import Listing, ProblemKind
-from topic_model.directory.mapping import read_listing, write_rdn
+from topic_model.directory.mapping import write_rdn
+from topic_model.directory.reader import read_listing
 from topic_model.records import TopicRecord
 from topic_model.topics import parse_path
 

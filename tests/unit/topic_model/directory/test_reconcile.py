@@ -12,7 +12,7 @@ from topic_model.directory.changes import Change, Move, Put, Remove, Workspace, 
 from topic_model.directory.dn import parse_dn
 from topic_model.directory.entries import EntrySet
 from topic_model.directory.listing import Listing, ProblemKind, TopicEntry, canonical
-from topic_model.directory.mapping import read_listing
+from topic_model.directory.reader import read_listing
 from topic_model.directory.reconcile import Plan, Records, first_contact, reconcile
 from topic_model.records import Tombstone, TopicRecord, TopicRemoved
 from topic_model.topics import TopicPath, ancestors, parse_path
@@ -147,7 +147,7 @@ def test_a_code_given_to_two_topics_at_once_stays_with_the_directorys() -> None:
         (Listing(initialised=False), True),
         (Listing(fresh=True), True),
         (Listing(fresh=False), False),
-        (Listing({A.path: TopicEntry(A, "dn")}, fresh=True), False),
+        (Listing({A.path: TopicEntry(A, ())}, fresh=True), False),
         (Listing(fresh=True, held=frozenset({A.path})), False),
     ],
 )

@@ -16,7 +16,7 @@ from topic_model.directory.entries import EntrySet
 from topic_model.directory.errors import DirectoryAway, DirectoryError
 from topic_model.directory.known import load_known, save_known
 from topic_model.directory.listing import Listing, Problem, ProblemKind
-from topic_model.directory.mapping import read_listing
+from topic_model.directory.reader import read_listing
 from topic_model.directory.sync import DirectorySync
 from topic_model.records import TopicRecord, TopicRemoved
 from topic_model.topics import TopicPath, parse_path
@@ -38,8 +38,7 @@ class ScriptedDirectory:
         self.apply([Put(record) for record in topics])
 
     def load(self) -> Listing:
-        listing = read_listing(self.entries, BASE, fresh=self.version == 0)
-        return dataclasses.replace(listing, version=self.version)
+        return dataclasses.replace(read_listing(self.entries, BASE), version=self.version)
 
     def apply(self, changes: Sequence[Change]) -> None:
         workspace = Workspace(self.entries, read_listing(self.entries, BASE), BASE)

@@ -55,7 +55,8 @@ class Changes:
     """Records what is touched after a checkpoint.
 
     Bounded by the size of the base and of what is live: a subscription that came and went since the checkpoint leaves
-    nothing, whether or not an overlay was asked for in between. Each overlay is made from the one before: only selectors touched in between are looked at.
+    nothing, whether or not an overlay was asked for in between. Each overlay is made from the one before: only
+    selectors touched in between are looked at.
     """
 
     def __init__(self, base: str) -> None:

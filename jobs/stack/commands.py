@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,9 @@ from topic_model.errors import ConfigError
 
 Report = Callable[[str], None]
 SUPERVISOR = "supervisor"
+
+# At the beginning of every line that the supervisor reports into its log.
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
 
 def to_stderr(line: str) -> None:
@@ -102,19 +106,19 @@ def down(path: Path, report: Report = to_stderr) -> bool:
                 sweep(home, report)
         return False
     limit = Deadline(_stop_timeout(home) + 5.0)
-    seen: dict[str, PartState] = {}
+    log = logfiles.Follower(home.log(SUPERVISOR))
     if pid:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)  # whoever holds the lock wrote this pid, so it is no stranger's
     while home.owner() is not None:
-        _report_stopping(home, seen, report)
+        _pass_on(log, report)
         if limit.passed():
             report(f"the supervisor (pid {pid}) does not stop; killing it and its parts")
             if supervisor := ProcessId.of(pid) if pid else None:
                 processes.kill_all([p for p in [supervisor.process()] if p])
             break
         time.sleep(0.05)
-    _report_stopping(home, seen, report)
+    _pass_on(log, report)
     with home.locked():
         sweep(home, report)
     return True
@@ -175,6 +179,7 @@ def _left_behind(first: ProcessId, home: Home) -> list[psutil.Process]:
 def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> None:
     log = home.log(SUPERVISOR)
     logfiles.rotate(log, settings.stack.log_bytes)
+    follower = logfiles.Follower(log)
     with log.open("ab") as output:
         # The daemon inherits the lock itself, so that there is no moment in which another `up` could get in.
         daemon = subprocess.Popen(
@@ -187,7 +192,7 @@ def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> No
             stderr=output,
         )
     try:
-        ready = _wait_for_daemon(daemon, home, options.report)
+        ready = _wait_for_daemon(daemon, home, follower, options.report)
     except BaseException:
         daemon.terminate()
         daemon.wait()
@@ -195,27 +200,27 @@ def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> No
     options.on_ready(ready.addresses)
 
 
-def _wait_for_daemon(daemon: subprocess.Popen[bytes], home: Home, report: Report) -> EngineStatus:
-    """Tells of the parts' progress until all are ready. No time limit here: the daemon has one for each part."""
-    seen: dict[str, PartState] = {}
+def _wait_for_daemon(
+    daemon: subprocess.Popen[bytes], home: Home, log: logfiles.Follower, report: Report
+) -> EngineStatus:
+    """Passes on what the daemon reports until all parts are ready. Has no time limit: the daemon has one per part."""
     while True:
         code = daemon.poll()
+        _pass_on(log, report)
         known = state.read(home.state_file)
-        for name, part in known.parts.items() if known else ():
-            if seen.get(name) is not part.state:
-                seen[name] = part.state
-                report(f"{name}: {part.state}" + (f" ({part.last_exit})" if part.last_exit else ""))
         if code is not None:
             problem = known.problem if known else ""
             raise PartFailed(
-                problem
-                or f"the supervisor ended with code {code}. The end of {home.log(SUPERVISOR)}:\n"
-                f"{logfiles.tail(home.log(SUPERVISOR))}",
-                SUPERVISOR,
+                problem or f"the supervisor ended with code {code}; see {home.log(SUPERVISOR)}", SUPERVISOR
             )
         if known is not None and known.ready:
             return known
         time.sleep(0.05)
+
+
+def _pass_on(log: logfiles.Follower, report: Report) -> None:
+    for line in log.new_lines():
+        report(_TIME.sub("", line))
 
 
 class _Companion:
@@ -252,14 +257,6 @@ def _also_logged(home: Home, limit: int, report: Report) -> Report:
                 file.write(f"{_iso(time.time())} {line}\n")
 
     return both
-
-
-def _report_stopping(home: Home, seen: dict[str, PartState], report: Report) -> None:
-    known = state.read(home.state_file)
-    for name, part in known.parts.items() if known else ():
-        if part.state is PartState.STOPPED and seen.get(name) is not PartState.STOPPED:
-            report(f"{name}: stopped")
-        seen[name] = part.state
 
 
 def _part_document(home: Home, name: str, part: PartStatus, running: bool) -> dict[str, Any]:

@@ -16,9 +16,9 @@ def rotate(log: Path, limit: int) -> bool:
     The writer has the file open for appending and goes on in it, so it is copied and emptied, not renamed. A line
     written between the two is lost: better than a process that blocks on a pipe nobody reads.
     """
+    if not log.exists() or log.stat().st_size <= limit:
+        return False
     try:
-        if log.stat().st_size <= limit:
-            return False
         for number in range(_KEPT, 1, -1):
             with contextlib.suppress(FileNotFoundError):
                 _numbered(log, number - 1).replace(_numbered(log, number))
@@ -41,6 +41,28 @@ def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
     except OSError:
         return ""
     return "\n".join(text.strip().splitlines()[-lines:])
+
+
+class Follower:
+    """Reads what is appended to a log from now on."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._position = log.stat().st_size if log.exists() else 0
+
+    def new_lines(self) -> list[str]:
+        """The complete lines since the last call."""
+        try:
+            with self._log.open("rb") as stream:
+                if stream.seek(0, os.SEEK_END) < self._position:
+                    self._position = 0  # put aside meanwhile
+                stream.seek(self._position)
+                text = stream.read()
+        except OSError:
+            return []
+        complete = text.rfind(b"\n") + 1
+        self._position += complete
+        return text[:complete].decode("utf-8", "replace").splitlines()
 
 
 def _numbered(log: Path, number: int) -> Path:

@@ -21,6 +21,9 @@ from jobs.stack.state import PartState, PartStatus
 
 Report = Callable[[str], None]
 
+# Whoever waits in front of a terminal gets uneasy about then.
+_SILENCE_S = 4.0
+
 
 @dataclass(frozen=True)
 class PartSpec:
@@ -53,6 +56,7 @@ class Part:
         self._popen: subprocess.Popen[bytes] | None = None
         self._id: ProcessId | None = None
         self._started = 0.0  # monotonic, like _due
+        self._spoke = 0.0
         self._due = 0.0
         self._state = PartState.STARTING
         self._since = time.time()
@@ -89,6 +93,9 @@ class Part:
                     self.was_ready = True
                     self._become(PartState.READY)
                     self._report(f"{self.name}: ready ({now - self._started:.1f} s)")
+                elif now - self._spoke >= _SILENCE_S:
+                    self._spoke = now
+                    self._report(f"{self.name}: starting, {now - self._started:.0f} s so far")
                 elif now - self._started > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
         elif now >= self._due:
@@ -125,7 +132,7 @@ class Part:
         spec = self.spec
         if self._state is not PartState.STARTING:
             self._become(PartState.STARTING)
-        self._started = now
+        self._started = self._spoke = now
         self._report(f"{self.name}: starting")
         try:
             spec.prepare()

@@ -88,7 +88,6 @@ class Slapd:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
             )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():

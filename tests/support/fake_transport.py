@@ -1,0 +1,45 @@
+"""A transport for unit tests: answers come when the test says so, or at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dispatch.transport.contract import Callback, PushRequest, PushResult
+
+
+@dataclass
+class Pending:
+    """A push that was submitted and not answered."""
+
+    request: PushRequest
+    callback: Callback
+
+
+class FakeTransport:
+    """Keeps every request in `sent`. Each `drive` answers the oldest push under way with what `answer` says."""
+
+    def __init__(self, answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202)) -> None:
+        self._answer = answer
+        self.sent: list[PushRequest] = []
+        self.pending: deque[Pending] = deque()
+        self.most_in_flight = 0
+        self.closed = False
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.pending)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        self.sent.append(request)
+        self.pending.append(Pending(request, callback))
+        self.most_in_flight = max(self.most_in_flight, len(self.pending))
+
+    def drive(self, timeout_s: float) -> None:
+        if self.pending:
+            oldest = self.pending.popleft()
+            oldest.callback(self._answer(oldest.request))
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kafka.errors import KafkaTimeoutError
+
+from dispatch import attempts, attempts_log
+from dispatch.attempts import Attempt
+from dispatch.attempts_log import AttemptsLog
+from topic_model.errors import InfrastructureError
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+
+
+class PlayedFuture:
+    def __init__(self) -> None:
+        self.acknowledge: Callable[[object], object] = lambda _: None
+        self.fail: Callable[[BaseException], object] = lambda _: None
+
+    def add_callback(self, call: Callable[[object], object]) -> None:
+        self.acknowledge = call
+
+    def add_errback(self, call: Callable[[BaseException], object]) -> None:
+        self.fail = call
+
+
+class PlayedProducer:
+    """Takes records at flush; refuses the first `refusals` of them."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.taken: list[tuple[int, bytes]] = []
+        self.aborted = False
+        self._open: list[tuple[int, bytes, PlayedFuture]] = []
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0, 1, 2}
+
+    def send(self, topic: str, value: bytes, key: None = None, *, partition: int) -> PlayedFuture:
+        future = PlayedFuture()
+        self._open.append((partition, value, future))
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        for partition, value, future in self._open:
+            if self.refusals:
+                self.refusals -= 1
+                future.fail(KafkaTimeoutError("away"))
+            else:
+                self.taken.append((partition, value))
+                future.acknowledge(None)
+        self._open.clear()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts_log, "_RETRY_S", 0.0)
+
+
+def attempt(subscription: str, number: int) -> Attempt:
+    return Attempt(f"n{number}", subscription, TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 0.5)
+
+
+def opened(producer: PlayedProducer) -> AttemptsLog:
+    return AttemptsLog(KafkaSettings(), lambda _: producer)  # type: ignore[arg-type, return-value]
+
+
+def read(producer: PlayedProducer) -> list[tuple[str, str]]:
+    return [(each.subscription, each.notification) for _, value in producer.taken for each in attempts.decode(value)]
+
+
+def test_everything_is_written_once_and_in_order_per_subscription() -> None:
+    producer = PlayedProducer()
+    log = opened(producer)
+    for number in range(1200):
+        log.add(attempt(f"s{number % 5}", number))
+
+    log.settle(1)
+
+    assert len(producer.taken) < 10, "many outcomes share a record"
+    for subscription in range(5):
+        written = [name for owner, name in read(producer) if owner == f"s{subscription}"]
+        assert written == [f"n{number}" for number in range(subscription, 1200, 5)]
+
+
+def test_refused_records_are_sent_again() -> None:
+    producer = PlayedProducer(refusals=3)
+    log = opened(producer)
+    for number in range(20):
+        log.add(attempt(f"s{number}", number))
+
+    log.settle(10)
+
+    assert sorted(read(producer)) == sorted((f"s{number}", f"n{number}") for number in range(20))
+
+
+def test_gives_up_after_its_time_and_drops_the_connection() -> None:
+    producer = PlayedProducer(refusals=10**9)
+    log = opened(producer)
+    log.add(attempt("s", 1))
+
+    with pytest.raises(InfrastructureError, match="did not take 1 record"):
+        log.settle(0.05)
+
+    assert producer.aborted
+
+
+def test_nothing_to_write_needs_no_connection() -> None:
+    def unreachable(_: KafkaSettings) -> PlayedProducer:
+        raise AssertionError("connected for nothing")
+
+    AttemptsLog(KafkaSettings(), unreachable).settle(1)  # type: ignore[arg-type]

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from dispatch.settings import DispatchSettings
+from dispatch.spark_properties import properties, write_properties
+
+
+def test_settings_reach_spark() -> None:
+    values = properties(
+        DispatchSettings(idle_poll_ms=70, task_slots=3, driver_memory_mb=700),
+        jars=[Path("/jars/a.jar"), Path("/jars/b.jar")],
+        master="local",
+        python="/venv/bin/python",
+        local_dir=Path("/data/spark"),
+    )
+
+    assert values["spark.sql.streaming.pollingDelay"] == "70ms"
+    assert values["spark.driver.memory"] == "700m"
+    assert values["spark.jars"] == "/jars/a.jar,/jars/b.jar"
+    assert values["spark.pyspark.python"] == "/venv/bin/python"
+    assert values["spark.local.dir"] == "/data/spark"
+
+
+def test_local_mode_retries_tasks() -> None:
+    assert properties(DispatchSettings(task_slots=3), master="local")["spark.master"] == "local[3,4]"
+
+
+def test_master_is_left_to_the_command_line_or_taken_as_given() -> None:
+    assert "spark.master" not in properties(DispatchSettings())
+    assert properties(DispatchSettings(), master="spark://host:7077")["spark.master"] == "spark://host:7077"
+
+
+def test_file_is_one_that_java_reads_back(tmp_path: Path) -> None:
+    file = tmp_path / "spark.properties"
+
+    write_properties(file, {"b": "two words", "a": "C:\\temp"})
+
+    assert file.read_text(encoding="utf-8") == "a C:\\\\temp\nb two words\n"

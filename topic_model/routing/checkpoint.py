@@ -32,7 +32,7 @@ class Checkpoint:
         self,
         base: str,
         entries: Mapping[str, Entry],
-        links: Mapping[str, tuple[Target, ...]],
+        links: dict[str, tuple[Target, ...]],
         overlay: Callable[[], Overlay],
         close: Callable[[], None],
     ) -> None:
@@ -42,7 +42,7 @@ class Checkpoint:
         self._frozen: Frozen | None = Frozen(
             base,
             {selector: active for selector, entry in entries.items() if (active := active_of(entry))},
-            dict(links),
+            links,
             {
                 selector: normals_of(next(members_of(entry)))
                 for selector, entry in entries.items()

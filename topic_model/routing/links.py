@@ -15,7 +15,12 @@ from topic_model.tree import TopicTree
 
 _log = logging.getLogger(__name__)
 
-_KeyedTargets = dict[str, tuple[Target, ...]]
+_FEW = 16
+
+# A tuple of few, because a million keys may have one each; a dictionary of many, because a hundred thousand selectors
+# such as `alarms//.|devices/mine//.` meet in one key, and each must come and go in constant time.
+_Targets = tuple[Target, ...] | dict[str, Target]
+_KeyedTargets = dict[str, _Targets]
 
 
 class Links:
@@ -40,7 +45,17 @@ class Links:
 
     def at(self, key: str) -> tuple[Target, ...]:
         """The targets linked to a simple key."""
-        return self.fixed.get(key, ()) + self.expanded.get(key, ())
+        return _targets_of(self.fixed.get(key, ())) + _targets_of(self.expanded.get(key, ()))
+
+    def kept(self) -> Iterator[tuple[str, Target]]:
+        """All keys with their targets."""
+        for keyed in (self.fixed, self.expanded):
+            for key, found in keyed.items():
+                yield from ((key, target) for target in _targets_of(found))
+
+    def frozen(self) -> dict[str, tuple[Target, ...]]:
+        """A copy of what a snapshot needs."""
+        return {key: _targets_of(found) for key, found in self.fixed.items()}
 
     def add(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
         """Expand a selector over the tree as it is."""
@@ -167,12 +182,24 @@ class Links:
 
 
 def _put(keyed: _KeyedTargets, key: str, target: Target) -> None:
-    keyed[key] = (*keyed.get(key, ()), target)
+    found = keyed.get(key, ())
+    if isinstance(found, dict):
+        found[target.selector] = target
+    elif len(found) < _FEW:
+        keyed[key] = (*found, target)
+    else:
+        keyed[key] = {each.selector: each for each in (*found, target)}
 
 
 def _take(keyed: _KeyedTargets, key: str, selector: str) -> None:
-    left = tuple(target for target in keyed[key] if target.selector != selector)
-    if left:
-        keyed[key] = left
+    found = keyed[key]
+    if isinstance(found, dict):
+        del found[selector]
     else:
+        found = keyed[key] = tuple(target for target in found if target.selector != selector)
+    if not found:
         del keyed[key]
+
+
+def _targets_of(found: _Targets) -> tuple[Target, ...]:
+    return tuple(found.values()) if isinstance(found, dict) else found

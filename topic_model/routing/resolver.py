@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from itertools import chain
 
 from topic_model.patterns import Reach, is_virtual
 from topic_model.routing.rest import RestIndex, Target
@@ -127,7 +128,7 @@ class Resolver(ABC):
         answer = self._joined.get(shared_as) if shared_as else None
         if answer is None:
             parts = [active for selector in selectors if (active := self._active(selector))]
-            answer = parts[0] if len(parts) == 1 else sum(parts[1:], parts[0]) if parts else ()
+            answer = parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))
             self._spent += len(answer) if len(parts) > 1 else 0
             if shared_as:
                 self._joined[shared_as] = answer

@@ -120,9 +120,7 @@ class RoutingTable(Resolver):
         for selector in self._entries:
             if is_simple(selector):
                 yield selector, selector
-        for keyed in (self._links.fixed, self._links.expanded):
-            for key, targets in keyed.items():
-                yield from ((key, target.selector) for target in targets)
+        yield from ((key, target.selector) for key, target in self._links.kept())
 
     def statistics(self) -> Statistics:
         """Sizes, in constant time."""
@@ -147,7 +145,7 @@ class RoutingTable(Resolver):
             self._prepare()
             return changes.overlay(self._subscriptions, self._links.selection)
 
-        return Checkpoint(base, self._entries, self._links.fixed, overlay, lambda: self._recorders.remove(changes))
+        return Checkpoint(base, self._entries, self._links.frozen(), overlay, lambda: self._recorders.remove(changes))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RoutingTable):

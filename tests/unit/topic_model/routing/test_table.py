@@ -148,6 +148,19 @@ def test_a_subtree_costs_one_key_whatever_lies_below() -> None:
     assert list(table.expansion()) == [("a//.", "a//.")]
 
 
+def test_many_selectors_may_meet_in_one_key() -> None:
+    table = RoutingTable()
+    numbers = range(40)
+    for number in numbers:
+        subscribe(table, f"s{number:02}", f"alarms//.|devices/d{number}")
+    assert sorted(ids(table, "alarms/fire")) == [f"s{number:02}" for number in numbers]
+    assert ids(table, "devices/d7") == ["s07"]
+    for number in numbers:
+        unsubscribe(table, f"s{number:02}")
+        assert sorted(ids(table, "alarms/fire")) == [f"s{later:02}" for later in range(number + 1, 40)]
+    assert list(table.expansion()) == []
+
+
 def test_xpath_selects_topics_that_there_are() -> None:
     table = RoutingTable()
     by_path, by_children = (parse_xpath(text, {}).normal for text in ("a/b", "//*[c]"))

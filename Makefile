@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := pip==26.3 setuptools==84.2.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint format docs notebook bench constraints clean distclean
+.PHONY: help setup run test check lint format docs notebook bench constraints pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,9 @@ constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest package
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e '.[dev,notebook,java]'
 	@{ echo "# What 'make setup' installs, to the version. Made with: make constraints"; \
 	   $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
+
+pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/stack/jars.xml
+	$(BIN)/python -m jobs.stack.pin_jars
 
 clean: ## Remove what tools leave behind; .venv and data stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

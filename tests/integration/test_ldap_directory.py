@@ -18,6 +18,7 @@ from tests.support.directory import Log, Watch, eventually, topic
 from tests.support.slapd import ENGINE_DN, SUFFIX, Slapd
 from topic_model.directory.changes import Move, Put
 from topic_model.directory.errors import DirectoryAway, DirectoryRefused
+from topic_model.directory.file_directory import FileDirectory
 from topic_model.directory.ldap_directory import LdapDirectory
 from topic_model.directory.listing import Listing, ProblemKind
 from topic_model.directory.sync import DirectorySync
@@ -134,9 +135,9 @@ def test_a_wrong_password_names_who_was_refused(settings: DirectorySettings, ope
     assert isinstance(watch.wait_error(), DirectoryRefused)
 
 
-def test_a_url_that_is_none() -> None:
-    with pytest.raises(DirectoryRefused, match=r"directory\.url"):
-        LdapDirectory(DirectorySettings(kind="ldap", url="http://127.0.0.1")).load()
+def test_a_file_with_authorities_that_is_not_there(settings: DirectorySettings, opened: Open) -> None:
+    with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
+        opened(changed(settings, start_tls=True, ca_file="/nowhere/ca.pem")).load()
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -387,6 +388,30 @@ def test_a_server_without_syncrepl_is_polled(fresh_slapd: Slapd, opened: Open) -
     _, listing = watch.wait_paths("b")
     assert not listing.fresh
     assert watch.errors == []
+
+
+def test_the_file_of_a_file_directory_is_what_openldap_takes(fresh_slapd: Slapd, tmp_path: Path, opened: Open) -> None:
+    wanted = [
+        topic("a/b", code="1", final=True, message_types=("m1", "m2"), retain=True, priority=-2),
+        topic("{http://example.org/a,b=c+d#e}Größe/温度", routing="fast", publishers=("cn=p,o=q",)),
+        topic("z"),
+    ]
+    file = FileDirectory(tmp_path / "topics.ldif", DirectorySettings(base_dn=fresh_slapd.settings().base_dn))
+    listing = file.write([Put(record) for record in wanted], file.load()).listing
+    # A subtree that ends up below a topic that was added after it: the file must still name parents first.
+    file.write([Move(parse_path("a"), parse_path("z/a"))], listing)
+    fresh_slapd.stop()
+    added = subprocess.run(
+        [str(fresh_slapd.install.slapd), "-Ta", "-f", str(fresh_slapd.home / "slapd.conf"), "-l", file.name],
+        env=fresh_slapd.install.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert added.returncode == 0, added.stderr
+    fresh_slapd.start()
+    assert opened(fresh_slapd.settings()).load().records() == file.load().records()
+    assert set(file.load().entries) == {"z", "z/a/b", wanted[1].path}
 
 
 def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd) -> None:

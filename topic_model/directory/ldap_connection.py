@@ -43,8 +43,6 @@ class NoSuchEntry(DirectoryError):
 def connect(settings: DirectorySettings) -> Any:
     """A connection that is secured and bound as the settings ask. Raises DirectoryAway, DirectoryRefused."""
     url = urlsplit(settings.url)
-    if url.scheme not in ("ldap", "ldaps", "ldapi"):
-        raise DirectoryRefused(f"directory.url {settings.url!r} must begin with ldap://, ldaps:// or ldapi://")
     if settings.bind == "simple" and not settings.password:
         # LDAP would take this for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
         raise DirectoryRefused(f"directory.password is empty; {settings.bind_dn} cannot bind so", settings.bind_dn)
@@ -99,9 +97,14 @@ def _refused_bind(settings: DirectorySettings, result: Mapping[str, Any]) -> Non
 
 
 def _make_tls(settings: DirectorySettings, host: str) -> Any:
-    context = ssl.create_default_context(cafile=settings.ca_file or None)
-    if settings.certificate_file:
-        context.load_cert_chain(settings.certificate_file, settings.key_file or None)
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        if settings.certificate_file:
+            context.load_cert_chain(settings.certificate_file, settings.key_file or None)
+    except OSError as error:
+        raise DirectoryRefused(
+            f"directory.ca_file, directory.certificate_file or directory.key_file cannot be used: {error}"
+        ) from error
 
     class VerifyingTls(ldap3.Tls):  # type: ignore[misc]  # ldap3 has no types
         """Host names checked by the ssl module: ldap3's own check does not know IP addresses."""

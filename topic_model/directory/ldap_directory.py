@@ -208,6 +208,13 @@ class LdapDirectory:
                 failures = 1 if time.monotonic() - started > _BACKOFF_MAX_SECONDS else failures + 1
                 watcher.away(error)
                 self._closing.wait(_pause(error, failures))
+            except Exception as error:
+                # A mistake of ours must not end the watch in silence: it is reported like a server that is away.
+                failures += 1
+                _log.exception("directory.watch-failed")
+                trouble = DirectoryError(f"watching {self.name} failed: {error!r}")
+                watcher.away(trouble)
+                self._closing.wait(_pause(trouble, failures))
             finally:
                 if session is not None:
                     session.close()

@@ -164,7 +164,10 @@ class DirectorySync:
                 self._reconcile()
                 failures = 0
                 worked = time.monotonic() - started
-            except InfrastructureError as error:
+            except Exception as error:
+                # Whatever it is: a sync that ended in silence would be found out when the directory is long wrong.
+                if not isinstance(error, InfrastructureError):
+                    _log.exception("directory.sync-failed")
                 failures += 1
                 pause = min(_RETRY_MAX_SECONDS, _RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 10))
                 _log.warning("directory.sync-failed %s; again in %.1f s", error, pause)
@@ -201,7 +204,7 @@ class DirectorySync:
             self._append_records(plan)
             self._agree(plan, listing)
             refused = self._write_changes(plan, listing)
-        except InfrastructureError:
+        except BaseException:
             with self._lock:
                 self._dirty |= dirty
             raise
@@ -214,7 +217,7 @@ class DirectorySync:
         records = [r for r in plan.records if isinstance(r, TopicRecord | TopicRemoved)]
         try:
             self._append(plan.records)
-        except InfrastructureError:
+        except BaseException:
             with self._lock:
                 for record in records:
                     self._pending.pop(record.path, None)

@@ -171,6 +171,7 @@ class NotificationLog:
 
     def _settle(self) -> None:
         self._wake_pending = False
+        away = False
         while self._settled:
             append, error = self._settled.popleft()
             append.missing -= 1
@@ -182,9 +183,11 @@ class NotificationLog:
                 if append.error is None:
                     append.future.set_result(None)
                 else:
-                    append.future.set_exception(
-                        as_infrastructure_error("the notification cannot be stored", append.error)
-                    )
+                    failure = as_infrastructure_error("the notification cannot be stored", append.error)
+                    append.future.set_exception(failure)
+                    away = away or failure.retry_after is not None
+        if away and self._producer is not None:
+            self._give_up()
 
     def _forget(self, append: _Append) -> None:
         del self._under_way[append]
@@ -196,12 +199,13 @@ class NotificationLog:
             return
         # Oldest first: dictionaries keep their order.
         if next(iter(self._under_way)).deadline <= self._loop.time():
+            # The producer should have given up by itself; it does not while it waits for its producer id.
             self._give_up()
         else:
             self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
 
     def _give_up(self) -> None:
-        logger.warning("Kafka did not acknowledge within %g s: connecting anew", self._timeout_s)
+        logger.warning("Kafka does not acknowledge: connecting anew")
         producer, self._producer = self._producer, None
         if producer is not None:
             self._loop.run_in_executor(None, producer.abort)

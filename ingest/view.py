@@ -11,6 +11,7 @@ import heapq
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from topic_model.control_log import ControlFollower
@@ -24,6 +25,10 @@ logger = logging.getLogger(__name__)
 # How long a broker may hold a fetch that finds nothing; also how long a stop may take to be noticed.
 _POLL_S = 0.5
 
+# How often to ask where the log ends. A poll that finds nothing looks the same with and without a broker; a question
+# that gets no answer does not.
+_CHECK_S = 2.0
+
 # Between attempts when the broker is away.
 _RETRY_S = 0.5
 
@@ -35,7 +40,8 @@ class ControlView:
     """A routing table that follows the control log.
 
     `on_failure` is called, in the event loop, when the log cannot be followed any further (a record of a newer version,
-    a log that was created anew): going on with a table that is not true would be worse than stopping.
+    a log that was created anew): going on with a table that is not true would be worse than stopping. `caught_up` says
+    whether the table has been as new as the log, `reachable` whether the log answered when it was last asked.
     """
 
     def __init__(self, kafka: KafkaSettings, on_failure: Callable[[Exception], None]) -> None:
@@ -50,6 +56,7 @@ class ControlView:
         self._replaying = True
         self._applied = 0
         self.caught_up = False
+        self.reachable = True
 
     @property
     def applied(self) -> int:
@@ -86,10 +93,16 @@ class ControlView:
     def _follow(self) -> None:
         try:
             self._replay()
+            checked = time.monotonic()
             while not self._stopping.is_set():
                 try:
-                    self._follower.poll(_POLL_S)
+                    if time.monotonic() < checked + _CHECK_S:
+                        self._follower.poll(_POLL_S)
+                    else:
+                        self._follower.read_to_end(_CHECK_S)
+                        self.reachable, checked = True, time.monotonic()
                 except InfrastructureError as error:
+                    self.reachable = False
                     self._pause_or_raise(error)
                 self._hand_over()
         except Exception as error:

@@ -119,7 +119,7 @@ class GatewayProcess:
     def _obstacle(self) -> str:
         if not self._view.caught_up:
             return "the control log is not read to its end yet"
-        if not self._notifications.connected:
+        if not (self._notifications.connected and self._view.reachable):
             return "the Kafka broker does not answer"
         return ""
 

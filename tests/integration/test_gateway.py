@@ -194,6 +194,16 @@ def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBro
 
 
 @pytest.mark.chaos
+def test_an_idle_gateway_notices_that_kafka_went_and_came(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
+    with gateway_run(tmp_path, settings) as gateway:
+        own_broker.kill()
+        gateway.wait_for(lambda: gateway.health("ready") == 503, "aware that Kafka is away")
+        own_broker.start()
+        gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
+
+
+@pytest.mark.chaos
 def test_it_waits_for_a_kafka_that_comes_later(tmp_path: Path, own_broker: KafkaBroker) -> None:
     own_broker.stop()
     gateway = GatewayRun(tmp_path, dataclasses.replace(settings_for(own_broker), request_timeout_s=2))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from kafka.errors import MessageSizeTooLargeError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from ingest import notification_log
 from ingest.notification_log import NotificationLog
@@ -205,11 +205,11 @@ def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
         good, bad = log.append([one(1)]), log.append([one(2), one(3)])
         await until(lambda: len(brokers.producers[0].sent) == 3)
         first, second, third = brokers.producers[0].sent
-        second.fail(OSError("disk full"))
+        second.fail(RecordListTooLargeError("too many"))
         third.acknowledge()
         first.acknowledge()
         await good
-        with pytest.raises(InfrastructureError, match="disk full"):
+        with pytest.raises(InfrastructureError, match="too many"):
             await bad
         assert log.unacknowledged_bytes == 0
         await log.stop()
@@ -255,6 +255,24 @@ def test_what_is_not_acknowledged_in_time_fails_and_another_connection_is_made(b
         brokers.producers[1].sent[0].acknowledge()
         await again
         assert log.unacknowledged_bytes == 0
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_the_producer_calls_away_is_away_for_all(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        futures = [log.append([one(1)]), log.append([one(2)])]
+        brokers.away = True
+        brokers.producers[0].sent[0].fail(KafkaTimeoutError("expired"))
+        for future in futures:
+            with pytest.raises(InfrastructureError) as caught:
+                await future
+            assert caught.value.retry_after is not None
+        assert not log.connected
+        brokers.away = False
+        await until(lambda: log.connected)
         await log.stop()
 
     asyncio.run(scenario())

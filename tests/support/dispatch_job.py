@@ -18,7 +18,8 @@ from dispatch.settings import DispatchSettings, PushSettings, TableSettings
 from dispatch.tables import ATTEMPTS
 from topic_model import notifications
 from topic_model.control_log import ControlLog
-from topic_model.kafka_client import Producer, make_producer
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import Producer, make_producer, translated
 from topic_model.kafka_topics import ensure_topics
 from topic_model.notifications import Notification
 from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
@@ -79,9 +80,14 @@ class Logs:
         return notification_id
 
     def raw(self, value: bytes, key: bytes = b"raw") -> None:
-        """Append any bytes to the notifications log."""
-        self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
-        self._producer.flush(timeout=10)
+        """Append any bytes to the notifications log. Raises InfrastructureError when Kafka did not acknowledge them."""
+        acknowledged: list[object] = []
+        with translated("the notification was not accepted"):
+            future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
+            future.add_callback(acknowledged.append)
+            self._producer.flush(timeout=10)
+        if not acknowledged:
+            raise InfrastructureError("the notification was not accepted", 1.0)
 
     def close(self) -> None:
         self._control.close()

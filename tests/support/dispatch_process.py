@@ -105,9 +105,13 @@ class DispatchProcess:
         driver = psutil.Process(json.loads(self._ready.read_text(encoding="utf-8"))["pid"])
         roles: dict[str, list[psutil.Process]] = {"jvm": [jvm], "driver": [driver], "daemon": [], "worker": []}
         for child in jvm.children():
-            if child.pid != driver.pid:
-                roles["daemon"].append(child)
-                roles["worker"] += child.children()
+            try:
+                # The JVM also starts short-lived programs, chmod for instance.
+                if child.pid != driver.pid and "python" in child.name():
+                    roles["worker"] += child.children()
+                    roles["daemon"].append(child)
+            except psutil.NoSuchProcess:
+                continue
         return roles
 
     def terminate(self, timeout: float = 30.0) -> int:

@@ -1,0 +1,172 @@
+"""kill -9 of the parts of the dispatch job, and of the broker, under load: nothing is lost.
+
+The load is steady and comes from outside; the receiver's own record is what counts. Whatever arrives twice was under
+way when something was killed: its batch had not been done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import settings_for
+from tests.support.dispatch_job import Logs, logs, subscription
+from tests.support.dispatch_process import running_job
+from tests.support.receiver import Receiver
+from topic_model.errors import InfrastructureError
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
+
+RATE = 100.0
+PATHS = ("/one", "/two")
+
+
+class Load:
+    """Appends at a steady rate until told to stop. `accepted` holds what Kafka has acknowledged, in order."""
+
+    def __init__(self, log: Logs) -> None:
+        self._log = log
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load")
+        self.accepted: list[str] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> list[str]:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.accepted
+
+    def _run(self) -> None:
+        while not self._stop.wait(1 / RATE):
+            try:
+                self.accepted.append(self._log.notify("a/b"))
+            except InfrastructureError:
+                # Not acknowledged, so nobody was promised anything.
+                continue
+
+
+@contextmanager
+def under_load(kafka: KafkaSettings, receiver: Receiver) -> Iterator[Load]:
+    with logs(kafka) as log:
+        log.subscribe(*(subscription(path[1:], receiver.url(path), "a//.") for path in PATHS))
+        load = Load(log)
+        load.start()
+        try:
+            yield load
+        finally:
+            load.stop()
+
+
+def counted(receiver: Receiver, path: str) -> Counter[str]:
+    return Counter(
+        name for request in receiver.received(path) for name in request.headers["arborcast-notification-id"].split(",")
+    )
+
+
+def wait_for_more(receiver: Receiver, timeout: float = 60.0) -> float:
+    """Until something arrives that was not there; how long that took, in seconds."""
+    started, before = time.monotonic(), len(receiver.requests)
+    while len(receiver.requests) == before:
+        assert time.monotonic() - started < timeout, "nothing arrives any more"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def assert_all_arrived(receiver: Receiver, accepted: list[str], duplicates_allowed: int, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while any(set(accepted) - set(counted(receiver, path)) for path in PATHS) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for path in PATHS:
+        arrived = counted(receiver, path)
+        missing = [name for name in accepted if name not in arrived]
+        assert not missing, f"{len(missing)} of {len(accepted)} never arrived at {path}, the first is {missing[0]}"
+        twice = sum(arrived[name] - 1 for name in accepted)
+        assert twice <= duplicates_allowed, f"{twice} duplicates at {path}"
+        firsts = list(dict.fromkeys(name for name in arrived if name in set(accepted)))
+        assert firsts == accepted, "first attempts leave in the order of acceptance"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as started:
+        yield started
+
+
+def test_killed_python_worker_loses_nothing(tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver) -> None:
+    with running_job(tmp_path, kafka_settings) as job, under_load(kafka_settings, receiver) as load:
+        receiver.wait_for(20)
+        for _ in range(3):
+            for worker in job.processes()["worker"]:
+                kill(worker)
+            wait_for_more(receiver)
+            time.sleep(0.5)
+        accepted = load.stop()
+        # A worker's batch is repeated; at this rate one holds a few dozen notifications.
+        assert_all_arrived(receiver, accepted, duplicates_allowed=200)
+        assert job.processes()["jvm"][0].is_running()
+
+
+@pytest.mark.parametrize("role", ["jvm", "driver"])
+def test_killed_driver_loses_nothing(
+    tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver, role: str
+) -> None:
+    with running_job(tmp_path, kafka_settings) as job, under_load(kafka_settings, receiver) as load:
+        receiver.wait_for(50)
+        family = [process for processes in job.processes().values() for process in processes]
+        kill(job.processes()[role][0])
+        job.wait(30)
+        _, alive = psutil.wait_procs(family, timeout=15)
+        assert not alive, "the other processes of the job end by themselves"
+        job.start()
+        wait_for_more(receiver)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=200)
+
+
+def test_job_survives_a_broker_that_is_killed_and_comes_back(
+    tmp_path: Path, own_broker: KafkaBroker, receiver: Receiver
+) -> None:
+    kafka = settings_for(own_broker)
+    with running_job(tmp_path / "job", kafka) as job, under_load(kafka, receiver) as load:
+        receiver.wait_for(50)
+        own_broker.kill()
+        time.sleep(3)
+        own_broker.start()
+        wait_for_more(receiver)
+        assert job.processes()["driver"][0].is_running(), "the job itself lived through it"
+        time.sleep(2)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+
+
+def test_orderly_stop_under_load_sends_nothing_twice(
+    tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    with running_job(tmp_path, kafka_settings) as job, under_load(kafka_settings, receiver) as load:
+        receiver.wait_for(50)
+        started = time.monotonic()
+        assert job.terminate() == 0
+        assert time.monotonic() - started < 10
+        job.start()
+        wait_for_more(receiver)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=0)
+
+
+def kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return

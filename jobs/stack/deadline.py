@@ -17,7 +17,3 @@ class Deadline:
     def passed(self, share: float = 1.0) -> bool:
         """Whether this share of the time is over."""
         return self._clock() - self._began >= self._seconds * share
-
-    def remaining(self) -> float:
-        """Seconds left, never less than 0."""
-        return max(0.0, self._began + self._seconds - self._clock())

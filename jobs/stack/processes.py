@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,17 +138,6 @@ def kill_all(processes: Iterable[psutil.Process], timeout: float = 2.0) -> None:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(targets, timeout)
-
-
-def wait_gone(ids: Iterable[ProcessId], timeout: float) -> bool:
-    """Waits until none of them runs any more; False when one still does after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    waiting = list(ids)
-    while waiting := [one for one in waiting if one.process() is not None]:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _resident(process: psutil.Process) -> int:

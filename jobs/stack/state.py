@@ -47,10 +47,6 @@ class EngineStatus:
         """Whether the engine delivers."""
         return bool(self.parts) and all(part.state is PartState.READY for part in self.parts.values())
 
-    def processes(self) -> list[ProcessId]:
-        """The first process of every part."""
-        return [part.process for part in self.parts.values() if part.process is not None]
-
 
 def write(path: Path, status: EngineStatus) -> None:
     """Replaces the file in one step, so that a reader finds the old state or the new one, never half of it."""

@@ -40,13 +40,20 @@ class ControlView:
     """A routing table that follows the control log.
 
     `on_failure` is called, in the event loop, when the log cannot be followed any further (a record of a newer version,
-    a log that was created anew): going on with a table that is not true would be worse than stopping. `caught_up` says
-    whether the table has been as new as the log, `reachable` whether the log answered when it was last asked.
+    a log that was created anew): going on with a table that is not true would be worse than stopping. `reachable` says
+    whether the log answered when it was last asked. `observe` is given every record, in order, in the thread that reads
+    them.
     """
 
-    def __init__(self, kafka: KafkaSettings, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        on_failure: Callable[[Exception], None],
+        observe: Callable[[ControlRecord], None] | None = None,
+    ) -> None:
         self.table = RoutingTable()
         self._on_failure = on_failure
+        self._observe = observe
         self._gathered: list[ControlRecord] = []
         self._follower = ControlFollower(kafka, self._take, wait_ms=int(_POLL_S * 1000))
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -55,8 +62,13 @@ class ControlView:
         self._thread = threading.Thread(target=self._follow, name="control-view", daemon=True)
         self._replaying = True
         self._applied = 0
-        self.caught_up = False
+        self._caught_up = asyncio.Event()
         self.reachable = True
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the table has been as new as the log."""
+        return self._caught_up.is_set()
 
     @property
     def applied(self) -> int:
@@ -76,6 +88,10 @@ class ControlView:
             if not future.done():
                 future.set_exception(InfrastructureError("the gateway stops"))
         self._waiting.clear()
+
+    async def until_caught_up(self) -> None:
+        """Return when the log was read to its end once, however long that takes."""
+        await self._caught_up.wait()
 
     async def wait_applied(self, offset: int, timeout: float) -> None:
         """Return when the record at `offset` is applied. InfrastructureError after `timeout` seconds."""
@@ -113,6 +129,8 @@ class ControlView:
             self._follower.close()
 
     def _take(self, record: ControlRecord, _offset: int) -> None:
+        if self._observe is not None:
+            self._observe(record)
         if self._replaying:
             self.table.apply(record)
         else:
@@ -132,8 +150,9 @@ class ControlView:
         self._loop.call_soon_threadsafe(self._announce)
 
     def _announce(self) -> None:
-        self.caught_up = not self._stopping.is_set()
-        self._release()
+        if not self._stopping.is_set():
+            self._caught_up.set()
+            self._release()
 
     def _pause_or_raise(self, error: InfrastructureError) -> None:
         if error.retry_after is None:

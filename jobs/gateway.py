@@ -12,9 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
+import socket
 import sys
+import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ from ingest.serving import GatewayServer, listen, make_server
 from ingest.view import ControlView
 from jobs.settings import Settings, load_settings
 from topic_model.control_log import ControlLog
+from topic_model.directory.directory import open_directory
+from topic_model.directory.sync import DirectorySync
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 
 logger = logging.getLogger("arborcast.gateway")
@@ -42,6 +47,9 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # looked for, not l
 _FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 5.0
 
+# For letting go of the control log and the directory at a stop, beside gateway.stop_timeout_s for requests under way.
+_STOP_S = 1.0
+
 
 class GatewayProcess:
     """Puts the parts of the gateway together, runs them, and stops them in order."""
@@ -49,7 +57,8 @@ class GatewayProcess:
     def __init__(self, settings: Settings, host: str, port: int) -> None:
         self._settings = settings
         self._log = ControlLog(settings.kafka)
-        self._view = ControlView(settings.kafka, self._cannot_go_on)
+        self._sync = _directory_sync(settings, self._log)
+        self._view = ControlView(settings.kafka, self._cannot_go_on, self._sync.applied if self._sync else None)
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._changes = ControlChanges(settings.kafka, self._log, self._view)
         announced = "127.0.0.1" if host in _WILDCARDS else host
@@ -67,26 +76,32 @@ class GatewayProcess:
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
 
-    async def run(self, listener: Any) -> int:
+    async def run(self, listener: socket.socket) -> int:
         """Serve until stopped; returns the exit status."""
         self._server.stop_on_signals()
         self._spawn(self._start_parts(), "start")
         await self._server.serve(sockets=[listener])
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._notifications.stop(), self._view.stop())
-        self._changes.close()
-        await asyncio.to_thread(self._log.close)
+        await asyncio.gather(self._notifications.stop(), self._view.stop(), _within(_STOP_S, self._close_control))
         if isinstance(self._failure, ConfigError):
             return 2
         return 1 if self._failure else 0
+
+    def _close_control(self) -> None:
+        self._changes.close()
+        if self._sync is not None:
+            self._sync.close()
+        self._log.close()
 
     async def _start_parts(self) -> None:
         await self._create_topics()
         self._view.start()
         self._notifications.start()
         self._spawn(end_expired_forever(self._gateway), "expiry")
-        # The directory's sync belongs here: a task that appends to the control log what changed in the directory.
+        await self._view.until_caught_up()
+        if self._sync is not None:
+            self._sync.start()
 
     async def _create_topics(self) -> None:
         wait = _FIRST_WAIT_S
@@ -146,6 +161,25 @@ class GatewayProcess:
         return metrics
 
 
+def _directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
+    """What keeps the control log and the directory in step; None without a directory. Raises ConfigError."""
+    directory = open_directory(settings.directory, settings.home / "topics.ldif")
+    if directory is None:
+        return None
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"home = {settings.home} cannot be made: {error.strerror}") from error
+    return DirectorySync(directory, log.append, settings.home / "directory-known.json")
+
+
+async def _within(seconds: float, work: Callable[[], None]) -> None:
+    """Do it in a thread that may be left behind: waiting for a broker or a server that is away must not hold a stop."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, seconds)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the gateway until it is stopped."""
     parser = argparse.ArgumentParser(
@@ -161,19 +195,24 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings(options.config, options.home)
         listener = listen(settings.gateway)
+        # Not closed: that would wait for threads that may be waiting for a broker that is away.
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        return runner.run(_run(settings, listener))
     except ConfigError as error:
         print(f"arborcast gateway: {error}", file=sys.stderr)
         return 2
+
+
+async def _run(settings: Settings, listener: socket.socket) -> int:
     host, port = listener.getsockname()[:2]
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings, host, port, listener))
-
-
-async def _run(settings: Settings, host: str, port: int, listener: Any) -> int:
     process = GatewayProcess(settings, host, port)
     logger.info("listening on %s port %d, reached as %s", host, port, process.own.broker)
     return await process.run(listener)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # Everything is stopped and written. Python's own end would wait for threads too, see above.
+    os._exit(status)

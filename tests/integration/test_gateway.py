@@ -150,6 +150,20 @@ def test_expired_subscriptions_are_ended_after_the_grace_time(tmp_path: Path, ka
         assert tombstone == Tombstone(f"sub:{identifier}")
 
 
+def test_topics_go_to_the_directory_and_come_from_it(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    with gateway_run(tmp_path, kafka_settings, directory="file") as gateway, Client(gateway.base) as client:
+        client.notify("plant/line1", "<n/>")
+        file = tmp_path / "home" / "topics.ldif"
+        gateway.wait_for(lambda: file.exists() and "line1" in file.read_text(), "written to the directory")
+        assert gateway.stop() == 0
+        # What an administrator does with an editor.
+        text = file.read_text()
+        file.write_text(text.replace("line1", "line9"))
+        gateway.start()
+        expected = TopicRecord(TopicPath("plant/line9"))
+        gateway.wait_for(lambda: expected in control_records(kafka_settings), "read from the directory")
+
+
 def test_what_another_process_writes_is_seen(gateway: GatewayRun, kafka_settings: KafkaSettings) -> None:
     producer = make_producer(kafka_settings)
     producer.send(
@@ -201,6 +215,22 @@ def test_an_idle_gateway_notices_that_kafka_went_and_came(tmp_path: Path, own_br
         gateway.wait_for(lambda: gateway.health("ready") == 503, "aware that Kafka is away")
         own_broker.start()
         gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
+
+
+@pytest.mark.chaos
+def test_it_stops_within_seconds_also_while_kafka_is_away(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=30)
+    with gateway_run(tmp_path, settings) as gateway:
+        own_broker.kill()
+        # One request that waits for the broker, in whatever way it ends.
+        body = soap.envelope(soap.subscribe())
+        waiting = socket.create_connection(("127.0.0.1", gateway.port))
+        head = f"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+        waiting.sendall(head.encode() + body)
+        started = time.monotonic()
+        assert gateway.stop() == 0
+        assert time.monotonic() - started < 5
+        waiting.close()
 
 
 @pytest.mark.chaos

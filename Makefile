@@ -26,7 +26,7 @@ setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; noth
 run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
 	@$(BIN)/arborcast up --demo $(ARGS)
 
-test: setup ## Run every test, with real Kafka, Spark and OpenLDAP
+test: setup lint ## Run every check and every test, with real Kafka, Spark and OpenLDAP
 	$(BIN)/python -m pytest $(ARGS)
 
 check: setup lint ## Before every commit: style, types, unit tests

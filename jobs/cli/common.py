@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from topic_model.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,6 +26,10 @@ HomeOption = Annotated[
     Path | None,
     typer.Option("--home", help="Data directory of the engine (default: .arborcast here).", metavar="DIR"),
 ]
+NamespaceOption = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
@@ -32,6 +38,17 @@ def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Sca
     from jobs.settings import load_settings
 
     return load_settings(config, home, overrides)
+
+
+def namespaces_of(declarations: list[str] | None) -> dict[str, str]:
+    """The prefixes given with --namespace. Raises ConfigError."""
+    found = {}
+    for declaration in declarations or ():
+        prefix, equals, uri = declaration.partition("=")
+        if not equals or not prefix:
+            raise ConfigError(f"--namespace {declaration}: a prefix and a URI are needed, for instance p=urn:x")
+        found[prefix] = uri
+    return found
 
 
 def console() -> Console:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from jobs.cli.common import (
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    console,
+    error_console,
+    namespaces_of,
+    print_json,
+    settings_of,
+)
 from topic_model.errors import ArborcastError
 
 if TYPE_CHECKING:
@@ -23,10 +33,6 @@ UrlOption = Annotated[
     typer.Option(
         "--url", help="The broker (default: the engine of --home, else where the settings say).", metavar="URL"
     ),
-]
-NamespaceOption = Annotated[
-    list[str] | None,
-    typer.Option("--namespace", "-n", help="Declare a prefix used in TOPIC; may be repeated.", metavar="PREFIX=URI"),
 ]
 TopicArgument = Annotated[
     str, typer.Argument(help="For instance a/b, a:b:c, 'a//.' (a and all below), {urn:x}a/b, or p:a/b with -n p=urn:x.")
@@ -61,7 +67,7 @@ def subscribe(
             to=to,
             raw=raw,
             lasts=timedelta(seconds=lasts) if lasts else None,
-            namespaces=_namespaces(namespace),
+            namespaces=namespaces_of(namespace),
         )
     if json:
         print_json({"address": subscription.address, "terminates": subscription.terminates})
@@ -90,7 +96,7 @@ def publish(
     """Publish a notification; when this returns, the broker has stored it."""
     payload = _read(file)
     with _client(url, config, home) as client:
-        client.notify(topic, payload, namespaces=_namespaces(namespace))
+        client.notify(topic, payload, namespaces=namespaces_of(namespace))
 
 
 def listen(
@@ -115,7 +121,7 @@ def listen(
     except OSError as error:
         raise InputError(f"cannot listen at {host}:{port}: {error.strerror}; choose another with --port") from error
     with listener, _client(url, config, home) as client:
-        subscription = client.subscribe(topic, to=listener.url, namespaces=_namespaces(namespace))
+        subscription = client.subscribe(topic, to=listener.url, namespaces=namespaces_of(namespace))
         error_console().print(f"listening to {topic} at {listener.url}; Ctrl-C ends it", highlight=False, markup=False)
         try:
             received = 0
@@ -163,16 +169,6 @@ def _broker_url(config: Path | None, home: Path | None) -> str:
     settings = settings_of(config, home)
     running: str | None = status(settings.home)["addresses"].get("gateway")
     return running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
-
-
-def _namespaces(declarations: list[str] | None) -> dict[str, str]:
-    found = {}
-    for declaration in declarations or ():
-        prefix, equals, uri = declaration.partition("=")
-        if not equals or not prefix:
-            raise InputError(f"--namespace {declaration}: a prefix and a URI are needed, for instance p=urn:x")
-        found[prefix] = uri
-    return found
 
 
 def _read(file: str) -> bytes:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from jobs.cli.common import (
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    console,
+    error_console,
+    namespaces_of,
+    print_json,
+    settings_of,
+)
 from jobs.cli.topics_output import facts_of, label_of, node_document, record_document, report
 from topic_model.errors import ConfigError
 
@@ -23,10 +33,6 @@ if TYPE_CHECKING:
 topics_app = typer.Typer(help="Look at the topic tree and change it.", no_args_is_help=True)
 
 Form = Literal["ldif", "topicset", "json"]
-NamespaceOption = Annotated[
-    list[str] | None,
-    typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
-]
 TopicArgument = Annotated[str, typer.Argument(help="For instance a/b, a:b, {urn:x}a/b, or p:a/b with -n p=urn:x.")]
 FormatOption = Annotated[
     Form | None, typer.Option("--format", "-f", help="Of the document; default: by the file's name or content.")
@@ -61,10 +67,10 @@ def list_topics(
     json: JsonOption = False,
 ) -> None:
     """List topics with their facts."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
 
     tree = commands.read_tree(_settings(config, home).kafka)
-    records = _records(tree, commands.matching(tree, expression, _namespaces(namespace)))
+    records = _records(tree, commands.matching(tree, expression, namespaces_of(namespace)))
     if json:
         print_json([record_document(record) for record in records])
         return
@@ -85,7 +91,7 @@ def show_tree(
     json: JsonOption = False,
 ) -> None:
     """Draw the topic tree. Nodes that are no topics themselves are dim."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
 
     tree = commands.read_tree(_settings(config, home).kafka)
     if json:
@@ -124,12 +130,12 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Add a topic, with its facts. Topics above need not be there."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
     from topic_model.records import TopicPolicy, TopicRecord
     from topic_model.tree_plans import plan_create, plan_update
 
     record = TopicRecord(
-        path=commands.one_topic(topic, _namespaces(namespace)),
+        path=commands.one_topic(topic, namespaces_of(namespace)),
         code=code,
         message_types=tuple(message_type or ()),
         final=final,
@@ -152,10 +158,10 @@ def remove(
     json: JsonOption = False,
 ) -> None:
     """Remove a topic."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
     from topic_model.tree_plans import plan_remove
 
-    path = commands.one_topic(topic, _namespaces(namespace))
+    path = commands.one_topic(topic, namespaces_of(namespace))
     kafka = _settings(config, home).kafka
     report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
 
@@ -170,10 +176,10 @@ def move(
     json: JsonOption = False,
 ) -> None:
     """Move a topic with all below it."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
     from topic_model.tree_plans import plan_move
 
-    namespaces = _namespaces(namespace)
+    namespaces = namespaces_of(namespace)
     old, new = commands.one_topic(topic, namespaces), commands.one_topic(target, namespaces)
     report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_move(tree, old, new)), json)
 
@@ -188,10 +194,10 @@ def rename(
     json: JsonOption = False,
 ) -> None:
     """Give a topic another name, where it is."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
     from topic_model.tree_plans import plan_rename
 
-    path = commands.one_topic(topic, _namespaces(namespace))
+    path = commands.one_topic(topic, namespaces_of(namespace))
     report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_rename(tree, path, name)), json)
 
 
@@ -207,7 +213,7 @@ def import_topics(
     json: JsonOption = False,
 ) -> None:
     """Bring the topics of a document in, all or none."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
     from topic_model.control_log import ControlLog
 
     settings = _settings(config, home)
@@ -243,7 +249,7 @@ def export_topics(
     home: HomeOption = None,
 ) -> None:
     """Write all topics as a document. The LDIF is what ldapadd takes."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
 
     form = commands.format_of(file, form)
     settings = _settings(config, home)
@@ -269,10 +275,10 @@ def match(
     json: JsonOption = False,
 ) -> None:
     """Show which topics a subscription with this expression would get."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
 
     tree = commands.read_tree(_settings(config, home).kafka)
-    paths = commands.matching(tree, expression, _namespaces(namespace), xpath=xpath)
+    paths = commands.matching(tree, expression, namespaces_of(namespace), xpath=xpath)
     if json:
         print_json(paths)
         return
@@ -291,9 +297,9 @@ def who(
     json: JsonOption = False,
 ) -> None:
     """Show which subscriptions get the notifications of a topic, and through which expression."""
-    from jobs import topic_commands as commands
+    from jobs.cli import topics_work as commands
 
-    path = commands.one_topic(topic, _namespaces(namespace))
+    path = commands.one_topic(topic, namespaces_of(namespace))
     table = commands.read_table(_settings(config, home).kafka)
     routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
     rows = [
@@ -315,16 +321,6 @@ def who(
     for row in rows:
         shown.add_row(*map(escape, row))
     console().print(shown)
-
-
-def _namespaces(declarations: list[str] | None) -> dict[str, str]:
-    found = {}
-    for declaration in declarations or ():
-        prefix, equals, uri = declaration.partition("=")
-        if not equals or not prefix:
-            raise ConfigError(f"--namespace {declaration}: a prefix and a URI are needed, for instance p=urn:x")
-        found[prefix] = uri
-    return found
 
 
 def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:

@@ -35,7 +35,7 @@ def test_help_names_every_command(engine: Engine) -> None:
         (["publish", "a//.", "-"], 1, "selects several topics"),
         (["publish", "a", "/nowhere/file.xml"], 1, "/nowhere/file.xml cannot be read"),
         (["publish", "a", "-", "--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9"),
-        (["publish", "a", "-", "-n", "p"], 1, "a prefix and a URI are needed"),
+        (["publish", "a", "-", "-n", "p"], 2, "a prefix and a URI are needed"),
         (["listen", "a||b", "--url", "http://127.0.0.1:9"], 1, "position"),
         (["unsubscribe", "http://127.0.0.1:9/x"], 1, "no answer"),
     ],

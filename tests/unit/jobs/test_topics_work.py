@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.topic_commands import format_of, matching, one_topic, plan_import, read_document, write_document
+from jobs.cli.topics_work import format_of, matching, one_topic, plan_import, read_document, write_document
 from tests.support.directory import topic
 from topic_model.errors import ConfigError, ExpressionError, TopicError
 from topic_model.records import Tombstone, TopicRecord, TopicRemoved

@@ -1,5 +1,15 @@
 """SOAP in, log out: the gateway's ASGI app, one module per port type, faults, and the client library.
 
+    serving             HTTP: uvicorn, and the one thing that it gets wrong for us
+    app                 from an HTTP request to an operation and back
+    envelope, answers, faults, errors, namespaces          SOAP: reading, answering, refusing
+    notification_broker, subscription_manager              the port types
+    topic_reading, filters, endpoints, fragments, termination, addresses, ids     what requests are made of
+    gateway             what all operations share
+    view, changes, notification_log                        the logs: followed, changed, appended to
+    expiry, metrics     what runs beside the requests
+    client, listener    for publishers and subscribers written in Python
+
 May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process
 management and settings files (that is `jobs`). Nothing here imports `dispatch` or `jobs`.
 """

@@ -16,7 +16,7 @@ import re
 
 from lxml import etree
 
-from ingest.errors import MalformedMessage
+from ingest.errors import MalformedMessage, TooLarge
 
 # Only ever run over documents that a parser accepted. The possessive quantifiers keep it linear on anything.
 _TOKEN = re.compile(
@@ -32,6 +32,9 @@ _AFTER_NAME = b"> \t\r\n"
 _NAME_BYTES = frozenset(
     b"-._0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" + bytes(range(0x80, 0x100))
 )
+
+# What the fragments of one document may have in all: so many times its size, and this much in any case.
+_GROWTH, _GROWTH_FREE = 2, 64 * 1024
 
 _UTF8_ALIKE = {None, "", "UTF-8", "ASCII", "US-ASCII"}
 
@@ -76,6 +79,7 @@ class Source:
         self._document = as_utf8(document, root)
         self._root = root
         self._top = _scan(self._document, depth)
+        self._left = _GROWTH * len(self._document) + _GROWTH_FREE
 
     def node(self, element: etree._Element) -> Node:
         """Where an element of the parsed document lies; for those of a long list go through their parent's children."""
@@ -83,7 +87,11 @@ class Source:
         return self._top if parent is None else self.node(parent).children[parent.index(element)]
 
     def fragment(self, node: Node) -> bytes:
-        """The element as it was sent, self-contained, in UTF-8."""
+        """The element as it was sent, self-contained, in UTF-8.
+
+        Raises TooLarge when the fragments of this document together grow out of proportion: declarations are repeated
+        in each, and a namespace of a megabyte with thousands of users would fill the memory.
+        """
         document = self._document
         own = node.declarations(document)
         tail = document[node.name_end : node.end]
@@ -94,7 +102,11 @@ class Source:
             # Of the default namespace, what was undeclared (xmlns="") needs no undeclaring where nothing is around.
             if prefix not in own and len(value) > 2 and (not prefix or _may_use(name, tail, prefix))
         ]
-        return b"".join((name, *declarations, tail))
+        fragment = b"".join((name, *declarations, tail))
+        self._left -= len(fragment)
+        if self._left < 0:
+            raise TooLarge("the request's elements, each with the namespaces declared around it, are too large")
+        return fragment
 
 
 def as_utf8(document: bytes, root: etree._Element) -> bytes:

@@ -11,7 +11,7 @@ from ingest import addresses, answers, ids, termination
 from ingest.addresses import Kind, Target
 from ingest.endpoints import check_consumer, read_reference
 from ingest.envelope import Request
-from ingest.errors import InvalidRequest, OperationRefused
+from ingest.errors import InvalidRequest, OperationRefused, TooLarge
 from ingest.filters import read_filters, read_form
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
@@ -28,6 +28,9 @@ from topic_model.topics import TopicPath
 _PAYLOAD_DEPTH = 6
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
+
+# A subscription is kept in the memory of every process, so it may not be as large as a notification.
+_MAX_SUBSCRIBE = 64 * 1024
 
 _MESSAGE = wsnt("NotificationMessage")
 _TOPIC = wsnt("Topic")
@@ -137,6 +140,8 @@ def _read_message(message: etree._Element, node: Node, source: Source, number: i
 
 
 def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscription:
+    if len(request.document) > _MAX_SUBSCRIBE:
+        raise TooLarge(f"a Subscribe may have {_MAX_SUBSCRIBE} bytes, this one has {len(request.document)}")
     operation = request.operation
     reference = operation.find(wsnt("ConsumerReference"))
     if reference is None:

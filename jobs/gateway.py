@@ -55,6 +55,7 @@ class GatewayProcess:
     """Puts the parts of the gateway together, runs them, and stops them in order."""
 
     def __init__(self, settings: Settings, host: str, port: int) -> None:
+        _check_sizes(settings)
         self._settings = settings
         self._log = ControlLog(settings.kafka)
         self._sync = _directory_sync(settings, self._log)
@@ -159,6 +160,16 @@ class GatewayProcess:
         metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
         metrics.gauge("process_start_time_seconds", "When the process started.", lambda: started)
         return metrics
+
+
+def _check_sizes(settings: Settings) -> None:
+    """A body grows when it is stored (as UTF-8, with its namespaces); what was accepted must fit into a record."""
+    needed = 3 * settings.gateway.max_body_bytes // 2 + 128 * 1024
+    if settings.kafka.max_record_bytes < needed:
+        raise ConfigError(
+            f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
+            f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
+        )
 
 
 def _directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:

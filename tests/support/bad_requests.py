@@ -221,6 +221,13 @@ SUBSCRIBES = [
     _subscribe(
         name="no time at all", termination="soon", fault="UnacceptableInitialTerminationTimeFault", says="'soon'"
     ),
+    BadRequest(
+        "a Subscribe as large as a notification may be",
+        soap.envelope(soap.subscribe(more=f"<x>{'x' * 70_000}</x>")),
+        413,
+        "Client",
+        "a Subscribe may have 65536 bytes",
+    ),
     _subscribe(
         name="an unknown policy",
         more='<wsnt:SubscriptionPolicy><x:P xmlns:x="urn:x"/></wsnt:SubscriptionPolicy>',
@@ -251,6 +258,15 @@ NOTIFIES = [
         name="the second message's topic is none",
         fault="InvalidTopicExpressionFault",
         says="cannot stand here",
+    ),
+    BadRequest(
+        "a huge namespace that every message would repeat",
+        soap.envelope(soap.notify(*[soap.message("a", "<h:n/>")] * 200)).replace(
+            b"<s:Body>", b"<s:Body xmlns:h='urn:" + b"h" * 50_000 + b"'>"
+        ),
+        413,
+        "Client",
+        "too large",
     ),
     _notify(soap.message("t:" + "a/" * 70 + "a"), name="too deep", fault="InvalidTopicExpressionFault", says="64"),
 ]

@@ -43,13 +43,18 @@ _TEXT = b"text/plain; charset=utf-8"
 class GatewayApp:
     """Answers everything that arrives; never raises, never shows a stack trace.
 
-    `ready` returns what still stands in the way of working, an empty string when nothing does.
+    `ready` returns what still stands in the way of working, an empty string when nothing does. `started` says whether
+    the routing table is as new as the log was at the start: before that no operation may look at it, since a
+    subscription that is not there yet is not unknown, and a topic not there yet is not new.
     """
 
-    def __init__(self, gateway: Gateway, metrics: Registry, ready: Callable[[], str]) -> None:
+    def __init__(
+        self, gateway: Gateway, metrics: Registry, ready: Callable[[], str], started: Callable[[], bool]
+    ) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._ready = ready
+        self._started = started
         self._limit = gateway.settings.max_body_bytes
         self._requests = metrics.counter(
             "arborcast_gateway_requests_total", "Requests answered.", ("operation", "status")
@@ -81,10 +86,12 @@ class GatewayApp:
             request = parse(body, _header(headers, b"content-type"))
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
-            started = time.perf_counter()
+            if not self._started():
+                raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
+            began = time.perf_counter()
             reply = await known.handler(self._gateway, request, target)
             if request.name == _NOTIFY:
-                self._accept_seconds.observe(time.perf_counter() - started)
+                self._accept_seconds.observe(time.perf_counter() - began)
         except (PeerError, InfrastructureError) as error:
             answer = self._refusal(error, request)
             self._requests.add(operation, str(answer.status))

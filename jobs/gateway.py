@@ -72,7 +72,7 @@ class GatewayProcess:
             changes=self._changes,
             notifications=self._notifications,
         )
-        app = GatewayApp(self._gateway, self._metrics(), self._obstacle)
+        app = GatewayApp(self._gateway, self._metrics(), self._obstacle, lambda: self._view.caught_up)
         self._server: GatewayServer = make_server(app, settings.gateway)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None

@@ -102,6 +102,7 @@ class GatewayParts:
         self.notifications = NotificationList()
         self.now = START
         self.obstacle = ""
+        self.started = True
         self.metrics = Registry()
         self.gateway = Gateway(
             settings=settings or GatewaySettings(),
@@ -112,7 +113,7 @@ class GatewayParts:
             notifications=self.notifications,
             now=lambda: self.now,
         )
-        self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle)
+        self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle, lambda: self.started)
 
     def later(self, **span: float) -> None:
         """Move the clock."""

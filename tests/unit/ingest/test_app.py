@@ -21,6 +21,17 @@ def test_alive_even_when_not_ready() -> None:
     assert parts.get("/health/ready").body == b"ready\n"
 
 
+@pytest.mark.parametrize("body", [soap.notify(), soap.subscribe(), "<wsnt:Unsubscribe/>"])
+def test_before_the_log_is_read_nothing_is_judged_by_it(body: str) -> None:
+    parts = GatewayParts()
+    parts.started = False
+    path = "/wsn/subscriptions/x" if "Unsubscribe" in body else "/wsn/NotificationBroker"
+    answer = parts.post(soap.envelope(body), path)
+    assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
+    assert parts.control.records == []
+    assert parts.notifications.accepted == []
+
+
 def test_metrics_count_what_was_answered() -> None:
     parts = GatewayParts()
     parts.post(soap.envelope(soap.notify()))

@@ -27,11 +27,12 @@ MAX_FAILURES = 10
 class Keeper:
     """Starts a query again, from its checkpoint, when it dies: Kafka was away for long, or a task failed too often.
 
-    Runs in a thread of its own until the gate closes. When the query dies MAX_FAILURES times in a row it closes the
-    gate itself and `gave_up` is true.
+    Runs in a thread of its own until the gate closes. When an essential query dies MAX_FAILURES times in a row the
+    gate is closed and `gave_up` is true; any other is tried for ever.
     """
 
-    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate) -> None:
+    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate, essential: bool = True) -> None:
+        self._essential = essential
         self._start = start
         self._gate = gate
         self._query: StreamingQuery | None = None
@@ -80,7 +81,7 @@ class Keeper:
             if self._gate.wait_closed(0):
                 return
             self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
-            if self.failures >= MAX_FAILURES:
+            if self._essential and self.failures >= MAX_FAILURES:
                 logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)
                 self.gave_up = True
                 self._gate.close()
@@ -92,7 +93,8 @@ class Keeper:
 
 def pause_after(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
-    return float(min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S))
+    # The exponent is bounded because a query may fail for weeks.
+    return float(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
 
 
 def _wait_committed(query: StreamingQuery, timeout_s: float) -> None:

@@ -69,6 +69,9 @@ class DispatchJob:
                     spark, settings.kafka, settings.tables, self._table, settings.checkpoint("record"), gate
                 ),
                 gate,
+                # A table that cannot be written (a full disk) is no reason to stop pushing: the outcomes wait in their
+                # log.
+                essential=False,
             ),
         )
 

@@ -41,7 +41,8 @@ def properties(
     python: str = sys.executable,
     local_dir: Path | None = None,
 ) -> dict[str, str]:
-    """Spark properties for the dispatch job.
+    """Spark properties for the dispatch job. On a cluster Arborcast has to be installed where Python workers start;
+    where it only comes along as `--py-files`, leave `spark.python.daemon.module` out.
 
     `master` None leaves the choice to spark-submit's command line; "local" is local mode with as many task slots as the
     settings say. `local_dir` is where Spark keeps temporary files.

@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 from dispatch.runtime import JobSettings
 from dispatch.tables import ATTEMPTS
 from dispatch.view import RoutingView
+from jobs.stack import ports
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver, refusing_url
+from topic_model.errors import InfrastructureError
 from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -194,6 +196,13 @@ def test_job_goes_on_where_it_stopped(
 
     assert ids(receiver, "/s") == [first, second], "nothing lost, nothing twice over an orderly stop"
     assert sorted(str(row["notification"]) for row in rows) == [first, second]
+
+
+def test_start_without_kafka_says_so_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
+    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{ports.free_port()}", request_timeout_s=1.0)
+
+    with pytest.raises(InfrastructureError, match="Kafka"), running(spark, job_settings(tmp_path, nowhere)):
+        pytest.fail("the job reported ready")
 
 
 def test_record_that_cannot_be_read_is_skipped(

@@ -33,7 +33,7 @@ class PlayedQuery:
 
 
 def test_pause_grows_to_a_limit() -> None:
-    assert [pause_after(failures) for failures in (1, 2, 3, 4, 5, 6, 50)] == [1, 2, 4, 8, 15, 15, 15]
+    assert [pause_after(failures) for failures in (1, 2, 3, 4, 5, 6, 5_000)] == [1, 2, 4, 8, 15, 15, 15]
 
 
 def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +59,28 @@ def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pyt
 
     assert len(queries) == 2
     assert kept.failures == 1
+    assert not kept.gave_up
+
+
+def test_query_that_is_not_essential_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "FIRST_PAUSE_S", 0.0)
+    gate = StopGate()
+    tries: list[int] = []
+    often = threading.Event()
+
+    def start() -> PlayedQuery:
+        tries.append(1)
+        if len(tries) > 2 * keeper.MAX_FAILURES:
+            often.set()
+        raise RuntimeError("no")
+
+    kept = Keeper("test", start, gate, essential=False)  # type: ignore[arg-type]
+    kept.start()
+
+    assert often.wait(10)
+    assert not gate.closed
+    gate.close()
+    kept.stop(10)
     assert not kept.gave_up
 
 

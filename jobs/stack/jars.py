@@ -22,9 +22,9 @@ from jobs.stack import ivy
 from jobs.stack.errors import HomeError, JarError
 from jobs.stack.java import Java
 
-SETS = ("spark", "broker")
+SETS = ("spark", "broker", "wsdl")
 
-# What a fetch needs at most, with room: both sets twice (Ivy's cache and ours).
+# What a fetch needs at most, with room: all sets twice (Ivy's cache and ours).
 _ROOM_MB = 200
 
 _HELP = (

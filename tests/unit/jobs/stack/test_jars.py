@@ -13,7 +13,11 @@ from jobs.stack import ivy, jars
 from jobs.stack.errors import HomeError, JarError
 from jobs.stack.java import Java
 
-CONTENT = {"spark": {"connector-1.0.jar": b"spark one"}, "broker": {"kafka-2.0.jar": b"kafka", "log-1.jar": b"log"}}
+CONTENT = {
+    "spark": {"connector-1.0.jar": b"spark one"},
+    "broker": {"kafka-2.0.jar": b"kafka", "log-1.jar": b"log"},
+    "wsdl": {"schemas-3.jar": b"schemas"},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +76,7 @@ def entries(cache: Path) -> set[str]:
     return {path.name for path in (cache / "jars").iterdir() if path.name != ".lock"}
 
 
-def test_fetches_both_sets_apart_and_tells_of_each_jar(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+def test_fetches_all_sets_apart_and_tells_of_each_jar(cache: Path, played: PlayedIvy, report: list[str]) -> None:
     jars.fetch(played.java, report.append, cache)
     assert [path.name for path in jars.jar_paths("spark", cache)] == ["connector-1.0.jar"]
     assert [path.name for path in jars.jar_paths("broker", cache)] == ["kafka-2.0.jar", "log-1.jar"]
@@ -223,3 +227,4 @@ def test_the_pins_name_every_jar_of_the_descriptor_once(monkeypatch: pytest.Monk
     assert all(len(digest) == 64 for digest in [*spark.values(), *broker.values()])
     assert "kafka-clients-3.9.2.jar" in spark
     assert "kafka-clients-3.9.2.jar" not in broker
+    assert list(jars.pins("wsdl")) == ["cxf-services-wsn-api-3.6.9.jar"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -41,7 +42,11 @@ _NIL = f"{{{XSI}}}nil"
 
 async def notify(gateway: Gateway, request: Request, _target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
-    notifications = _read_notify(gateway, request)
+    await accept(gateway, _read_notify(gateway, request))
+
+
+async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> None:
+    """Store notifications, in their order, however they came in. Raises TopicNotSupported or InfrastructureError."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit(notification.topic for notification in notifications)
     await gateway.notifications.append(notifications)
@@ -150,7 +155,7 @@ def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscr
     check_consumer(consumer, gateway.own)
     filters = read_filters(operation.find(wsnt("Filter")))
     for expression in filters:
-        _check_supported(gateway, expression)
+        check_supported(gateway, expression)
     identifier = ids.resource_id()
     return Subscription(
         id=identifier,
@@ -172,8 +177,8 @@ def _initial_termination(gateway: Gateway, element: etree._Element | None, now: 
     return termination.to_ms(now + timedelta(seconds=default)) if default else None
 
 
-def _check_supported(gateway: Gateway, expression: TopicFilter) -> None:
-    """With a fixed topic set, an expression that selects nothing never will."""
+def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
+    """With a fixed topic set, an expression that selects nothing never will. Raises TopicNotSupported."""
     if not gateway.topics.fixed:
         return
     tree = gateway.table.topics

@@ -16,6 +16,7 @@ from ingest.ids import NotificationIds
 from ingest.settings import GatewaySettings
 from topic_model.admission import TopicAdmission
 from topic_model.notifications import Notification
+from topic_model.pull_points import PullPoints
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
 from topic_model.topics import TopicPath
@@ -42,6 +43,7 @@ class Gateway:
     table: RoutingTable
     changes: Changes
     notifications: NotificationSink
+    pull_points: PullPoints = field(default_factory=PullPoints)
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)

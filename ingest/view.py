@@ -12,7 +12,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from topic_model.control_log import ControlFollower
 from topic_model.errors import InfrastructureError
@@ -36,8 +37,14 @@ _RETRY_S = 0.5
 _REPLAY_TIMEOUT_S = 600
 
 
+class Fold(Protocol):
+    """State that is computed from control records, each kind from those that it knows."""
+
+    def apply(self, record: ControlRecord) -> None: ...
+
+
 class ControlView:
-    """A routing table that follows the control log.
+    """A routing table, and further `folds`, that follow the control log.
 
     `on_failure` is called, in the event loop, when the log cannot be followed any further (a record of a newer version,
     a log that was created anew): going on with a table that is not true would be worse than stopping. `reachable` says
@@ -50,8 +57,10 @@ class ControlView:
         kafka: KafkaSettings,
         on_failure: Callable[[Exception], None],
         observe: Callable[[ControlRecord], None] | None = None,
+        folds: Sequence[Fold] = (),
     ) -> None:
         self.table = RoutingTable()
+        self._folds: tuple[Fold, ...] = (self.table, *folds)
         self._on_failure = on_failure
         self._observe = observe
         self._gathered: list[ControlRecord] = []
@@ -132,7 +141,7 @@ class ControlView:
         if self._observe is not None:
             self._observe(record)
         if self._replaying:
-            self.table.apply(record)
+            self._fold(record)
         else:
             self._gathered.append(record)
 
@@ -174,7 +183,7 @@ class ControlView:
     def _apply(self, batch: list[ControlRecord], position: int, done: threading.Event) -> None:
         try:
             for record in batch:
-                self.table.apply(record)
+                self._fold(record)
             self._applied = position
             self._release()
         except Exception as error:
@@ -182,6 +191,10 @@ class ControlView:
             self._on_failure(error)
         finally:
             done.set()
+
+    def _fold(self, record: ControlRecord) -> None:
+        for fold in self._folds:
+            fold.apply(record)
 
     def _release(self) -> None:
         while self._waiting and self._waiting[0][0] < self._applied:

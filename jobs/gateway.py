@@ -38,6 +38,7 @@ from topic_model.control_log import ControlLog
 from topic_model.directory.directory import open_directory
 from topic_model.directory.sync import DirectorySync
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
+from topic_model.pull_points import PullPoints
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -59,7 +60,10 @@ class GatewayProcess:
         self._settings = settings
         self._log = ControlLog(settings.kafka)
         self._sync = _directory_sync(settings, self._log)
-        self._view = ControlView(settings.kafka, self._cannot_go_on, self._sync.applied if self._sync else None)
+        pull_points = PullPoints()
+        self._view = ControlView(
+            settings.kafka, self._cannot_go_on, self._sync.applied if self._sync else None, folds=[pull_points]
+        )
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._changes = ControlChanges(settings.kafka, self._log, self._view)
         announced = "127.0.0.1" if host in _WILDCARDS else host
@@ -71,6 +75,7 @@ class GatewayProcess:
             table=self._view.table,
             changes=self._changes,
             notifications=self._notifications,
+            pull_points=pull_points,
         )
         app = GatewayApp(self._gateway, self._metrics(), self._obstacle, lambda: self._view.caught_up)
         self._server: GatewayServer = make_server(app, settings.gateway)

@@ -3,6 +3,7 @@
     key                value
     topic:<path>       TopicRecord | TopicRemoved | null
     sub:<id>           SubscriptionRecord | SubscriptionEnded | null
+    pull:<id>          PullPointRecord | PullPointEnded | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -22,7 +23,7 @@ from topic_model.topics import TopicPath
 
 VERSION = 1
 
-EndReason = Literal["unsubscribed", "expired", "gone", "removed"]
+EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -64,18 +65,36 @@ class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
     at_ms: int
 
 
+class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="pull-point"):
+    """The pull point is there. `name` is what its creator calls it, for finding it again; most have none."""
+
+    id: str
+    address: str
+    name: str = ""
+    created_ms: int = 0
+
+
+class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
+    """The pull point is gone, and what waited in it too."""
+
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
 
     key: str
 
 
-ControlRecord = TopicRecord | TopicRemoved | SubscriptionRecord | SubscriptionEnded | Tombstone
+_Stated = TopicRecord | TopicRemoved | SubscriptionRecord | SubscriptionEnded | PullPointRecord | PullPointEnded
+ControlRecord = _Stated | Tombstone
 
 
 class _Versioned(msgspec.Struct, frozen=True):
     v: int
-    record: TopicRecord | TopicRemoved | SubscriptionRecord | SubscriptionEnded
+    record: _Stated
 
 
 class _VersionOnly(msgspec.Struct, frozen=True):
@@ -97,6 +116,11 @@ def subscription_key(subscription_id: str) -> str:
     return f"sub:{subscription_id}"
 
 
+def pull_point_key(pull_point_id: str) -> str:
+    """Key of a pull point's records."""
+    return f"pull:{pull_point_id}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key under which a record belongs."""
     match record:
@@ -106,6 +130,8 @@ def key_of(record: ControlRecord) -> str:
             return subscription_key(subscription.id)
         case SubscriptionEnded(id=subscription_id):
             return subscription_key(subscription_id)
+        case PullPointRecord(id=pull_point_id) | PullPointEnded(id=pull_point_id):
+            return pull_point_key(pull_point_id)
         case Tombstone(key=key):
             return key
 

@@ -61,6 +61,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
 
     `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
+    `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to.
     Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
@@ -78,6 +79,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     terminates_ms: int | None = None
     paused: bool = False
     owner: str = ""
+    pull_point: str = ""
 
     def expired(self, now_ms: int) -> bool:
         """Whether the termination time has come."""
@@ -99,4 +101,5 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.soap,
             self.policy,
             self.owner,
+            self.pull_point,
         )

@@ -15,8 +15,10 @@ from ingest.app import GatewayApp
 from ingest.gateway import Gateway
 from ingest.metrics import Registry
 from ingest.settings import GatewaySettings
+from ingest.view import Fold
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
+from topic_model.pull_points import PullPoints
 from topic_model.records import ControlRecord
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
@@ -28,7 +30,7 @@ START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
 class ControlList:
     """Changes that are in force at once; with `error` set, none is."""
 
-    table: RoutingTable
+    folds: Sequence[Fold]
     records: list[ControlRecord] = field(default_factory=list)
     error: InfrastructureError | None = None
 
@@ -38,7 +40,8 @@ class ControlList:
             raise self.error
         for record in records:
             self.records.append(record)
-            self.table.apply(record)
+            for fold in self.folds:
+                fold.apply(record)
 
 
 @dataclass
@@ -98,7 +101,8 @@ class GatewayParts:
 
     def __init__(self, settings: GatewaySettings | None = None, topics: TopicSettings | None = None) -> None:
         self.table = RoutingTable()
-        self.control = ControlList(self.table)
+        self.pull_points = PullPoints()
+        self.control = ControlList([self.table, self.pull_points])
         self.notifications = NotificationList()
         self.now = START
         self.obstacle = ""
@@ -111,6 +115,7 @@ class GatewayParts:
             table=self.table,
             changes=self.control,
             notifications=self.notifications,
+            pull_points=self.pull_points,
             now=lambda: self.now,
         )
         self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle, lambda: self.started)

@@ -55,6 +55,7 @@ class Sharing:
             terminates_ms=subscription.terminates_ms,
             paused=subscription.paused,
             owner=_shared(self._texts, subscription.owner),
+            pull_point=subscription.pull_point,
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:

@@ -26,6 +26,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     metadata: tuple[str, ...] = ()
     content: tuple[XPathFilter, ...] = ()
     producer: tuple[XPathFilter, ...] = ()
+    pull_point: str = ""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -85,6 +86,7 @@ class Packer:
             member.consumer.metadata,
             member.content,
             member.producer,
+            member.pull_point,
         )
 
 
@@ -121,4 +123,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.terminates_ms,
         shape.paused,
         packed.owner,
+        packed.pull_point,
     )

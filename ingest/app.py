@@ -11,7 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from ingest import answers, faults, notification_broker, subscription_manager
+from ingest import (
+    answers,
+    faults,
+    notification_broker,
+    resource_lifetime,
+    resource_properties,
+    subscription_manager,
+)
 from ingest.addresses import FACTORIES, Kind, Target, target_of
 from ingest.envelope import Request, parse
 from ingest.errors import TooLarge, UnknownOperation, UnreadableRequest
@@ -19,6 +26,7 @@ from ingest.faults import Answer
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.metrics import Registry
 from ingest.namespaces import wsnt
+from ingest.service_wsdl import FOLDER, ServiceDescriptions
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
 
 logger = logging.getLogger(__name__)
@@ -28,7 +36,13 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _OPERATIONS: dict[str, Operation] = {
-    operation.name: operation for operation in (*notification_broker.OPERATIONS, *subscription_manager.OPERATIONS)
+    operation.name: operation
+    for operation in (
+        *notification_broker.OPERATIONS,
+        *subscription_manager.OPERATIONS,
+        *resource_properties.OPERATIONS,
+        *resource_lifetime.OPERATIONS,
+    )
 }
 _NOTIFY = wsnt("Notify")
 _ACCEPTED = {
@@ -69,6 +83,8 @@ class GatewayApp:
         target = target_of(path)
         if target is None:
             await self._page(scope, path, receive, send)
+        elif scope["method"] == "GET" and scope.get("query_string", b"").lower() == b"wsdl":
+            await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
         elif scope["method"] != "POST":
             message = f"this address takes SOAP messages by POST, not {scope['method']}\n"
             await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
@@ -128,18 +144,34 @@ class GatewayApp:
             case "/metrics":
                 body = self._metrics.text().encode()
                 await _send(send, 200, body, b"text/plain; version=0.0.4; charset=utf-8")
+            case page if page.startswith(FOLDER):
+                await self._wsdl(send, lambda descriptions: descriptions.document(page.removeprefix(FOLDER)))
             case _:
                 message = f"nothing is here; the notification broker is at {self._gateway.own.broker}\n"
                 await _send(send, 404, message.encode(), _TEXT)
 
+    async def _wsdl(self, send: Send, find: Callable[[ServiceDescriptions], bytes | None]) -> None:
+        descriptions = self._gateway.descriptions
+        if descriptions is None:
+            message = b"no WSDL: the published schemas are not on this machine; its operator may run: arborcast fetch\n"
+            await _send(send, 503, message, _TEXT)
+            return
+        document = find(descriptions)
+        if document is None:
+            await _send(send, 404, b"there is no such document\n", _TEXT)
+        else:
+            await _send(send, 200, document, b"text/xml; charset=utf-8")
+
 
 def _find(request: Request, target: Target) -> Operation:
     """The operation that a request names. Raises UnknownOperation, or UnknownResource for what is not there at all."""
-    if target.kind in (Kind.PULL_POINT, Kind.REGISTRATION):
+    operation = _OPERATIONS.get(request.name)
+    if target.kind in (Kind.PULL_POINT, Kind.REGISTRATION) and (
+        operation is None or target.kind not in operation.kinds
+    ):
         raise UnknownResource(
             f"there is no {target.kind.name.lower().replace('_', ' ')} {target.id[:200]!r}", target.id
         )
-    operation = _OPERATIONS.get(request.name)
     if operation is None:
         raise UnknownOperation(f"the operation {request.name:.200} is not known here")
     kind = Kind.BROKER if target.kind in FACTORIES else target.kind

@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from lxml import etree
 
+from ingest import answers
 from ingest.addresses import OwnAddresses
 from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.fragments import Source
@@ -35,6 +36,15 @@ def read_reference(element: etree._Element, source: Source) -> EndpointReference
         tuple(_fragments(reference, "ReferenceParameters", source)),
         tuple(_fragments(reference, "Metadata", source)),
     )
+
+
+def reference_content(reference: EndpointReference) -> str:
+    """What stands inside an element of EndpointReferenceType; the prefix wsa must be declared around it."""
+    parts = [f"<wsa:Address>{answers.text(reference.address)}</wsa:Address>"]
+    for name, fragments in (("ReferenceParameters", reference.reference_parameters), ("Metadata", reference.metadata)):
+        if fragments:
+            parts.append(f"<wsa:{name}>{''.join(fragments)}</wsa:{name}>")
+    return "".join(parts)
 
 
 def check_consumer(reference: EndpointReference, own: OwnAddresses) -> None:

@@ -11,6 +11,7 @@ PeerError
 ├── UnknownFilters                 (a FilterError) filter elements that we do not know
 ├── UnacceptableTermination        a termination time that cannot be granted
 ├── UnrecognizedPolicy             a subscription policy element that we do not know
+├── UnsupportedPolicy              a subscription policy element that cannot be honoured here
 ├── ConsumerRefused                an address that we will not push to
 └── OperationRefused               an operation that we know and do not perform; names its declared fault
 
@@ -91,6 +92,16 @@ class UnrecognizedPolicy(PeerError):
     """The SubscriptionPolicy holds elements that we do not know. Carries their names."""
 
     fault = "UnrecognizedPolicyRequestFault"
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+class UnsupportedPolicy(PeerError):
+    """The SubscriptionPolicy holds elements that we know and cannot honour here. Carries their names."""
+
+    fault = "UnsupportedPolicyRequestFault"
 
     def __init__(self, message: str, names: tuple[str, ...]) -> None:
         super().__init__(message)

@@ -20,6 +20,7 @@ from ingest.errors import (
     UnacceptableTermination,
     UnknownFilters,
     UnrecognizedPolicy,
+    UnsupportedPolicy,
 )
 from ingest.namespaces import (
     PREFIXES,
@@ -32,7 +33,9 @@ from ingest.namespaces import (
     WSRF_BF,
     WSRF_FAULT_ACTION,
     WSRF_R,
+    WSRF_RL,
     WSRF_RP,
+    wsnt,
 )
 from topic_model.errors import InfrastructureError, PeerError
 from topic_model.subscriptions import SoapVersion
@@ -68,6 +71,7 @@ DECLARED: dict[str, str] = dict.fromkeys(
     "ResourceUnknownFault": WSRF_R,
     "ResourceUnavailableFault": WSRF_R,
     "InvalidResourcePropertyQNameFault": WSRF_RP,
+    "TerminationTimeChangeRejectedFault": WSRF_RL,
 }
 """Local name of every declared fault element to its namespace."""
 
@@ -87,7 +91,7 @@ def of_peer(error: PeerError, soap: SoapVersion, addressing: Addressing | None, 
     namespace = DECLARED.get(error.fault)
     if namespace is not None:
         body = _fault(soap, "Client", str(error), detail=_declared(error, namespace, now))
-        action = WSRF_FAULT_ACTION if namespace in (WSRF_R, WSRF_RP) else WSN_FAULT_ACTION
+        action = WSN_FAULT_ACTION if namespace in (WSNT, WSN_BR) else WSRF_FAULT_ACTION
         return _answer(500, soap, body, action, addressing)
     return _answer(_status(error), soap, _undeclared(error, soap), WSA_FAULT_ACTION, addressing)
 
@@ -165,21 +169,28 @@ def _declared(error: PeerError, namespace: str, now: datetime) -> str:
         f'<{name} xmlns:{prefix}="{namespace}" xmlns:wsrf-bf="{WSRF_BF}">'
         f"<wsrf-bf:Timestamp>{termination.written(now)}</wsrf-bf:Timestamp>"
         f'<wsrf-bf:Description xml:lang="en">{text(str(error))}</wsrf-bf:Description>'
-        f"{_extra_children(error)}</{name}>"
+        f"{_extra_children(error, now)}</{name}>"
     )
 
 
-def _extra_children(error: PeerError) -> str:
+def _extra_children(error: PeerError, now: datetime) -> str:
     """What the schemas demand of particular faults, in the namespace of base notification."""
     match error:
         case UnknownFilters(names=names):
             return _names("UnknownFilter", names)
         case UnrecognizedPolicy(names=names):
             return _names("UnrecognizedPolicy", names)
+        case UnsupportedPolicy(names=names):
+            return _names("UnsupportedPolicy", names)
         case UnacceptableTermination(minimum=minimum):
             return f"<wsnt:MinimumTime>{termination.written(minimum)}</wsnt:MinimumTime>"
-        case _:
-            return ""
+    # Raised without what the schema demands: then the whole filter is meant, or any time to come.
+    match error.fault:
+        case "InvalidFilterFault":
+            return _names("UnknownFilter", (wsnt("Filter"),))
+        case "UnacceptableInitialTerminationTimeFault" | "UnacceptableTerminationTimeFault":
+            return f"<wsnt:MinimumTime>{termination.written(now)}</wsnt:MinimumTime>"
+    return ""
 
 
 def _names(element: str, names: tuple[str, ...]) -> str:

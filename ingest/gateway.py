@@ -13,6 +13,7 @@ from ingest.addresses import Kind, OwnAddresses, Target
 from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
+from ingest.service_wsdl import ServiceDescriptions
 from ingest.settings import GatewaySettings
 from topic_model.admission import TopicAdmission
 from topic_model.notifications import Notification
@@ -44,6 +45,7 @@ class Gateway:
     changes: Changes
     notifications: NotificationSink
     pull_points: PullPoints = field(default_factory=PullPoints)
+    descriptions: ServiceDescriptions | None = None
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)

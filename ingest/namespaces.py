@@ -12,6 +12,7 @@ WSRF_BF = "http://docs.oasis-open.org/wsrf/bf-2"
 WSRF_R = "http://docs.oasis-open.org/wsrf/r-2"
 WSRF_RL = "http://docs.oasis-open.org/wsrf/rl-2"
 WSRF_RP = "http://docs.oasis-open.org/wsrf/rp-2"
+WSTOP = "http://docs.oasis-open.org/wsn/t-1"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
 XML = "http://www.w3.org/XML/1998/namespace"
 
@@ -28,6 +29,8 @@ PREFIXES = {
 
 ACTION_BW = "http://docs.oasis-open.org/wsn/bw-2"
 ACTION_BRW = "http://docs.oasis-open.org/wsn/brw-2"
+ACTION_RPW = "http://docs.oasis-open.org/wsrf/rpw-2"
+ACTION_RLW = "http://docs.oasis-open.org/wsrf/rlw-2"
 WSN_FAULT_ACTION = "http://docs.oasis-open.org/wsn/fault"
 WSRF_FAULT_ACTION = "http://docs.oasis-open.org/wsrf/fault"
 WSA_FAULT_ACTION = "http://www.w3.org/2005/08/addressing/fault"
@@ -46,6 +49,11 @@ def wsn_br(name: str) -> str:
 def wsrf_rp(name: str) -> str:
     """A name of WS-ResourceProperties."""
     return f"{{{WSRF_RP}}}{name}"
+
+
+def wsrf_rl(name: str) -> str:
+    """A name of WS-ResourceLifetime."""
+    return f"{{{WSRF_RL}}}{name}"
 
 
 def wsa(name: str) -> str:

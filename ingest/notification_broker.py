@@ -16,7 +16,7 @@ from ingest.errors import InvalidRequest, OperationRefused, TooLarge
 from ingest.filters import read_filters, read_form
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
-from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsn_br, wsnt, wsrf_rp
+from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsn_br, wsnt
 from ingest.topic_reading import read_topic
 from topic_model.errors import ExpressionError, TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
@@ -204,10 +204,6 @@ OPERATIONS: tuple[Operation, ...] = (
         wsn_br("RegisterPublisher"),
         "PublisherRegistrationRejectedFault",
         "publishers are not registered: send Notify without registration",
-    ),
-    *(
-        _refusal(wsrf_rp(name), "ResourceUnavailableFault", "resource properties are not offered")
-        for name in ("GetResourceProperty", "GetMultipleResourceProperties", "GetResourcePropertyDocument")
     ),
 )
 """What the broker's address offers. One port type has both sides: a broker is a producer to its subscribers."""

@@ -27,7 +27,7 @@ class PublishedDocuments:
     """The documents in a jar, by their file names. They are read once and kept: 130 kB in all."""
 
     def __init__(self, jar: Path) -> None:
-        """Raises InfrastructureError when the jar cannot be read, or does not hold the schema of WS-BaseNotification."""
+        """Raises InfrastructureError when the jar cannot be read, or is another one."""
         try:
             with zipfile.ZipFile(jar) as archive:
                 self._documents = {
@@ -44,8 +44,9 @@ class PublishedDocuments:
         """A document; KeyError when there is none of that name."""
         return self._documents[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._documents
+    def get(self, name: str) -> bytes | None:
+        """A document; None when there is none of that name."""
+        return self._documents.get(name)
 
     def names(self) -> list[str]:
         """All file names."""

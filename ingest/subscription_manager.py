@@ -28,13 +28,13 @@ from topic_model.subscriptions import Subscription
 
 async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Set another termination time. An expired subscription comes back to life within the grace time."""
-    async with _held(gateway, request, target) as subscription:
+    async with held(gateway, request, target) as subscription:
         now = gateway.now()
         element = request.operation.find(wsnt("TerminationTime"))
         if element is None:
             raise InvalidRequest("Renew has no wsnt:TerminationTime (xsi:nil asks for no end)")
         terminates_ms = requested_termination(element, now, initial=False)
-        renewed = await _replace(gateway, subscription, terminates_ms=terminates_ms)
+        renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
     # The other way round than in SubscribeResponse: so says the schema.
     body = (
         f'<wsnt:RenewResponse xmlns:wsnt="{WSNT}">{termination_element(renewed)}'
@@ -45,23 +45,28 @@ async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
 
 async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End the subscription; no notification accepted after the answer goes to it."""
-    async with _held(gateway, request, target) as subscription:
-        await gateway.changes.commit(ending(subscription.id, "unsubscribed", termination.to_ms(gateway.now())))
+    await end(gateway, request, target)
     return _empty("UnsubscribeResponse", "SubscriptionManager")
 
 
 async def pause(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Stop pushing until resumed."""
-    async with _held(gateway, request, target) as subscription:
-        await _replace(gateway, subscription, paused=True)
+    async with held(gateway, request, target) as subscription:
+        await replace(gateway, subscription, paused=True)
     return _empty("PauseSubscriptionResponse", "PausableSubscriptionManager")
 
 
 async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Push again."""
-    async with _held(gateway, request, target) as subscription:
-        await _replace(gateway, subscription, paused=False)
+    async with held(gateway, request, target) as subscription:
+        await replace(gateway, subscription, paused=False)
     return _empty("ResumeSubscriptionResponse", "PausableSubscriptionManager")
+
+
+async def end(gateway: Gateway, request: Request, target: Target) -> None:
+    """End the subscription that is meant. Raises UnknownResource."""
+    async with held(gateway, request, target) as subscription:
+        await gateway.changes.commit(ending(subscription.id, "unsubscribed", termination.to_ms(gateway.now())))
 
 
 def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
@@ -70,7 +75,7 @@ def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlR
 
 
 @asynccontextmanager
-async def _held(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
+async def held(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
     """The subscription that is meant; nobody else in this gateway changes it meanwhile. Raises UnknownResource."""
     identifier = target.id or _from_body(gateway, request)
     if not identifier:
@@ -100,7 +105,8 @@ def _beyond_grace(gateway: Gateway, subscription: Subscription) -> bool:
     return subscription.expired(termination.to_ms(gateway.now()) - gateway.settings.expiry_grace_s * 1000)
 
 
-async def _replace(gateway: Gateway, subscription: Subscription, **changes: object) -> Subscription:
+async def replace(gateway: Gateway, subscription: Subscription, **changes: object) -> Subscription:
+    """The subscription with these fields changed, in the log and in our view."""
     changed = msgspec.structs.replace(subscription, **changes)
     if changed != subscription:
         await gateway.changes.commit([SubscriptionRecord(changed)])

@@ -31,9 +31,13 @@ from ingest.expiry import end_expired_forever
 from ingest.gateway import Gateway
 from ingest.metrics import Registry
 from ingest.notification_log import NotificationLog
+from ingest.oasis import PublishedDocuments
+from ingest.service_wsdl import ServiceDescriptions
 from ingest.serving import GatewayServer, listen, make_server
 from ingest.view import ControlView
 from jobs.settings import Settings, load_settings
+from jobs.stack import jars
+from jobs.stack.errors import StackError
 from topic_model.control_log import ControlLog
 from topic_model.directory.directory import open_directory
 from topic_model.directory.sync import DirectorySync
@@ -76,6 +80,7 @@ class GatewayProcess:
             changes=self._changes,
             notifications=self._notifications,
             pull_points=pull_points,
+            descriptions=_descriptions(),
         )
         app = GatewayApp(self._gateway, self._metrics(), self._obstacle, lambda: self._view.caught_up)
         self._server: GatewayServer = make_server(app, settings.gateway)
@@ -175,6 +180,16 @@ def _check_sizes(settings: Settings) -> None:
             f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
             f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
         )
+
+
+def _descriptions() -> ServiceDescriptions | None:
+    """What `?wsdl` needs; None where the published schemas are not there, which is no reason not to work."""
+    try:
+        (jar,) = jars.jar_paths("wsdl")
+        return ServiceDescriptions(PublishedDocuments(jar))
+    except (StackError, InfrastructureError) as error:
+        logger.warning("no WSDL is served: %s", error)
+        return None
 
 
 def _directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:

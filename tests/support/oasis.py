@@ -55,9 +55,9 @@ class _FromJar(etree.Resolver):
         name = system_url.rpartition("/")[2]
         if name == "rl-2.xsd":
             return self.resolve_string(_LIFETIME, context, base_url="oasis:/rl-2.xsd")  # type: ignore[arg-type]
-        if name not in published():
-            raise AssertionError(f"a schema refers to {system_url}, which is not in the jar")
-        return self.resolve_string(published()[name], context, base_url=f"oasis:/{name}")  # type: ignore[arg-type]
+        document = published().get(name)
+        assert document is not None, f"a schema refers to {system_url}, which is not in the jar"
+        return self.resolve_string(document, context, base_url=f"oasis:/{name}")  # type: ignore[arg-type]
 
 
 @cache

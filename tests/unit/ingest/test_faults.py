@@ -6,8 +6,15 @@ import pytest
 from lxml import etree
 
 from ingest import faults
-from ingest.errors import OperationRefused, UnacceptableTermination, UnknownFilters, UnrecognizedPolicy
+from ingest.errors import (
+    OperationRefused,
+    UnacceptableTermination,
+    UnknownFilters,
+    UnrecognizedPolicy,
+    UnsupportedPolicy,
+)
 from ingest.faults import DECLARED
+from tests.support import oasis
 from tests.support.gateway_parts import HttpAnswer
 from topic_model.errors import PeerError
 from topic_model.subscriptions import SoapVersion
@@ -40,6 +47,7 @@ def test_every_declared_fault_is_one_element_with_timestamp_and_description(name
     assert (timestamp.tag, timestamp.text) == (f"{{{BASE_FAULTS}}}Timestamp", "2026-01-01T00:00:00Z")
     assert (description.tag, description.text) == (f"{{{BASE_FAULTS}}}Description", "because <it> & that")
     assert description.get("{http://www.w3.org/XML/1998/namespace}lang") == "en"
+    assert oasis.validate(answer.body).tag == element.tag
 
 
 def all_peer_errors() -> list[type[PeerError]]:
@@ -78,6 +86,26 @@ def test_an_unknown_operation_has_a_subcode_in_soap_1_2_and_takes_the_code_in_1_
     codes = [value.text for value in rendered(error, "1.2").root.iterfind(".//{*}Value")]
     assert codes == ["soap:Sender", "wsa:ActionNotSupported"]
     assert rendered(error).text("faultcode") == "wsa:ActionNotSupported"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownFilters("unknown", ("{urn:x&y}F", "plain")),
+        UnrecognizedPolicy("unknown", ("{urn:x}P", "{urn:y}P")),
+        UnsupportedPolicy("not here", ("{urn:x}P",)),
+        UnacceptableTermination("too early", NOW, initial=True),
+        UnacceptableTermination("too early", NOW, initial=False),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_the_schemas_demand_beside_is_there(error: PeerError) -> None:
+    oasis.validate(rendered(error).body)
+
+
+def test_policies_that_cannot_be_honoured_are_named() -> None:
+    (name,) = detail(rendered(UnsupportedPolicy("not here", ("{urn:x}P",)))).findall("{*}UnsupportedPolicy")
+    assert (name.text, name.nsmap["q"]) == ("q:P", "urn:x")
 
 
 def test_characters_that_xml_cannot_hold_do_not_break_the_answer() -> None:

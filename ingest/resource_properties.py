@@ -1,0 +1,225 @@
+"""WS-ResourceProperties: what can be read of the broker and of a subscription.
+
+    broker         wsnt:TopicExpression, wsnt:FixedTopicSet, wsnt:TopicExpressionDialect, wstop:TopicSet,
+                   wsn-br:RequiresRegistration
+    subscription   wsnt:ConsumerReference, wsnt:Filter, wsnt:SubscriptionPolicy, wsnt:CreationTime,
+                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
+
+The document has them in the order and of the number that its schema demands; the times of WS-ResourceLifetime have no
+place in it, and are to be asked for by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from lxml import etree
+
+from ingest import answers, termination
+from ingest.addresses import Kind, Target
+from ingest.endpoints import reference_content
+from ingest.envelope import Request
+from ingest.errors import InvalidRequest, OperationRefused
+from ingest.gateway import Gateway, Operation, Reply
+from ingest.namespaces import (
+    ACTION_RPW,
+    WSA,
+    WSN_BR,
+    WSNT,
+    WSRF_RL,
+    WSRF_RP,
+    WSTOP,
+    XSI,
+    wsn_br,
+    wsnt,
+    wsrf_rl,
+    wsrf_rp,
+)
+from ingest.subscription_manager import held
+from topic_model.expressions import DIALECTS, FULL, write_topic
+from topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
+from topic_model.topic_set import topic_set
+
+# A topic set of this many topics is about 5 MB of XML. Whoever needs a larger one exports it.
+_MAX_TOPICS = 50_000
+
+_PREFIXES = f'xmlns:wsnt="{WSNT}" xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}" xmlns:wsrf-rl="{WSRF_RL}"'
+
+_Read = Callable[[], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class _Resource:
+    """What a resource has: its document's root element, and how to read each property, as elements in a row."""
+
+    document: str
+    properties: Mapping[str, _Read]
+    beside: Mapping[str, _Read]
+
+
+async def get_resource_property(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """One property."""
+    wanted = _qname(request.operation)
+    return _reply("GetResourceProperty", await _values(gateway, request, target, [wanted]))
+
+
+async def get_multiple_resource_properties(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Several properties, in the order in which they were asked for."""
+    wanted = [_qname(element) for element in request.operation.iterchildren(wsrf_rp("ResourceProperty"))]
+    if not wanted:
+        raise InvalidRequest("GetMultipleResourceProperties has no wsrf-rp:ResourceProperty")
+    # Once each: a large property asked for a thousand times would otherwise be answered a thousand times.
+    unique = list(dict.fromkeys(wanted))
+    return _reply("GetMultipleResourceProperties", await _values(gateway, request, target, unique))
+
+
+async def get_resource_property_document(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """The whole document."""
+    resource = await _resource(gateway, request, target)
+    content = "".join([await read() for read in resource.properties.values()])
+    return _reply("GetResourcePropertyDocument", f"<{resource.document}>{content}</{resource.document}>")
+
+
+def _reply(operation: str, content: str) -> Reply:
+    name = f"{operation}Response"
+    body = f'<wsrf-rp:{name} xmlns:wsrf-rp="{WSRF_RP}" {_PREFIXES}>{content}</wsrf-rp:{name}>'
+    return Reply(body, f"{ACTION_RPW}/{operation}/{name}")
+
+
+def _qname(element: etree._Element) -> str:
+    """The name that an element's text means. A prefix that is not declared is a name that no resource has."""
+    prefix, colon, name = (element.text or "").strip().rpartition(":")
+    namespace = element.nsmap.get(prefix or None, "")
+    if not name or (colon and not namespace):
+        raise _unknown((element.text or "").strip())
+    return f"{{{namespace}}}{name}" if namespace else name
+
+
+def _unknown(name: str) -> OperationRefused:
+    return OperationRefused(f"there is no resource property {name[:200]!r} here", "InvalidResourcePropertyQNameFault")
+
+
+async def _values(gateway: Gateway, request: Request, target: Target, names: list[str]) -> str:
+    resource = await _resource(gateway, request, target)
+    known = {**resource.properties, **resource.beside}
+    for name in names:
+        if name not in known:
+            raise _unknown(name)
+    return "".join([await known[name]() for name in names])
+
+
+async def _resource(gateway: Gateway, request: Request, target: Target) -> _Resource:
+    if target.kind is Kind.SUBSCRIPTION:
+        async with held(gateway, request, target) as subscription:
+            return _of_subscription(gateway, subscription)
+    return _of_broker(gateway)
+
+
+def _constant(text: str) -> _Read:
+    async def read() -> str:
+        return text
+
+    return read
+
+
+def _of_broker(gateway: Gateway) -> _Resource:
+    async def expressions() -> str:
+        _check_size(sum(1 for _ in gateway.table.topics.roots()))
+        return "".join(_whole_tree(*write_topic(root)) for root in gateway.table.topics.roots())
+
+    async def topics() -> str:
+        _check_size(len(gateway.table.topics))
+        paths = sorted(gateway.table.topics.paths())
+        return await asyncio.to_thread(lambda: etree.tostring(topic_set(paths), encoding="unicode"))
+
+    dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
+    fixed = "true" if gateway.topics.fixed else "false"
+    required = "false"
+    return _Resource(
+        "wsn-br:NotificationBrokerRP",
+        {
+            wsnt("TopicExpression"): expressions,
+            wsnt("FixedTopicSet"): _constant(f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>"),
+            wsnt("TopicExpressionDialect"): _constant(dialects),
+            f"{{{WSTOP}}}TopicSet": topics,
+            wsn_br("RequiresRegistration"): _constant(
+                f"<wsn-br:RequiresRegistration>{required}</wsn-br:RequiresRegistration>"
+            ),
+        },
+        {},
+    )
+
+
+def _check_size(topics: int) -> None:
+    if topics > _MAX_TOPICS:
+        raise OperationRefused(
+            f"{topics} topics are too many for one answer ({_MAX_TOPICS} are not); ask the operator for an export",
+            "ResourceUnavailableFault",
+        )
+
+
+def _whole_tree(root: str, namespaces: Mapping[str, str]) -> str:
+    return _expression("TopicExpression", FULL, f"{root}//.", namespaces)
+
+
+def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
+    now = gateway.now()
+    created = termination.written(termination.from_ms(subscription.created_ms))
+    end = (
+        f'<wsrf-rl:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
+        if subscription.terminates_ms is None
+        else f"<wsrf-rl:TerminationTime>{termination.written(termination.from_ms(subscription.terminates_ms))}"
+        "</wsrf-rl:TerminationTime>"
+    )
+    consumer = reference_content(subscription.consumer)
+    policy = "<wsnt:UseRaw/>" if subscription.form == "raw" else ""
+    return _Resource(
+        "wsnt:SubscriptionManagerRP",
+        {
+            wsnt("ConsumerReference"): _constant(f"<wsnt:ConsumerReference>{consumer}</wsnt:ConsumerReference>"),
+            wsnt("Filter"): _constant(_filter(subscription)),
+            wsnt("SubscriptionPolicy"): _constant(f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"),
+            wsnt("CreationTime"): _constant(f"<wsnt:CreationTime>{created}</wsnt:CreationTime>"),
+        },
+        {
+            wsrf_rl("CurrentTime"): _constant(f"<wsrf-rl:CurrentTime>{termination.written(now)}</wsrf-rl:CurrentTime>"),
+            wsrf_rl("TerminationTime"): _constant(end),
+        },
+    )
+
+
+def _filter(subscription: Subscription) -> str:
+    named: list[tuple[str, TopicFilter | XPathFilter]] = [
+        *(("TopicExpression", each) for each in subscription.topics),
+        *(("MessageContent", each) for each in subscription.content),
+        *(("ProducerProperties", each) for each in subscription.producer),
+    ]
+    content = "".join(_expression(name, each.dialect, each.text, each.namespaces) for name, each in named)
+    return f"<wsnt:Filter>{content}</wsnt:Filter>" if content else ""
+
+
+def _expression(element: str, dialect: str, expression: str, namespaces: Mapping[str, str]) -> str:
+    declared = "".join(
+        f" xmlns:{prefix}={answers.attribute(uri)}" if prefix else f" xmlns={answers.attribute(uri)}"
+        for prefix, uri in namespaces.items()
+    )
+    # A declaration of theirs may take our prefix: the element brings one of its own that theirs cannot be.
+    own = "wsnt"
+    while own in namespaces:
+        own += "_"
+    return (
+        f'<{own}:{element} xmlns:{own}="{WSNT}"{declared} Dialect={answers.attribute(dialect)}>'
+        f"{answers.text(expression)}</{own}:{element}>"
+    )
+
+
+_KINDS = frozenset({Kind.BROKER, Kind.SUBSCRIPTION})
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsrf_rp("GetResourceProperty"), get_resource_property, _KINDS),
+    Operation(wsrf_rp("GetMultipleResourceProperties"), get_multiple_resource_properties, _KINDS),
+    Operation(wsrf_rp("GetResourcePropertyDocument"), get_resource_property_document, _KINDS),
+)
+"""What the broker's address and those of subscriptions offer."""

@@ -1,0 +1,131 @@
+"""Our own WSDL: services, ports and bindings for both SOAP versions, around the port types that OASIS published.
+
+The published documents declare port types and no bindings, and are imported as they are: by absolute addresses, under
+which they are served unchanged. What operations and faults a binding has is read from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lxml import etree
+
+from ingest.addresses import Kind, OwnAddresses, Target
+from ingest.answers import attribute
+from ingest.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW
+from ingest.oasis import PublishedDocuments
+
+NAMESPACE = "urn:arborcast:wsdl"
+"""Target namespace of our services and bindings."""
+
+FOLDER = "/wsn/wsdl/"
+"""Path below which the published documents are served."""
+
+_WSDL = "http://schemas.xmlsoap.org/wsdl/"
+_HTTP = "http://schemas.xmlsoap.org/soap/http"
+_BINDINGS = {"11": "http://schemas.xmlsoap.org/wsdl/soap/", "12": "http://schemas.xmlsoap.org/wsdl/soap12/"}
+_IMPORTED = {"bw-2.wsdl": ACTION_BW, "brw-2.wsdl": ACTION_BRW, "rpw-2.wsdl": ACTION_RPW}
+
+_PROPERTIES = tuple(
+    (ACTION_RPW, name)
+    for name in (
+        "GetResourceProperty",
+        "GetMultipleResourceProperties",
+        "GetResourcePropertyDocument",
+    )
+)
+
+# The first port of a service is the one that most clients use when they are not told.
+_BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW, "CreatePullPoint"), *_PROPERTIES))
+_SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
+    Kind.BROKER: _BROKER,
+    Kind.PULL_POINT_FACTORY: ("CreatePullPoint", tuple(reversed(_BROKER[1][:2]))),
+    Kind.SUBSCRIPTION: ("SubscriptionManager", ((ACTION_BW, "PausableSubscriptionManager"), *_PROPERTIES)),
+    Kind.PULL_POINT: ("PullPoint", ((ACTION_BW, "PullPoint"),)),
+    Kind.REGISTRATION: ("PublisherRegistrationManager", ((ACTION_BRW, "PublisherRegistrationManager"),)),
+}
+
+
+@dataclass(frozen=True)
+class _Operation:
+    name: str
+    answered: bool
+    faults: tuple[str, ...]
+
+
+class ServiceDescriptions:
+    """What `?wsdl` answers, and the documents that it refers to."""
+
+    def __init__(self, published: PublishedDocuments) -> None:
+        """Raises KeyError when a document or a port type is missing among the published ones."""
+        self._published = published
+        known = {
+            (namespace, name): operations
+            for file, namespace in _IMPORTED.items()
+            for name, operations in _port_types(published[file])
+        }
+        self._port_types = {key: known[key] for _, keys in _SERVICES.values() for key in keys}
+
+    def document(self, name: str) -> bytes | None:
+        """A published document, None when there is none of that name."""
+        return self._published.get(name)
+
+    def wsdl(self, target: Target, own: OwnAddresses) -> bytes:
+        """The service at one of our addresses."""
+        service, port_types = _SERVICES[target.kind]
+        address = attribute(own.resource(target.kind, target.id))
+        imports = "".join(
+            f'<wsdl:import namespace="{namespace}" location={attribute(f"{own.base}{FOLDER}{file}")}/>'
+            for file, namespace in _IMPORTED.items()
+        )
+        bindings = "".join(
+            self._binding(namespace, name, version) for namespace, name in port_types for version in _BINDINGS
+        )
+        ports = "".join(
+            f'<wsdl:port name="{name}Soap{version}" binding="tns:{name}Soap{version}">'
+            f"<soap{version}:address location={address}/></wsdl:port>"
+            for _, name in port_types
+            for version in _BINDINGS
+        )
+        prefixes = "".join(f' xmlns:soap{version}="{namespace}"' for version, namespace in _BINDINGS.items())
+        return (
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<wsdl:definitions xmlns:wsdl="{_WSDL}" xmlns:tns="{NAMESPACE}"'
+            f'{prefixes} name="{service}" targetNamespace="{NAMESPACE}">\n{imports}\n{bindings}\n'
+            f'<wsdl:service name="{service}">{ports}</wsdl:service>\n</wsdl:definitions>\n'
+        ).encode()
+
+    def _binding(self, namespace: str, port_type: str, version: str) -> str:
+        soap = f"soap{version}"
+        body = f'<{soap}:body use="literal"/>'
+        operations = []
+        for operation in self._port_types[namespace, port_type]:
+            action = f"{namespace}/{port_type}/{operation.name}{'Request' if operation.answered else ''}"
+            output = f"<wsdl:output>{body}</wsdl:output>" if operation.answered else ""
+            faults = "".join(
+                f'<wsdl:fault name="{name}"><{soap}:fault name="{name}" use="literal"/></wsdl:fault>'
+                for name in operation.faults
+            )
+            operations.append(
+                f'<wsdl:operation name="{operation.name}"><{soap}:operation soapAction="{action}"/>'
+                f"<wsdl:input>{body}</wsdl:input>{output}{faults}</wsdl:operation>"
+            )
+        return (
+            f'<wsdl:binding name="{port_type}Soap{version}" type="pt:{port_type}" xmlns:pt="{namespace}">'
+            f'<{soap}:binding style="document" transport="{_HTTP}"/>{"".join(operations)}</wsdl:binding>\n'
+        )
+
+
+def _port_types(document: bytes) -> Iterator[tuple[str, tuple[_Operation, ...]]]:
+    for port_type in etree.fromstring(document).iterchildren(f"{{{_WSDL}}}portType"):
+        yield (
+            port_type.get("name", ""),
+            tuple(
+                _Operation(
+                    operation.get("name", ""),
+                    operation.find(f"{{{_WSDL}}}output") is not None,
+                    tuple(fault.get("name", "") for fault in operation.iterchildren(f"{{{_WSDL}}}fault")),
+                )
+                for operation in port_type.iterchildren(f"{{{_WSDL}}}operation")
+            ),
+        )

@@ -1,7 +1,7 @@
 """The sink: what runs in Spark's Python workers, once per partition of every batch.
 
-Per notification: match, queue in the lanes of those who want it; then push lane by lane until every lane is empty, and
-return when the outcomes are in the `attempts` log. So a batch that Spark counts as done is done.
+Per notification: match, filter, queue in the lanes of those who want it; then push lane by lane until every lane is
+empty, and return when the outcomes are in the `attempts` log. So a batch that Spark counts as done is done.
 
 What is costly to make (connections, the opened view, prepared envelopes) is kept in the module, because Spark reuses
 its worker processes. It is a cache only: Spark may end an idle worker at any time, and a killed one is replaced.
@@ -18,6 +18,7 @@ from typing import Protocol
 
 from dispatch.attempts_log import AttemptsLog
 from dispatch.envelope import Envelope
+from dispatch.filters import Conditions, Subject
 from dispatch.lanes import LaneLimits, Lanes
 from dispatch.pump import Pump
 from dispatch.settings import DispatchSettings, PushSettings
@@ -79,6 +80,7 @@ class _Worker:
         self._settings = (job.kafka, job.push)
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
         self._frozen = False
+        self._conditions = Conditions()
         self.transport = make_transport(job.push)
         self.log = AttemptsLog(job.kafka)
         self.log.connect()
@@ -103,9 +105,15 @@ class _Worker:
                 # It will never be readable; stopping here would stop everybody for ever.
                 logger.error("skipped offset %d of partition %d: %s", row.offset, row.partition, error)
                 continue
+            subject: Subject | None = None
             for subscription in view.match(notification.topic):
-                if not subscription.expired(now_ms):
-                    lanes.add(notification, subscription)
+                if subscription.expired(now_ms):
+                    continue
+                if subscription.content or subscription.producer:
+                    subject = subject or Subject(self._conditions, notification)
+                    if not subject.passes(subscription):
+                        continue
+                lanes.add(notification, subscription)
         return lanes
 
     def settled(self) -> None:

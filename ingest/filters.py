@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lxml import etree
 
 from ingest.errors import UnknownFilters, UnrecognizedPolicy
 from ingest.namespaces import wsnt
 from ingest.topic_reading import read_filter
-from topic_model.subscriptions import DeliveryForm, TopicFilter
+from topic_model.conditions import check_content, check_producer
+from topic_model.errors import ContentExpressionError, ProducerExpressionError
+from topic_model.subscriptions import DeliveryForm, TopicFilter, XPathFilter
 
 _TOPICS = wsnt("TopicExpression")
+_CONTENT = wsnt("MessageContent")
+_PRODUCER = wsnt("ProducerProperties")
+
+# Each is evaluated for every notification of the topics.
+_MAX_CONDITIONS = 16
 
 
-def read_filters(element: etree._Element | None) -> tuple[TopicFilter, ...]:
-    """The topic filters in a wsnt:Filter, all of which must match; none at all selects everything.
+@dataclass(frozen=True)
+class Filters:
+    """The filters of a Subscribe, all of which must match; none at all selects everything."""
 
-    Raises FilterError. Filters over content and producer properties are refused like unknown ones: a subscriber that
-    gets more than it asked for is worse off than one that is told.
+    topics: tuple[TopicFilter, ...] = ()
+    content: tuple[XPathFilter, ...] = ()
+    producer: tuple[XPathFilter, ...] = ()
+
+
+def read_filters(element: etree._Element | None) -> Filters:
+    """The filters in a wsnt:Filter.
+
+    Raises FilterError, also for filters that we do not know: a subscriber that gets more than it asked for is worse off
+    than one that is told.
     """
     if element is None:
-        return ()
-    unknown = tuple(str(child.tag) for child in element if child.tag != _TOPICS)
+        return Filters()
+    unknown = tuple(str(child.tag) for child in element if child.tag not in (_TOPICS, _CONTENT, _PRODUCER))
     if unknown:
         raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered", unknown)
-    return tuple(read_filter(child) for child in element)
+    content = tuple(map(_condition, element.iterchildren(_CONTENT)))
+    producer = tuple(map(_condition, element.iterchildren(_PRODUCER)))
+    if len(content) > _MAX_CONDITIONS:
+        raise ContentExpressionError(f"a Filter may have {_MAX_CONDITIONS} wsnt:MessageContent, not {len(content)}")
+    if len(producer) > _MAX_CONDITIONS:
+        raise ProducerExpressionError(
+            f"a Filter may have {_MAX_CONDITIONS} wsnt:ProducerProperties, not {len(producer)}"
+        )
+    for each in content:
+        check_content(each)
+    for each in producer:
+        check_producer(each)
+    return Filters(tuple(read_filter(child) for child in element.iterchildren(_TOPICS)), content, producer)
+
+
+def _condition(element: etree._Element) -> XPathFilter:
+    """The expression as sent, with those of the prefixes in scope that occur in it: it travels with every record."""
+    text = "" if len(element) else (element.text or "").strip()
+    scope = {prefix: uri for prefix, uri in element.nsmap.items() if prefix and uri and f"{prefix}:" in text}
+    return XPathFilter(element.get("Dialect", ""), text, scope)
 
 
 def read_form(element: etree._Element | None) -> DeliveryForm:

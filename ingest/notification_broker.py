@@ -154,14 +154,16 @@ def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscr
     consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
     check_consumer(consumer, gateway.own)
     filters = read_filters(operation.find(wsnt("Filter")))
-    for expression in filters:
+    for expression in filters.topics:
         check_supported(gateway, expression)
     identifier = ids.resource_id()
     return Subscription(
         id=identifier,
         consumer=consumer,
         address=gateway.own.resource(Kind.SUBSCRIPTION, identifier),
-        topics=filters,
+        topics=filters.topics,
+        content=filters.content,
+        producer=filters.producer,
         form=read_form(operation.find(wsnt("SubscriptionPolicy"))),
         soap=request.soap,
         addressing=request.addressing is not None,

@@ -5,9 +5,12 @@ ArborcastError
 ├── PeerError                the other side broke a rule; carries the WS-Notification fault to answer with
 │   ├── EnvelopeError            not a SOAP request we can read
 │   ├── FilterError              a filter we cannot honour
-│   │   └── ExpressionError          a topic expression
-│   │       ├── UnknownDialect           in a language that is not ours
-│   │       └── MultipleTopics           names several topics where one is needed
+│   │   ├── ExpressionError          a topic expression
+│   │   │   ├── UnknownDialect           in a language that is not ours
+│   │   │   └── MultipleTopics           names several topics where one is needed
+│   │   └── ConditionError           an expression over payload or producer properties
+│   │       ├── ContentExpressionError
+│   │       └── ProducerExpressionError
 │   ├── TopicError               a topic that cannot be, or is not there
 │   │   ├── TopicNotSupported        not in the (fixed) topic set
 │   │   └── DocumentError            a TopicSet, TopicNamespace or JSON document of topics
@@ -66,6 +69,22 @@ class MultipleTopics(ExpressionError):
     """The expression may select several topics where exactly one has to be named."""
 
     fault = "MultipleTopicsSpecifiedFault"
+
+
+class ConditionError(FilterError):
+    """An expression over the payload or over the producer's properties that is illegal, or has no answer."""
+
+
+class ContentExpressionError(ConditionError):
+    """A wsnt:MessageContent that cannot be honoured."""
+
+    fault = "InvalidMessageContentExpressionFault"
+
+
+class ProducerExpressionError(ConditionError):
+    """A wsnt:ProducerProperties that cannot be honoured."""
+
+    fault = "InvalidProducerPropertiesExpressionFault"
 
 
 class TopicError(PeerError):

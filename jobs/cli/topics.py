@@ -296,18 +296,25 @@ def who(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show which subscriptions get the notifications of a topic, and through which expression."""
+    """Show which subscriptions get the notifications of a topic, through which expression, and on what condition."""
     from jobs.cli import topics_work as commands
 
     path = commands.one_topic(topic, namespaces_of(namespace))
     table = commands.read_table(_settings(config, home).kafka)
     routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
     rows = [
-        (route.subscription_id, route.state, route.expression, route.subscription.consumer.address) for route in routes
+        (
+            route.subscription_id,
+            route.state,
+            route.expression,
+            commands.conditions_of(route.subscription),
+            route.subscription.consumer.address,
+        )
+        for route in routes
     ]
-    names = ("subscription", "state", "expression", "consumer")
+    names = ("subscription", "state", "expression", "only if", "consumer")
     if json:
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        print_json([dict(zip((name.replace(" ", "_") for name in names), row, strict=True)) for row in rows])
         return
     if path not in table.topics:
         error_console().print(f"there is no topic {path} (yet); its notifications would go to:", markup=False)

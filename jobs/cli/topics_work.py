@@ -34,6 +34,7 @@ from topic_model.patterns import Reach
 from topic_model.records import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
 from topic_model.routing import RoutingTable
 from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 from topic_model.tree import TopicTree
 from topic_model.tree_plans import plan_create, plan_update
@@ -80,6 +81,14 @@ def change_tree(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[Contr
         with closing(ControlLog(kafka)) as log:
             log.append(records)
     return records
+
+
+def conditions_of(subscription: Subscription) -> str:
+    """What a notification must fulfil beyond its topic, in words; empty for nothing."""
+    return " and ".join(
+        [f"payload: {each.text}" for each in subscription.content]
+        + [f"producer: {each.text}" for each in subscription.producer]
+    )
 
 
 def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:

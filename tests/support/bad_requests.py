@@ -189,6 +189,42 @@ SUBSCRIBES = [
         says="{urn:x}F",
     ),
     _subscribe(
+        name="a content filter that is no XPath",
+        filters=soap.content_filter("o:order["),
+        fault="InvalidMessageContentExpressionFault",
+        says="too early",
+    ),
+    _subscribe(
+        name="a content filter that costs too much",
+        filters=soap.content_filter("//a = //b"),
+        fault="InvalidMessageContentExpressionFault",
+        says="one side of =",
+    ),
+    _subscribe(
+        name="a content filter with an unbound prefix",
+        filters=soap.content_filter("nope:a"),
+        fault="InvalidMessageContentExpressionFault",
+        says="nope",
+    ),
+    _subscribe(
+        name="a content filter of another dialect",
+        filters=soap.content_filter("true()", dialect="http://www.onvif.org/ver10/tev/messageContentFilter/ItemFilter"),
+        fault="InvalidMessageContentExpressionFault",
+        says="ItemFilter",
+    ),
+    _subscribe(
+        name="too many content filters",
+        filters=soap.content_filter("true()") * 17,
+        fault="InvalidMessageContentExpressionFault",
+        says="16",
+    ),
+    _subscribe(
+        name="a producer filter that is no XPath",
+        filters=soap.content_filter("document('http://h/')", "ProducerProperties"),
+        fault="InvalidProducerPropertiesExpressionFault",
+        says="not available",
+    ),
+    _subscribe(
         name="an unknown dialect",
         filters='<wsnt:TopicExpression Dialect="urn:x">a</wsnt:TopicExpression>',
         fault="TopicExpressionDialectUnknownFault",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.sax.saxutils import escape
+
 NAMESPACES = {
     "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
     "1.2": "http://www.w3.org/2003/05/soap-envelope",
@@ -9,6 +11,7 @@ NAMESPACES = {
 WSNT = "http://docs.oasis-open.org/wsn/b-2"
 WSA = "http://www.w3.org/2005/08/addressing"
 DIALECT = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/"
+XPATH_1 = "http://www.w3.org/TR/1999/REC-xpath-19991116"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
 
 MEDIA_TYPES = {"1.1": "text/xml; charset=utf-8", "1.2": "application/soap+xml; charset=utf-8"}
@@ -34,6 +37,11 @@ def topic_expression(text: str, dialect: str | None = "Full") -> str:
     """A wsnt:TopicExpression; the prefix t is urn:t."""
     attribute = f' Dialect="{DIALECT}{dialect}"' if dialect else ""
     return f'<wsnt:TopicExpression xmlns:t="urn:t"{attribute}>{text}</wsnt:TopicExpression>'
+
+
+def content_filter(text: str, kind: str = "MessageContent", dialect: str = XPATH_1) -> str:
+    """A wsnt:MessageContent, or another filter of its kind; the prefix o is urn:o."""
+    return f'<wsnt:{kind} xmlns:o="urn:o" Dialect="{dialect}">{escape(text)}</wsnt:{kind}>'
 
 
 def subscribe(

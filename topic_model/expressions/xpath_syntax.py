@@ -2,75 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from topic_model.expressions.namespaces import Declarations
+from topic_model.expressions.xpath_tokens import (
+    AXES,
+    COMPARISONS,
+    FUNCTIONS,
+    MAX_XPATH_LENGTH,
+    OPERATORS,
+    Token,
+    tokenize,
+)
 from topic_model.grammar import refuse
 from topic_model.topic_set import WSTOP
-from topic_model.topics import NCNAME
 
-MAX_XPATH_LENGTH: Final = 4096  # characters
-MAX_TOKENS: Final = 256  # each may be looked at for every topic there is
 MAX_BRANCHES: Final = 16  # alternatives of a union: each walks the topic set
 MAX_NESTING: Final = 2  # predicates within predicates: each level multiplies the cost by the depth of the tree
 MAX_PARENTHESES: Final = 16  # open at once; libxml2 parses them by recursion
-
-FUNCTIONS: Final = frozenset(
-    (
-        "boolean",
-        "ceiling",
-        "concat",
-        "contains",
-        "count",
-        "false",
-        "floor",
-        "last",
-        "local-name",
-        "name",
-        "namespace-uri",
-        "normalize-space",
-        "not",
-        "number",
-        "position",
-        "round",
-        "starts-with",
-        "string",
-        "string-length",
-        "substring",
-        "substring-after",
-        "substring-before",
-        "sum",
-        "translate",
-        "true",
-    )
-)
-AXES: Final = frozenset({"attribute", "child", "self"})
-_OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
-_COMPARISONS: Final = frozenset({"=", "!=", "<", "<=", ">", ">="})
-
-_token = re.compile(
-    rf"""\s*(?:
-      (?P<literal> "[^"]*" | '[^']*' )
-    | (?P<number> [0-9]+(?:\.[0-9]*)? | \.[0-9]+ )
-    | (?P<axis> {NCNAME} (?=\s*::) )
-    | (?P<name> {NCNAME}(?::(?:{NCNAME}|\*))? )
-    | (?P<symbol> // | \.\. | :: | != | <= | >= | [][/|()@,.$*+=<>-] )
-    )""",
-    re.VERBOSE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token with its kind (a group of the regular expression) and where it stands in the text."""
-
-    kind: str
-    text: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +46,7 @@ class _Scanner:
     def __init__(self, text: str, declarations: Declarations) -> None:
         self._text = text
         self._declarations = declarations
-        self._tokens = self._tokenize()
+        self._tokens = tokenize(text, lambda position, why: refuse(text, position, why))
         self._next = 0
 
     def scan(self) -> tuple[tuple[Branch, ...], dict[str, str]]:
@@ -109,22 +60,6 @@ class _Scanner:
                 self._refuse(token, f"an XPath may have {MAX_BRANCHES} alternatives")
             branches.append(self._branch())
         return tuple(branches), self._declarations.used
-
-    def _tokenize(self) -> list[Token]:
-        text = self._text.rstrip()
-        tokens: list[Token] = []
-        position = 0
-        while position < len(text):
-            match = _token.match(text, position)
-            if match is None or match.lastgroup is None:
-                position += len(text[position:]) - len(text[position:].lstrip())
-                refuse(self._text, position, f"{text[position]!r} cannot stand in an XPath")
-            if len(tokens) == MAX_TOKENS:
-                refuse(self._text, position, f"an XPath may have {MAX_TOKENS} names, signs and literals")
-            kind = match.lastgroup
-            tokens.append(Token(kind, match.group(kind), match.start(kind), match.end(kind)))
-            position = match.end()
-        return tokens
 
     def _branch(self) -> Branch:
         position = self._peek().start
@@ -194,7 +129,7 @@ class _Scanner:
                 operand = True
             elif token.kind in ("literal", "number") or token.text == ".":
                 operand = True
-            elif operand and (token.text == "*" or token.text in _OPERATORS):
+            elif operand and (token.text == "*" or token.text in OPERATORS):
                 operand = False
             elif token.kind == "name" or token.text == "*":
                 self._name_in_predicate(token)
@@ -227,7 +162,7 @@ class _Scanner:
             )
         if token.text in ("/", "//") and not operand:
             self._refuse(token, "a path in a predicate cannot begin at the root")
-        if token.text in _COMPARISONS and not (self._ends_scalar() or self._begins_scalar()):
+        if token.text in COMPARISONS and not (self._ends_scalar() or self._begins_scalar()):
             self._refuse(token, f"one side of {token.text} must be a literal, a number or a function")
 
     def _from_itself(self, index: int) -> bool:

@@ -13,7 +13,7 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from topic_model.errors import InfrastructureError
 from topic_model.records import SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
 from topic_model.settings import TopicSettings
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import Subscription, XPathFilter
 from topic_model.topics import TopicPath
 
 
@@ -85,6 +85,27 @@ def test_several_topic_expressions_are_all_kept() -> None:
     filters = soap.topic_expression("t:a//.") + soap.topic_expression("t://b")
     parts.post(soap.envelope(soap.subscribe(filters=filters)))
     assert len(only_subscription(parts).topics) == 2
+
+
+def test_content_and_producer_filters_are_kept_with_the_prefixes_they_use() -> None:
+    parts = GatewayParts()
+    filters = (
+        soap.content_filter(" o:order/@total > 100 ")
+        + soap.topic_expression("t:a//.")
+        + soap.content_filter("not(wsa:Address)", "ProducerProperties")
+    )
+    assert parts.post(soap.envelope(soap.subscribe(filters=filters))).status == 200
+    subscription = only_subscription(parts)
+    assert subscription.content == (XPathFilter(soap.XPATH_1, "o:order/@total > 100", {"o": "urn:o"}),)
+    assert subscription.producer == (XPathFilter(soap.XPATH_1, "not(wsa:Address)", {"wsa": soap.WSA}),)
+    assert len(subscription.topics) == 1
+
+
+def test_subscriptions_that_differ_in_content_only_are_two() -> None:
+    parts = GatewayParts()
+    for text in ("o:a", "o:b", "o:a"):
+        parts.post(soap.envelope(soap.subscribe(filters=soap.content_filter(text))))
+    assert sorted(each.content[0].text for each in parts.table.subscriptions()) == ["o:a", "o:b"]
 
 
 def test_reference_parameters_and_wrapped_references_are_kept_as_sent() -> None:

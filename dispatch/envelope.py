@@ -5,6 +5,7 @@ Three forms:
 - `notify`: a wsnt:Notify with one NotificationMessage per notification, in the SOAP version the subscriber spoke;
 - `raw`: the payload itself is the child of the SOAP body;
 - `legacy`: the older system's `notificationProcess`, whose text is the payload with `<` and `>` escaped, nothing else.
+  Its receivers take the text as it is after one reading of the XML around it.
 
 WS-Addressing headers go only to subscribers whose Subscribe had some; then the consumer's reference parameters are
 echoed as headers. No header is ever marked mustUnderstand. The notification's id, the attempt's number and the
@@ -23,6 +24,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from dispatch.transport.contract import PushRequest
 from topic_model.expressions import CONCRETE, write_topic
+from topic_model.loose_content import unwrap
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
@@ -45,6 +47,9 @@ SUBSCRIPTION_HEADER = "Arborcast-Subscription"
 
 # What may not stand in the value of an HTTP header: a line break in a stored id would begin a header of its own.
 _UNSAFE = re.compile(r"[^\x21-\x7e]")
+
+# Where an ampersand is a character like any other.
+_VERBATIM = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<\?.*?\?>", re.DOTALL)
 
 
 class Envelope:
@@ -78,8 +83,7 @@ class Envelope:
 
     def _body(self, notifications: Sequence[Notification], attempt: int) -> bytes:
         if self._form == "legacy":
-            content = notifications[0].payload.strip().replace(b"<", b"&lt;").replace(b">", b"&gt;")
-            return self._start + content + self._end
+            return self._start + _legacy_content(notifications[0].payload) + self._end
         parts = [self._start]
         for notification in notifications:
             parts += (b"<ac:Notification>", escape(notification.id).encode(), b"</ac:Notification>")
@@ -127,6 +131,15 @@ def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
         return (("Content-Type", "text/xml; charset=utf-8"), ("SOAPAction", f'"{action}"'), *fixed)
     parameter = f'; action="{action}"' if action else ""
     return (("Content-Type", f"application/soap+xml; charset=utf-8{parameter}"), *fixed)
+
+
+def _legacy_content(payload: bytes) -> bytes:
+    """The payload as text. Its references stay as they are, which is what the receivers were written for."""
+    content = unwrap(payload).strip()
+    if b"<!" in content or b"<?" in content:
+        # There an ampersand begins no reference, and one that stands bare would break the XML around it.
+        content = _VERBATIM.sub(lambda found: found[0].replace(b"&", b"&amp;"), content)
+    return content.replace(b"<", b"&lt;").replace(b">", b"&gt;")
 
 
 def _addressing_headers(subscription: Subscription) -> str:

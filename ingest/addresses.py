@@ -14,12 +14,16 @@ class Kind(Enum):
 
     BROKER = "/wsn/NotificationBroker"
     PULL_POINT_FACTORY = "/wsn/CreatePullPoint"
+    LEGACY = "/wsnprocess"
     SUBSCRIPTION = "/wsn/subscriptions/"
     PULL_POINT = "/wsn/pullpoints/"
     REGISTRATION = "/wsn/registrations/"
 
 
-FACTORIES = frozenset({Kind.BROKER, Kind.PULL_POINT_FACTORY})
+FACTORIES = frozenset({Kind.BROKER, Kind.PULL_POINT_FACTORY, Kind.LEGACY})
+
+# Where clients of the older system look for the standard's operations.
+_ALIASES = {"/WSN/Broker": Kind.BROKER, "/WSN/CreatePullPoint": Kind.PULL_POINT_FACTORY}
 
 _RESOURCE = re.compile(r"/wsn/(subscriptions|pullpoints|registrations)/([^/]+)/?")
 _RESOURCE_KINDS = {
@@ -43,6 +47,8 @@ def target_of(path: str) -> Target | None:
     for kind in FACTORIES:
         if bare == kind.value:
             return Target(kind)
+    if bare in _ALIASES:
+        return Target(_ALIASES[bare])
     resource = _RESOURCE.fullmatch(path)
     if resource is None:
         return None

@@ -24,6 +24,7 @@ from ingest.envelope import Request, parse
 from ingest.errors import TooLarge, UnknownOperation, UnreadableRequest
 from ingest.faults import Answer
 from ingest.gateway import Gateway, Operation, Reply
+from ingest.legacy import operations as legacy
 from ingest.metrics import Registry
 from ingest.namespaces import wsnt
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
@@ -40,6 +41,7 @@ _OPERATIONS: dict[str, Operation] = {
     for operation in (
         *notification_broker.OPERATIONS,
         *subscription_manager.OPERATIONS,
+        *legacy.OPERATIONS,
         *resource_properties.OPERATIONS,
         *resource_lifetime.OPERATIONS,
     )

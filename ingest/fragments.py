@@ -108,6 +108,11 @@ class Source:
             raise TooLarge("the request's elements, each with the namespaces declared around it, are too large")
         return fragment
 
+    def inside(self, node: Node) -> bytes:
+        """What stands between the element's tags, as it was sent."""
+        end_tag = self._document.rfind(b"<", node.tag_end, node.end)
+        return self._document[node.tag_end : end_tag] if end_tag >= 0 else b""
+
 
 def as_utf8(document: bytes, root: etree._Element) -> bytes:
     """The document in UTF-8; its XML declaration, if any, is not adapted."""

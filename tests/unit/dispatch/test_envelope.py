@@ -9,6 +9,7 @@ from lxml import etree
 
 from dispatch.envelope import DELIVERY, NOTIFY_ACTION, Envelope, topic_element
 from topic_model.expressions import CONCRETE, concrete_topic
+from topic_model.loose_content import wrap
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import NCNAME, TopicPath, make_path
@@ -140,6 +141,22 @@ def test_legacy_push_is_byte_for_byte_what_old_receivers_expect() -> None:
     )
     assert dict(request.headers)["Content-Type"] == "text/xml; charset=UTF-8"
     assert dict(request.headers)["Arborcast-Notification-Id"] == "n1"
+
+
+@pytest.mark.parametrize(
+    ("payload", "read"),
+    [
+        (b"<x><![CDATA[a & b]]></x>", "<x><![CDATA[a & b]]></x>"),
+        (b"<x><!-- &amp; --><?p &?>&amp;</x>", "<x><!-- &amp; --><?p &?>&</x>"),
+        (wrap(" text &amp; more ", {"p": "urn:p"}), "text & more"),
+        (wrap("<topic>t</topic><message>m</message>", {}), "<topic>t</topic><message>m</message>"),
+        (wrap("", {}), ""),
+    ],
+)
+def test_legacy_receivers_read_the_content_as_text(payload: bytes, read: str) -> None:
+    body = Envelope(subscription(form="legacy")).request([notification(payload=payload)], 1).body
+
+    assert etree.fromstring(body).findtext(".//{*}notificationProcess") == read
 
 
 def test_payload_arrives_byte_for_byte() -> None:

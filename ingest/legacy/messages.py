@@ -1,0 +1,173 @@
+"""From the text of a WsnProcess to what is asked. Only the root element says what it is, whatever else is inside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lxml import etree
+
+from ingest.errors import InvalidRequest
+from ingest.fragments import Source
+from ingest.legacy import text as texts
+from ingest.namespaces import WSA, WSNT
+from topic_model import expressions, loose_content
+from topic_model.errors import ExpressionError
+from topic_model.topics import TopicPath
+
+WSNT_MANAGER = "http://docs.oasis-open.org/wsnMgr/b-2"
+"""What later relatives call the namespace of base notification."""
+
+_NAMESPACES = (WSNT, WSNT_MANAGER)
+
+# Notify, NotificationMessage, Message, payload.
+_PAYLOAD_DEPTH = 4
+
+_FRAGMENT = re.compile(r"([01])-([01])-([01])-(\d{1,9})")
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """`address` is where to push, `topic` a colon path; everything below it is meant, too. Neither is judged yet."""
+
+    address: str
+    topic: str
+
+
+@dataclass(frozen=True)
+class Unsubscribe:
+    """Ends the subscription that was made with the same address and topic."""
+
+    address: str
+    topic: str
+
+
+@dataclass(frozen=True)
+class CreatePullPoint:
+    """Asks for a pull point."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a Notify. `payload` is an element, where need be the one around loose content."""
+
+    topic: TopicPath
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Notify:
+    """One or more messages."""
+
+    messages: tuple[Message, ...]
+
+
+Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify
+
+
+def read(text: str) -> Asked:
+    """What the text asks for. Raises MalformedMessage, InvalidRequest or ExpressionError."""
+    root, document = texts.parse(text)
+    namespace, name = _split(root)
+    match name if namespace in _NAMESPACES else "":
+        case "Subscribe":
+            return Subscribe(*_address_and_topic(root))
+        case "Unsubscribe":
+            return Unsubscribe(*_address_and_topic(root))
+        case "NotificationMessage":
+            return Notify((_message(root, Source(document, root, _PAYLOAD_DEPTH)),))
+        case "Notify":
+            source = Source(document, root, _PAYLOAD_DEPTH)
+            messages = tuple(_message(child, source) for child in _children(root, "NotificationMessage"))
+            if not messages:
+                raise InvalidRequest("Notify holds no NotificationMessage")
+            return Notify(messages)
+        case "CreatePullPoint":
+            return CreatePullPoint()
+        case _:
+            raise InvalidRequest(
+                f"WsnProcess takes Subscribe, Unsubscribe, NotificationMessage and CreatePullPoint of {WSNT}, "
+                f"not {root.tag!s:.200}"
+            )
+
+
+def _address_and_topic(root: etree._Element) -> tuple[str, str]:
+    address = _text_of(root, "SubscriberAddress")
+    if not address:
+        raise InvalidRequest(f"{_split(root)[1]} has no SubscriberAddress")
+    expression = next(_descendants(root, "TopicExpression"), None)
+    if expression is None:
+        raise InvalidRequest(f"{_split(root)[1]} has no TopicExpression")
+    return address, _text(expression)
+
+
+def _message(element: etree._Element, source: Source) -> Message:
+    topic = next(_children(element, "Topic"), None)
+    if topic is None:
+        raise ExpressionError("NotificationMessage has no Topic, and this broker delivers by topic")
+    content = next(_children(element, "Message"), None)
+    if content is None:
+        raise InvalidRequest("NotificationMessage has no Message")
+    _check_whole(element)
+    return Message(expressions.concrete_topic(_text(topic), None, {}, legacy=True), _payload(content, source))
+
+
+def _check_whole(element: etree._Element) -> None:
+    """A message in one piece, or a part that its publisher wants delivered by itself, passes. Raises InvalidRequest.
+
+    Parts that must be put together are refused rather than taken and lost.
+    """
+    package = next(_children(element, "Package"), None)
+    # Package's own children are written without a prefix.
+    parts = () if package is None else tuple(package)
+    fragment = next((_text(child) for child in parts if _split(child)[1] == "Fragment"), "")
+    if not fragment:
+        return
+    fields = _FRAGMENT.fullmatch(fragment)
+    if fields is None:
+        raise InvalidRequest(f"Fragment {fragment[:60]!r} is not of the form 0-0-1-0")
+    fragmented, more, partial, index = fields.groups()
+    whole = fragmented == "0" and more == "0" and int(index) == 0
+    if not whole and partial == "0":
+        raise InvalidRequest(
+            f"Fragment {fragment!r}: parts of a message are not put together here; send it whole (0-0-1-0), or allow "
+            "parts to be delivered one by one (third digit 1)"
+        )
+
+
+def _payload(content: etree._Element, source: Source) -> bytes:
+    stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
+    if len(content) == 1 and not stray:
+        return source.fragment(source.node(content).children[0])
+    inside = source.inside(source.node(content)).decode().strip()
+    # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
+    scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
+    used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
+    return loose_content.wrap(inside, used)
+
+
+def _text_of(root: etree._Element, name: str) -> str:
+    found = next(_descendants(root, name), None)
+    if found is None:
+        return ""
+    # The address may stand by itself or in a wsa:Address.
+    inner = found.find(f"{{{WSA}}}Address")
+    return _text(found if inner is None else inner)
+
+
+def _text(element: etree._Element) -> str:
+    return (element.text or "").strip()
+
+
+def _children(element: etree._Element, name: str) -> Iterator[etree._Element]:
+    return element.iterchildren(*(f"{{{namespace}}}{name}" for namespace in _NAMESPACES))
+
+
+def _descendants(element: etree._Element, name: str) -> Iterator[etree._Element]:
+    return element.iterdescendants(*(f"{{{namespace}}}{name}" for namespace in _NAMESPACES))
+
+
+def _split(element: etree._Element) -> tuple[str, str]:
+    name = etree.QName(element)
+    return name.namespace or "", name.localname

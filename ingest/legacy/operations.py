@@ -1,0 +1,153 @@
+"""WsnProcess: what is asked in the older envelope, carried out by the code that carries out the standard's operations.
+
+The replies are the old system's strings, because its clients look for them:
+
+    Notify          success!               also when the topic set does not have the topic: that is only logged
+    Subscribe       the SubscriptionReference as XML, the address in an element ns2:Address;
+                    Repeated subscriptions  for the address and topic of a subscription that is there;
+                    faild                   when the topic or the address is refused
+    Unsubscribe     success, or faild      when there is no such subscription
+    CreatePullPoint the pull point's reference as XML
+
+Clients take every answer with status 200 for success unless it says "failed", and `faild` does not. So that is kept
+for what they know it for, and logged; what they must not take for success (a message that cannot be read, parts of a
+message that nobody would put together, Kafka away) is a SOAP fault.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ingest import answers, ids, termination
+from ingest.addresses import Kind, Target
+from ingest.endpoints import check_consumer
+from ingest.envelope import Request
+from ingest.errors import InvalidRequest, OperationRefused
+from ingest.gateway import Gateway, Operation, Reply
+from ingest.legacy import messages
+from ingest.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
+from ingest.namespaces import WSA, WSNT
+from ingest.notification_broker import accept, check_supported
+from ingest.subscription_manager import ending
+from topic_model import expressions
+from topic_model.errors import ExpressionError, PeerError, TopicNotSupported
+from topic_model.notifications import Notification
+from topic_model.records import SubscriptionRecord
+from topic_model.subscriptions import EndpointReference, Subscription
+
+logger = logging.getLogger(__name__)
+
+SERVICES = ("http://org.apache.servicemix.application", "http://edu.bupt.wangfu.module.wsnMgr.util.soap")
+"""Namespaces of WsnProcess: the original's, and that of its later relatives."""
+
+DUMMY = "http://localhost:12345/only/register/use"
+"""What subscribers give that only want to be known: stored, never pushed to."""
+
+NOTIFIED = "success!"
+ENDED = "success"
+REPEATED = "Repeated subscriptions"
+REFUSED = "faild"
+
+
+async def wsn_process(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Carry out what the text asks for. Raises PeerError or InfrastructureError."""
+    service = request.name[1:].partition("}")[0]
+    answer = await _answer(gateway, request)
+    return Reply(
+        f'<org:WsnProcessResponse xmlns:org="{service}">{answers.text(answer)}</org:WsnProcessResponse>',
+        f"{service}/IWsnProcess/WsnProcessResponse",
+    )
+
+
+async def _answer(gateway: Gateway, request: Request) -> str:
+    if len(request.operation):
+        raise InvalidRequest("WsnProcess takes a WS-Notification message as escaped text, not as elements")
+    asked = messages.read(request.operation.text or "")
+    match asked:
+        case Notify():
+            return await _notify(gateway, asked)
+        case Subscribe():
+            return await _subscribe(gateway, asked)
+        case Unsubscribe():
+            return await _unsubscribe(gateway, asked)
+        case CreatePullPoint():
+            raise OperationRefused("pull points are not offered", "UnableToCreatePullPointFault")
+
+
+async def _notify(gateway: Gateway, asked: Notify) -> str:
+    accepted_ms = termination.to_ms(gateway.now())
+    notifications = [
+        Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms) for message in asked.messages
+    ]
+    try:
+        await accept(gateway, notifications)
+    except TopicNotSupported as error:
+        logger.warning("a notification in the older envelope was dropped: %s", error)
+    return NOTIFIED
+
+
+async def _subscribe(gateway: Gateway, asked: Subscribe) -> str:
+    try:
+        wanted = _subscription(gateway, asked)
+        check_consumer(wanted.consumer, gateway.own)
+        check_supported(gateway, wanted.topics[0])
+    except PeerError as error:
+        logger.warning("a Subscribe in the older envelope was refused: %s", error)
+        return REFUSED
+    async with gateway.locks.hold(wanted.identity()):
+        if gateway.table.find_equal(wanted) is not None:
+            return REPEATED
+        await gateway.changes.commit([SubscriptionRecord(wanted)])
+    return _reference("SubscriptionReference", wanted.address)
+
+
+async def _unsubscribe(gateway: Gateway, asked: Unsubscribe) -> str:
+    try:
+        like = _subscription(gateway, asked)
+    except ExpressionError as error:
+        logger.info("an Unsubscribe in the older envelope names no subscription: %s", error)
+        return REFUSED
+    async with gateway.locks.hold(like.identity()):
+        while (existing := gateway.table.find_equal(like)) is not None:
+            async with gateway.locks.hold(existing.id):
+                if gateway.table.get(existing.id) != existing:
+                    continue  # changed or ended while we waited for it
+                await gateway.changes.commit(ending(existing.id, "unsubscribed", termination.to_ms(gateway.now())))
+                return ENDED
+    logger.info("an Unsubscribe in the older envelope names no subscription: %r", asked)
+    return REFUSED
+
+
+def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe) -> Subscription:
+    """The subscription of an address to a topic; two with the same address and topic are equal (`identity`).
+
+    Raises ExpressionError.
+    """
+    identifier = ids.resource_id()
+    return Subscription(
+        id=identifier,
+        consumer=EndpointReference(asked.address),
+        address=gateway.own.resource(Kind.SUBSCRIPTION, identifier),
+        topics=(expressions.parse(asked.topic, None, {}, legacy=True),),
+        form="legacy",
+        created_ms=termination.to_ms(gateway.now()),
+        # These clients know neither times nor renewal: a subscription lasts until it is ended.
+        terminates_ms=None,
+        paused=asked.address == DUMMY,
+    )
+
+
+def _reference(element: str, address: str) -> str:
+    # Clients cut out what stands between <ns2:Address> and </ns2:Address>, without a parser.
+    return (
+        f'<wsnt:{element} xmlns:wsnt="{WSNT}" xmlns:ns2="{WSA}">'
+        f"<ns2:Address>{answers.text(address)}</ns2:Address></wsnt:{element}>"
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    # Relatives of the original post it to addresses of all kinds.
+    Operation(f"{{{service}}}WsnProcess", wsn_process, frozenset(Kind))
+    for service in SERVICES
+)
+"""WsnProcess, at any of our addresses."""

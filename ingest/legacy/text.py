@@ -1,0 +1,85 @@
+"""What old clients do to XML, undone. Pure functions over strings.
+
+They put strings together by hand: ampersands stay bare, and whatever a user typed stands inside wsnt:Message, be it
+XML or not. Some read UTF-8 bytes as Latin-1 and encode the result again.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lxml import etree
+
+from ingest.envelope import make_parser
+from ingest.errors import MalformedMessage
+
+# What an ampersand may begin; of entities XML knows these five.
+_BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
+# In CDATA sections, comments and processing instructions it is a character like any other.
+_VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<\?.*?\?>|({_BARE})", re.DOTALL)
+_ONLY_BARE = re.compile(_BARE)
+_DECLARATION = re.compile(r"\s*<\?xml\s[^>]*\?>")
+_CONTENT = re.compile(r"<((?:[^\s<>/:!?]+:)?Message)(?:\s[^<>]*)?(?<!/)>")
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def decoded_once(text: str) -> str:
+    """The text as it was typed, if it arrived as UTF-8 read as Latin-1 and encoded again; else unchanged.
+
+    Looks like that: every character fits into a byte, and the bytes are UTF-8.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+def parse(text: str) -> tuple[etree._Element, bytes]:
+    """The root element of a message text, and the document that it was read from. Raises MalformedMessage.
+
+    Content of wsnt:Message that is not XML is taken as the characters that it is.
+    """
+    text = _DECLARATION.sub("", decoded_once(text).removeprefix("\ufeff"), count=1)
+    document = with_escaped_ampersands(text)
+    try:
+        return _parsed(document)
+    except MalformedMessage:
+        plain = _with_plain_content(text)
+        if plain is None:
+            raise
+        return _parsed(plain)
+
+
+def with_escaped_ampersands(text: str) -> str:
+    """The text with every ampersand that begins no reference written as one."""
+    if "&" not in text:
+        return text
+    if "<!" not in text and "<?" not in text:
+        return _ONLY_BARE.sub("&amp;", text)
+    return _VERBATIM_OR_BARE.sub(lambda found: "&amp;" if found[1] else found[0], text)
+
+
+def _parsed(document: str) -> tuple[etree._Element, bytes]:
+    encoded = document.encode()
+    try:
+        root = etree.fromstring(encoded, make_parser("utf-8"))
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise MalformedMessage(f"the text of WsnProcess is not well-formed XML: {str(error)[:200]}") from error
+    if root.getroottree().docinfo.internalDTD is not None:
+        raise MalformedMessage("a document type declaration is not allowed in the text of WsnProcess")
+    return root, encoded
+
+
+def _with_plain_content(text: str) -> str | None:
+    """The text with the markup inside the (one) Message escaped; None when there is no such element."""
+    start = _CONTENT.search(text)
+    if start is None:
+        return None
+    end = text.rfind(f"</{start[1]}", start.end())
+    if end < 0:
+        return None
+    content = _NOT_XML.sub("?", text[start.end() : end])
+    escaped = _ONLY_BARE.sub("&amp;", content).replace("<", "&lt;").replace(">", "&gt;")
+    return with_escaped_ampersands(text[: start.end()]) + escaped + with_escaped_ampersands(text[end:])

@@ -1,0 +1,59 @@
+"""Messages of the older system's clients, put together by hand as those do it."""
+
+from __future__ import annotations
+
+import requests
+
+SERVICE = "http://org.apache.servicemix.application"
+WSNT = "http://docs.oasis-open.org/wsn/b-2"
+_SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
+
+
+def wsn_process(text: str, service: str = SERVICE, encoding: str = "utf-8") -> bytes:
+    """The request with this text: `<` and `>` are escaped, ampersands that begin no reference too."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return (
+        f'<?xml version="1.0" encoding="{encoding.upper()}"?><soapenv:Envelope '
+        f'xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/" xmlns:org="{service}"><soapenv:Header/>'
+        f"<soapenv:Body><org:WsnProcess>{escaped}</org:WsnProcess></soapenv:Body></soapenv:Envelope>"
+    ).encode(encoding)
+
+
+def subscribe(topic: str, address: str) -> str:
+    """The text of a Subscribe."""
+    return (
+        f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="http://www.w3.org/2005/08/addressing"><wsnt:ConsumerReference>'
+        " <wsa:Address>endpoint:null</wsa:Address></wsnt:ConsumerReference><wsnt:Filter>"
+        f'<wsnt:TopicExpression Dialect="{_SIMPLE}">{topic}</wsnt:TopicExpression></wsnt:Filter>'
+        f"<wsnt:SubscriberAddress>{address}</wsnt:SubscriberAddress></wsnt:Subscribe>"
+    )
+
+
+def unsubscribe(topic: str, address: str) -> str:
+    """The text of an Unsubscribe."""
+    return (
+        f'<wsnt:Unsubscribe xmlns:wsnt="{WSNT}"><wsnt:TopicExpression Dialect="{_SIMPLE}">{topic}'
+        f"</wsnt:TopicExpression><wsnt:SubscriberAddress>{address}</wsnt:SubscriberAddress></wsnt:Unsubscribe>"
+    )
+
+
+def notify(topic: str, content: str, fragment: str | None = "0-0-1-0") -> str:
+    """The text of a Notify; without `fragment` there is no Package."""
+    package = (
+        f"<wsnt:Package><Identification>10481519:1</Identification><Fragment>{fragment}</Fragment>"
+        "<EventType>A</EventType></wsnt:Package>"
+    )
+    return (
+        f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}"><wsnt:Topic Dialect="{_SIMPLE}">{topic}</wsnt:Topic>'
+        f"{package if fragment is not None else ''}<wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
+    )
+
+
+def create_pull_point() -> str:
+    """The text of a CreatePullPoint."""
+    return f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}"/>'
+
+
+def post(address: str, text: str) -> requests.Response:
+    """Send a text the way the old clients do."""
+    return requests.post(address, data=wsn_process(text), headers={"Content-Type": "text/xml"}, timeout=30)

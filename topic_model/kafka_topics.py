@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from topic_model.errors import ConfigError
 from topic_model.kafka_client import Admin
+from topic_model.pull_log import PULL_LOG
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -28,12 +29,14 @@ class LogSpecification:
     partitions: int
     compacted: bool
     configs: Mapping[str, str]
+    ordered: bool = False
+    """Whether more than one partition would break it, compacted or not."""
 
 
 def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     """What the logs have to be under these settings."""
     record_bytes = {"max.message.bytes": str(kafka.max_record_bytes)}
-    retained = record_bytes | {
+    kept_for_a_while = record_bytes | {
         "cleanup.policy": "delete",
         "retention.ms": str(kafka.retention_hours * _HOUR_MS),
     }
@@ -47,11 +50,20 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.ms": str(_CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
+    latest_of_each = record_bytes | {
+        "cleanup.policy": "compact",
+        # Nobody wants the older ones: compacted as soon as a segment is full, or in an hour.
+        "segment.bytes": str(64 * 1024 * 1024),
+        "segment.ms": str(_HOUR_MS),
+    }
     return (
         # One partition: the order of all control records is the order in which every reader applies them.
         LogSpecification(kafka.topic("control"), 1, True, control),
-        LogSpecification(kafka.topic("notifications"), kafka.partitions, False, retained),
-        LogSpecification(kafka.topic("attempts"), kafka.partitions, False, retained),
+        LogSpecification(kafka.topic("notifications"), kafka.partitions, False, kept_for_a_while),
+        LogSpecification(kafka.topic("attempts"), kafka.partitions, False, kept_for_a_while),
+        LogSpecification(kafka.topic("retained"), 1, True, latest_of_each),
+        # One partition here too: the order of the claims decides who hands out what.
+        LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
     )
 
 
@@ -81,7 +93,7 @@ def _check(admin: Admin, specification: LogSpecification) -> None:
             f"another kafka.prefix"
         )
     partitions = admin.partition_count(specification.name)
-    if specification.compacted and partitions != 1:
+    if (specification.compacted or specification.ordered) and partitions != 1:
         raise ConfigError(
             f"Kafka topic {specification.name} has {partitions} partitions, it must have one: delete it when it is "
             f"not ours, or choose another kafka.prefix"

@@ -4,6 +4,7 @@
     topic:<path>       TopicRecord | TopicRemoved | null
     sub:<id>           SubscriptionRecord | SubscriptionEnded | null
     pull:<id>          PullPointRecord | PullPointEnded | null
+    pub:<id>           RegistrationRecord | RegistrationEnded | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -18,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
@@ -82,13 +84,36 @@ class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
     at_ms: int
 
 
+class RegistrationRecord(msgspec.Struct, frozen=True, tag="registration"):
+    """The publisher is registered, in this state."""
+
+    registration: Registration
+
+
+class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
+    """The registration is over, and why."""
+
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
 
     key: str
 
 
-_Stated = TopicRecord | TopicRemoved | SubscriptionRecord | SubscriptionEnded | PullPointRecord | PullPointEnded
+_Stated = (
+    TopicRecord
+    | TopicRemoved
+    | SubscriptionRecord
+    | SubscriptionEnded
+    | PullPointRecord
+    | PullPointEnded
+    | RegistrationRecord
+    | RegistrationEnded
+)
 ControlRecord = _Stated | Tombstone
 
 
@@ -121,6 +146,11 @@ def pull_point_key(pull_point_id: str) -> str:
     return f"pull:{pull_point_id}"
 
 
+def registration_key(registration_id: str) -> str:
+    """Key of a publisher registration's records."""
+    return f"pub:{registration_id}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key under which a record belongs."""
     match record:
@@ -132,6 +162,10 @@ def key_of(record: ControlRecord) -> str:
             return subscription_key(subscription_id)
         case PullPointRecord(id=pull_point_id) | PullPointEnded(id=pull_point_id):
             return pull_point_key(pull_point_id)
+        case RegistrationRecord(registration=registration):
+            return registration_key(registration.id)
+        case RegistrationEnded(id=registration_id):
+            return registration_key(registration_id)
         case Tombstone(key=key):
             return key
 

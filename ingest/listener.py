@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from ingest import answers, faults
-from ingest.envelope import Request, parse
-from ingest.errors import InvalidRequest, UnreadableRequest
+from ingest import faults
+from ingest.errors import UnreadableRequest
 from ingest.gateway import utc_now
-from ingest.namespaces import wsa, wsnt
-from ingest.topic_reading import read_topic
+from ingest.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
 from topic_model.errors import PeerError
-from topic_model.topics import TopicPath
+
+__all__ = ["Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 
 logger = logging.getLogger(__name__)
-
-_PAYLOAD_DEPTH = 6
-_RAW_DEPTH = 3
 
 # A broker that stops in the middle of a request must not hold a thread for ever.
 _READ_TIMEOUT_S = 30
@@ -35,33 +31,24 @@ _READ_TIMEOUT_S = 30
 _MAX_BODY = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ReceivedMessage:
-    """One notification that was pushed to us.
+OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
-    `payload` is self-contained XML in UTF-8. `topic` and `subscription` (the subscription manager's address) are None
-    in raw pushes. `notification_id` is the same on every attempt and empty when the broker says none; `attempt` counts
-    from 1.
-    """
-
-    payload: bytes
-    topic: TopicPath | None = None
-    subscription: str | None = None
-    notification_id: str = ""
-    attempt: int = 1
-
-
-OnMessage = Callable[[ReceivedMessage], None]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Listener:
     """Receives pushes in threads and hands over each message; what the callback raises makes the broker try again.
 
-    The callback may run in several threads at once. Port 0 takes a free one; see `url`.
+    The callback may run in several threads at once. Port 0 takes a free one; see `url`. With `verify`, a push for which
+    it raises is answered 401 and not handed over.
     """
 
-    def __init__(self, on_message: OnMessage, port: int = 0, host: str = "127.0.0.1") -> None:
-        self._server = _Server((host, port), on_message)
+    def __init__(
+        self, on_message: OnMessage, port: int = 0, host: str = "127.0.0.1", *, verify: Verify | None = None
+    ) -> None:
+        self._server = _Server((host, port), on_message, verify)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="listener", daemon=True)
 
     @property
@@ -96,47 +83,82 @@ class Listener:
         self.stop()
 
 
-def read_push(body: bytes, content_type: bytes, ids: str = "", attempt: int = 1) -> list[ReceivedMessage]:
-    """The messages in a push: those of a wsnt:Notify, or the one payload of a raw push. Raises PeerError.
+class ListenerApp:
+    """The same as an ASGI application, for a web server of one's own: `uvicorn.run(ListenerApp(on_message))`.
 
-    `ids` are the notifications' ids in order, separated by commas, as our broker's HTTP header has them.
+    The callback may be a coroutine function; one that is not runs on the event loop and must not block it.
     """
-    request = parse(body, content_type)
-    numbered = ids.split(",") if ids else []
-    if request.name != wsnt("Notify"):
-        source = request.source(_RAW_DEPTH)
-        payload = source.fragment(source.node(request.operation))
-        return [ReceivedMessage(payload, notification_id=numbered[0] if numbered else "", attempt=attempt)]
-    return _read_notify(request, numbered, attempt)
+
+    def __init__(self, on_message: OnMessage | OnMessageAsync, verify: Verify | None = None) -> None:
+        self._on_message = on_message
+        self._verify = verify
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["method"] != "POST":
+            await _respond(send, Response(405))
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        body = await _whole_body(receive)
+        if body is None:
+            await _respond(send, Response(413))
+            return
+        messages = _accept(headers, body, self._verify)
+        if isinstance(messages, Response):
+            await _respond(send, messages)
+            return
+        try:
+            for message in messages:
+                handled = self._on_message(message)
+                if handled is not None:
+                    await handled
+        except Exception:
+            await _respond(send, _failed())
+        else:
+            await _respond(send, Response(202))
 
 
-def _read_notify(request: Request, ids: list[str], attempt: int) -> list[ReceivedMessage]:
-    source = request.source(_PAYLOAD_DEPTH)
-    received = []
-    for number, message in enumerate(request.operation.iterchildren(wsnt("NotificationMessage"))):
-        content, topic = message.find(wsnt("Message")), message.find(wsnt("Topic"))
-        if content is None or not len(content):
-            raise InvalidRequest("a NotificationMessage without a payload")
-        address = message.findtext(f"{wsnt('SubscriptionReference')}/{wsa('Address')}")
-        received.append(
-            ReceivedMessage(
-                source.fragment(source.node(content[0])),
-                None if topic is None else read_topic(topic),
-                address.strip() if address else None,
-                ids[number] if number < len(ids) else "",
-                attempt,
-            )
-        )
-    return received
+@dataclass(frozen=True)
+class Response:
+    """What a push is answered with."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = ""
+
+
+def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> list[ReceivedMessage] | Response:
+    """The messages of a push, or the answer that refuses it."""
+    if verify is not None:
+        try:
+            verify(headers, body)
+        except Exception as error:
+            logger.warning("a push that could not be verified was refused: %s", error)
+            return Response(401)
+    try:
+        return read_push_request(headers, body)
+    except PeerError as error:
+        soap = error.soap if isinstance(error, UnreadableRequest) else "1.1"
+        answer = faults.of_peer(error, soap, None, utc_now())
+        return Response(answer.status, answer.body, answer.content_type.decode())
+
+
+def _failed() -> Response:
+    logger.exception("a pushed message could not be handled; the broker will try again")
+    return Response(500)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], on_message: OnMessage) -> None:
+    def __init__(self, address: tuple[str, int], on_message: OnMessage, verify: Verify | None) -> None:
         super().__init__(address, _Handler)
         self.on_message = on_message
+        self.verify = verify
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -149,25 +171,17 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         if body is None:
             return
-        attempt = self.headers.get("Arborcast-Attempt", "1")
+        messages = _accept({k.lower(): v for k, v in self.headers.items()}, body, self.server.verify)
+        if isinstance(messages, Response):
+            self._answer(messages)
+            return
         try:
-            messages = read_push(
-                body,
-                self.headers.get("Content-Type", "").encode("latin-1"),
-                self.headers.get("Arborcast-Notification-Id", ""),
-                int(attempt) if attempt.isdigit() else 1,
-            )
             for message in messages:
                 self.server.on_message(message)
-        except PeerError as error:
-            soap = error.soap if isinstance(error, UnreadableRequest) else "1.1"
-            answer = faults.of_peer(error, soap, None, utc_now())
-            self._answer(answer.status, answer.body, answer.content_type.decode())
         except Exception:
-            logger.exception("a pushed message could not be handled; the broker will try again")
-            self._answer(500, b"", answers.media_type("1.1").decode())
+            self._answer(_failed())
         else:
-            self._answer(202, b"", "")
+            self._answer(Response(202))
 
     def log_message(self, format: str, *args: object) -> None:
         """No access log on stderr."""
@@ -204,12 +218,44 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self) -> None:
         self.close_connection = True
-        self._answer(400, b"", "")
+        self._answer(Response(400))
 
-    def _answer(self, status: int, body: bytes, content_type: str) -> None:
-        self.send_response(status)
-        if content_type:
-            self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
+    def _answer(self, response: Response) -> None:
+        self.send_response(response.status)
+        if response.content_type:
+            self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(response.body)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        event = (await receive())["type"]
+        await send({"type": f"{event}.complete"})
+        if event == "lifespan.shutdown":
+            return
+
+
+async def _whole_body(receive: Receive) -> bytes | None:
+    """None when it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > _MAX_BODY:
+            return None
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _respond(send: Send, response: Response) -> None:
+    headers = [(b"content-length", str(len(response.body)).encode())]
+    if response.content_type:
+        headers.append((b"content-type", response.content_type.encode()))
+    if response.status == 405:
+        headers.append((b"allow", b"POST"))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

@@ -4,7 +4,8 @@ ClientError
 ├── FaultReceived           the broker said no, and why
 ├── UnreadableAnswer        something answered that is no broker
 ├── BrokerUnreachable       nobody answered
-└── BrokerUnavailable       the broker asks to come back later
+├── BrokerUnavailable       the broker asks to come back later
+└── ClientClosed            the client was closed before this could be sent
 """
 
 from __future__ import annotations
@@ -39,3 +40,11 @@ class BrokerUnavailable(ClientError):
     def __init__(self, message: str, retry_after: float | None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ClientClosed(ClientError):
+    """The client was closed first. `sent` says whether the request had been sent at least once by then."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent

@@ -1,0 +1,48 @@
+"""A client of WS-Notification brokers: ours, and any other that speaks the standard.
+
+    values, errors          what goes in, what comes out, what can go wrong
+    calls, replies          pure: a request as bytes, an answer read
+    session                 HTTP: one request and its repetitions
+    client                  `Client`: each call returns when it is done
+    futures, batching       `FuturesClient`: each call returns a future at once; notifications travel together
+
+Receiving pushes is `ingest.listener`. The guide is docs/client.md.
+"""
+
+from __future__ import annotations
+
+from ingest.client.client import Client
+from ingest.client.errors import (
+    BrokerUnavailable,
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    FaultReceived,
+    UnreadableAnswer,
+)
+from ingest.client.futures import FuturesClient
+from ingest.client.values import (
+    Batching,
+    Remote,
+    RemotePullPoint,
+    RemoteRegistration,
+    RemoteSubscription,
+    Retries,
+)
+
+__all__ = [
+    "Batching",
+    "BrokerUnavailable",
+    "BrokerUnreachable",
+    "Client",
+    "ClientClosed",
+    "ClientError",
+    "FaultReceived",
+    "FuturesClient",
+    "Remote",
+    "RemotePullPoint",
+    "RemoteRegistration",
+    "RemoteSubscription",
+    "Retries",
+    "UnreadableAnswer",
+]

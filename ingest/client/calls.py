@@ -1,0 +1,261 @@
+"""Requests as values: where each goes, what it says, and how its answer is read. Nothing here talks to anybody.
+
+Topics are written the way people write them (`topic_model.expressions.parse_friendly`): `a/b`, `a:b`, `a//.`,
+`{urn:plant}a/b`, or `p:a/b` with `namespaces={"p": "urn:plant"}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+from ingest import answers, termination
+from ingest.addresses import Kind
+from ingest.client import replies
+from ingest.client.replies import Reply
+from ingest.client.values import Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
+from ingest.namespaces import ACTION_BRW, ACTION_BW, SOAP11, SOAP12, WSA, WSN_BR, WSNT, XSI
+from ingest.received import ReceivedMessage
+from topic_model.errors import ExpressionError
+from topic_model.expressions import CONCRETE, parse_friendly, write_topic
+from topic_model.patterns import EVERYTHING, parse_normal
+from topic_model.subscriptions import SoapVersion, TopicFilter
+from topic_model.topics import TopicPath
+
+ResultT = TypeVar("ResultT")
+Lasts = timedelta | datetime | None
+Namespaces = Mapping[str, str] | None
+
+_REMEMBERED_TOPICS = 1_000
+
+
+@dataclass(frozen=True)
+class Call(Generic[ResultT]):
+    """One request.
+
+    `repeatable` says that doing it twice does no harm, so that it may be repeated after no answer. `absent` is the
+    fault that only says that there is nothing; it is read like an empty answer.
+    """
+
+    to: Remote
+    action: str
+    body: str
+    read: Callable[[Reply], ResultT]
+    repeatable: bool = True
+    absent: str = ""
+
+    def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
+        """The HTTP body and headers. Repeating them is repeating this very message."""
+        namespace = SOAP11 if soap == "1.1" else SOAP12
+        message = (
+            f'<soap:Envelope xmlns:soap="{namespace}"><soap:Header xmlns:wsa="{WSA}">'
+            f"<wsa:To>{answers.text(self.to.address)}</wsa:To><wsa:Action>{self.action}</wsa:Action>"
+            f"<wsa:MessageID>{message_id}</wsa:MessageID>{''.join(self.to.parameters)}</soap:Header>"
+            f"<soap:Body>{self.body}</soap:Body></soap:Envelope>"
+        )
+        headers = {"Content-Type": answers.media_type(soap).decode()}
+        if soap == "1.1":
+            headers["SOAPAction"] = f'"{self.action}"'
+        return message.encode(), headers
+
+
+class Calls:
+    """The requests to one broker. `url` is its base address, or the full address of its NotificationBroker."""
+
+    def __init__(self, url: str) -> None:
+        url = url.rstrip("/")
+        has_path = "/" in url.partition("://")[2]
+        self.broker = Remote(url if has_path else url + Kind.BROKER.value)
+        self._pull_points = Remote(url if has_path else url + Kind.PULL_POINT_FACTORY.value)
+
+    def subscribe(
+        self, topic: str | None, to: str | Remote, lasts: Lasts, raw: bool, namespaces: Namespaces
+    ) -> Call[RemoteSubscription]:
+        """Raises ExpressionError."""
+        expression = parse_friendly(topic, namespaces) if topic is not None else None
+        policy = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>" if raw else ""
+        return Call(
+            self.broker,
+            f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
+            f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">{_endpoint("wsnt:ConsumerReference", to)}'
+            f"{_filter(expression)}{_termination('InitialTerminationTime', lasts)}{policy}</wsnt:Subscribe>",
+            replies.subscription,
+        )
+
+    def renew(self, subscription: str | Remote, lasts: Lasts) -> Call[RemoteSubscription]:
+        remote = _remote(subscription)
+        element = _termination("TerminationTime", lasts) or f'<wsnt:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
+        return Call(
+            remote,
+            f"{ACTION_BW}/SubscriptionManager/RenewRequest",
+            f'<wsnt:Renew xmlns:wsnt="{WSNT}">{element}</wsnt:Renew>',
+            lambda reply: replies.renewed(reply, remote),
+        )
+
+    def unsubscribe(self, subscription: str | Remote) -> Call[None]:
+        # Not repeatable: the repetition of one that was carried out is a fault.
+        return _plain(subscription, "Unsubscribe", "SubscriptionManager", repeatable=False)
+
+    def pause(self, subscription: str | Remote) -> Call[None]:
+        return _plain(subscription, "PauseSubscription", "PausableSubscriptionManager")
+
+    def resume(self, subscription: str | Remote) -> Call[None]:
+        return _plain(subscription, "ResumeSubscription", "PausableSubscriptionManager")
+
+    def notify(self, messages: Iterable[str], consumer: str | Remote | None = None) -> Call[None]:
+        """Of texts that `notification_message` made."""
+        body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, "</wsnt:Notify>"))
+        to = self.broker if consumer is None else _remote(consumer)
+        return Call(to, f"{ACTION_BW}/NotificationConsumer/Notify", body, replies.nothing)
+
+    def current_message(self, topic: str, namespaces: Namespaces) -> Call[bytes | None]:
+        """Raises ExpressionError."""
+        return Call(
+            self.broker,
+            f"{ACTION_BW}/NotificationProducer/GetCurrentMessageRequest",
+            f'<wsnt:GetCurrentMessage xmlns:wsnt="{WSNT}">{_topic("wsnt:Topic", topic, namespaces)}'
+            "</wsnt:GetCurrentMessage>",
+            replies.current_message,
+            absent="NoCurrentMessageOnTopicFault",
+        )
+
+    def create_pull_point(self) -> Call[RemotePullPoint]:
+        # Not repeatable: each one makes another.
+        return Call(
+            self._pull_points,
+            f"{ACTION_BW}/CreatePullPoint/CreatePullPointRequest",
+            f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}"/>',
+            replies.pull_point,
+            repeatable=False,
+        )
+
+    def get_messages(self, pull_point: str | Remote, maximum: int | None) -> Call[list[ReceivedMessage]]:
+        # Not repeatable: what was handed out is gone, and an error must be seen.
+        number = "" if maximum is None else f"<wsnt:MaximumNumber>{maximum}</wsnt:MaximumNumber>"
+        return Call(
+            _remote(pull_point),
+            f"{ACTION_BW}/PullPoint/GetMessagesRequest",
+            f'<wsnt:GetMessages xmlns:wsnt="{WSNT}">{number}</wsnt:GetMessages>',
+            replies.messages,
+            repeatable=False,
+        )
+
+    def destroy_pull_point(self, pull_point: str | Remote) -> Call[None]:
+        return _plain(pull_point, "DestroyPullPoint", "PullPoint", repeatable=False)
+
+    def register_publisher(
+        self, topics: Sequence[str], publisher: str | Remote | None, demand: bool, until: Lasts, namespaces: Namespaces
+    ) -> Call[RemoteRegistration]:
+        """Raises ExpressionError."""
+        if isinstance(until, timedelta):
+            # The schema allows no duration here.
+            until = datetime.now(UTC) + until
+        end = "" if until is None else f"<br:InitialTerminationTime>{_written(until)}</br:InitialTerminationTime>"
+        return Call(
+            self.broker,
+            f"{ACTION_BRW}/RegisterPublisher/RegisterPublisherRequest",
+            f'<br:RegisterPublisher xmlns:br="{WSN_BR}" xmlns:wsa="{WSA}">'
+            f"{'' if publisher is None else _endpoint('br:PublisherReference', publisher)}"
+            f"{''.join(_topic('br:Topic', topic, namespaces) for topic in topics)}"
+            f"<br:Demand>{'true' if demand else 'false'}</br:Demand>{end}</br:RegisterPublisher>",
+            replies.registration,
+            repeatable=False,
+        )
+
+    def destroy_registration(self, registration: str | Remote) -> Call[None]:
+        return Call(
+            _remote(registration),
+            f"{ACTION_BRW}/PublisherRegistrationManager/DestroyRegistrationRequest",
+            f'<br:DestroyRegistration xmlns:br="{WSN_BR}"/>',
+            replies.nothing,
+            repeatable=False,
+        )
+
+
+def notification_message(topic: str, payload: str | bytes, namespaces: Namespaces = None) -> str:
+    """A wsnt:NotificationMessage with one XML element. Raises ExpressionError."""
+    content = payload.decode() if isinstance(payload, bytes) else payload
+    return (
+        f"<wsnt:NotificationMessage>{_topic('wsnt:Topic', topic, namespaces)}"
+        f"<wsnt:Message>{_without_declaration(content)}</wsnt:Message></wsnt:NotificationMessage>"
+    )
+
+
+def single_topic(text: str, namespaces: Namespaces = None) -> TopicPath:
+    """The one topic that a friendly expression names. Raises ExpressionError when it is several."""
+    topic = parse_normal(parse_friendly(text, namespaces).normal).single_topic()
+    if topic is None:
+        raise ExpressionError(f"{text!r} selects several topics; a notification is published on exactly one", text)
+    return topic
+
+
+def _topic(element: str, topic: str, namespaces: Namespaces) -> str:
+    return _written_topic(element, topic, tuple((namespaces or {}).items()))
+
+
+@lru_cache(_REMEMBERED_TOPICS)
+def _written_topic(element: str, topic: str, namespaces: tuple[tuple[str, str], ...]) -> str:
+    text, declarations = write_topic(single_topic(topic, dict(namespaces)))
+    dialect = answers.attribute(CONCRETE)
+    return f"<{element}{_declared(declarations)} Dialect={dialect}>{answers.text(text)}</{element}>"
+
+
+def _plain(to: str | Remote, operation: str, port_type: str, *, repeatable: bool = True) -> Call[None]:
+    return Call(
+        _remote(to),
+        f"{ACTION_BW}/{port_type}/{operation}Request",
+        f'<wsnt:{operation} xmlns:wsnt="{WSNT}"/>',
+        replies.nothing,
+        repeatable,
+    )
+
+
+def _remote(to: str | Remote) -> Remote:
+    return Remote(to) if isinstance(to, str) else to
+
+
+def _endpoint(element: str, to: str | Remote) -> str:
+    remote = _remote(to)
+    extra = "".join(remote.parameters)
+    parameters = f"<wsa:ReferenceParameters>{extra}</wsa:ReferenceParameters>" if extra else ""
+    return f"<{element}><wsa:Address>{answers.text(remote.address)}</wsa:Address>{parameters}</{element}>"
+
+
+def _filter(expression: TopicFilter | None) -> str:
+    if expression is None or expression.normal == EVERYTHING:
+        return ""
+    return (
+        f"<wsnt:Filter><wsnt:TopicExpression{_declared(expression.namespaces)} "
+        f"Dialect={answers.attribute(expression.dialect)}>{answers.text(expression.text)}"
+        "</wsnt:TopicExpression></wsnt:Filter>"
+    )
+
+
+def _declared(namespaces: Mapping[str, str]) -> str:
+    return "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in namespaces.items())
+
+
+def _termination(element: str, lasts: Lasts) -> str:
+    match lasts:
+        case None:
+            return ""
+        case timedelta():
+            text = f"PT{lasts.total_seconds():.3f}S"
+        case datetime():
+            text = _written(lasts)
+    return f"<wsnt:{element}>{text}</wsnt:{element}>"
+
+
+def _written(moment: datetime) -> str:
+    return termination.written(moment)
+
+
+def _without_declaration(payload: str) -> str:
+    """A file begins with <?xml …?>, which cannot stand inside a message."""
+    payload = payload.removeprefix("\ufeff").lstrip()
+    if payload.startswith("<?xml") and payload[5:6].isspace():
+        payload = payload.partition("?>")[2].lstrip()
+    return payload

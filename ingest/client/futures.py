@@ -1,0 +1,285 @@
+"""The asynchronous client: every call returns a future at once, and notifications may travel together.
+
+Runs on requests-futures: its threads do the requests, each with a connection of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import requests
+from requests_futures.sessions import FuturesSession
+
+from ingest.client.batching import Batch, Gathering
+from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notification_message
+from ingest.client.client import TIMEOUT_S
+from ingest.client.errors import ClientClosed, FaultReceived
+from ingest.client.session import BrokerSession, arguments_of, result_of
+from ingest.client.values import Batching, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription, Retries
+from ingest.received import ReceivedMessage
+from topic_model.subscriptions import SoapVersion
+
+logger = logging.getLogger(__name__)
+
+_CLOSED = "the client is closed"
+_GIVEN_UP = "the client was closed before the broker took this"
+
+
+class FuturesClient:
+    """Talks to one broker without waiting for it; several threads may share it.
+
+        with FuturesClient("http://127.0.0.1:8080", batching=Batching()) as client:
+            for reading in readings:
+                client.notify("plant/line1/press", reading).add_done_callback(report)
+
+    The calls are those of Client, and so are the errors, which the futures carry; an ExpressionError is raised at
+    once. Futures cannot be cancelled. Callbacks run in the client's threads and should be short.
+
+    `workers` requests are under way at a time, so notifications may be accepted in another order than they were
+    given; with one worker, which is fast enough with `batching`, the order is kept. When `max_waiting` calls wait for
+    their answers a further one blocks until one has come, so that a broker that is away cannot fill the memory; only
+    in callbacks it never blocks. A batch of which the broker refuses a message is sent again message by message.
+
+    `close` (or the end of the with block) waits for what is under way.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        soap: SoapVersion = "1.1",
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+        retries: Retries | None = None,
+        workers: int = 16,
+        batching: Batching | None = None,
+        max_waiting: int = 10_000,
+    ) -> None:
+        self._calls = Calls(url)
+        self._soap = soap
+        self._session = BrokerSession(timeout_s, retries or Retries(), workers)
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
+        self._futures = FuturesSession(executor=self._workers, session=self._session)
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._closed = False
+        self._changed = threading.Condition()  # guards the two above
+        self._in_callback = threading.local()
+        self._gathering = Gathering(batching) if batching is not None else None
+        # Reentrant: a callback that runs under it may publish.
+        self._gathered = threading.Condition(threading.RLock())
+        if self._gathering is not None:
+            threading.Thread(
+                target=self._linger, args=(self._gathering,), name="wsn-client-batches", daemon=True
+            ).start()
+
+    @property
+    def broker(self) -> str:
+        """The address of the NotificationBroker."""
+        return self._calls.broker.address
+
+    def notify(self, topic: str, payload: str | bytes, *, namespaces: Namespaces = None) -> Future[None]:
+        """Publish one XML element; the future is done when the broker has stored it."""
+        message = notification_message(topic, payload, namespaces)
+        future: Future[None] = self._begin()
+        with self._gathered:
+            if self._gathering is None:
+                batches = [Batch(0.0, [message], [future], len(message))]
+            else:
+                batches = self._gathering.add(message, future, time.monotonic())
+                self._gathered.notify()
+            # Still under the lock, or a batch could overtake another.
+            for batch in batches:
+                self._send_batch(batch)
+        return future
+
+    def flush(self) -> None:
+        """Send what is being gathered now; does not wait for the answers."""
+        with self._gathered:
+            for batch in self._gathering.take() if self._gathering is not None else []:
+                self._send_batch(batch)
+
+    def subscribe(
+        self,
+        topic: str | None,
+        *,
+        to: str | Remote,
+        lasts: Lasts = None,
+        raw: bool = False,
+        namespaces: Namespaces = None,
+    ) -> Future[RemoteSubscription]:
+        """See Client.subscribe."""
+        return self._submit(self._calls.subscribe(topic, to, lasts, raw, namespaces))
+
+    def renew(self, subscription: str | Remote, lasts: Lasts) -> Future[RemoteSubscription]:
+        """See Client.renew."""
+        return self._submit(self._calls.renew(subscription, lasts))
+
+    def unsubscribe(self, subscription: str | Remote) -> Future[None]:
+        """See Client.unsubscribe."""
+        return self._submit(self._calls.unsubscribe(subscription))
+
+    def pause(self, subscription: str | Remote) -> Future[None]:
+        """See Client.pause."""
+        return self._submit(self._calls.pause(subscription))
+
+    def resume(self, subscription: str | Remote) -> Future[None]:
+        """See Client.resume."""
+        return self._submit(self._calls.resume(subscription))
+
+    def current_message(self, topic: str, *, namespaces: Namespaces = None) -> Future[bytes | None]:
+        """See Client.current_message."""
+        return self._submit(self._calls.current_message(topic, namespaces))
+
+    def create_pull_point(self) -> Future[RemotePullPoint]:
+        """See Client.create_pull_point."""
+        return self._submit(self._calls.create_pull_point())
+
+    def get_messages(self, pull_point: str | Remote, maximum: int | None = None) -> Future[list[ReceivedMessage]]:
+        """See Client.get_messages."""
+        return self._submit(self._calls.get_messages(pull_point, maximum))
+
+    def destroy_pull_point(self, pull_point: str | Remote) -> Future[None]:
+        """See Client.destroy_pull_point."""
+        return self._submit(self._calls.destroy_pull_point(pull_point))
+
+    def register_publisher(
+        self,
+        *topics: str,
+        publisher: str | Remote | None = None,
+        demand: bool = False,
+        until: Lasts = None,
+        namespaces: Namespaces = None,
+    ) -> Future[RemoteRegistration]:
+        """See Client.register_publisher."""
+        return self._submit(self._calls.register_publisher(topics, publisher, demand, until, namespaces))
+
+    def destroy_registration(self, registration: str | Remote) -> Future[None]:
+        """See Client.destroy_registration."""
+        return self._submit(self._calls.destroy_registration(registration))
+
+    def close(self, timeout_s: float = 30.0) -> int:
+        """Take no further calls, send what has gathered, and wait for the answers, at most `timeout_s`.
+
+        Returns how many calls were given up; their futures fail with ClientClosed. Not from a callback.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.flush()
+        with self._gathered:
+            self._gathered.notify()
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting == 0, timeout_s)
+            given_up = self._waiting
+        if given_up:
+            logger.warning("closed with %d calls unanswered; their futures fail", given_up)
+        self._session.stop_repeating()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._session.close()
+        return given_up
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _submit(self, call: Call[ResultT]) -> Future[ResultT]:
+        future: Future[ResultT] = self._begin()
+        self._send(call, lambda sent: self._settle(future, partial(_outcome, call, sent)))
+        return future
+
+    def _send_batch(self, batch: Batch) -> None:
+        call = self._calls.notify(batch.messages)
+        self._send(call, lambda sent: self._batch_answered(batch, call, sent))
+
+    def _batch_answered(self, batch: Batch, call: Call[None], sent: Future[requests.Response]) -> None:
+        try:
+            _outcome(call, sent)
+        except FaultReceived as fault:
+            if len(batch.messages) == 1:
+                self._settle(batch.futures[0], partial(_raise, fault))
+                return
+            # Nothing of it is stored. In this thread, so that with one worker the order is kept.
+            for part in batch.parts():
+                alone = self._calls.notify(part.messages)
+                self._settle(part.futures[0], partial(self._session.perform, alone, self._soap))
+        except Exception as error:
+            for future in batch.futures:
+                self._settle(future, partial(_raise, error))
+        else:
+            for future in batch.futures:
+                self._settle(future, _nothing)
+
+    def _send(self, call: Call[ResultT], answered: Callable[[Future[requests.Response]], object]) -> None:
+        try:
+            sent: Future[requests.Response] = self._futures.request(
+                "POST", call.to.address, **arguments_of(call, self._soap)
+            )
+        except RuntimeError:
+            # The workers are gone: somebody closed the client meanwhile.
+            sent = Future()
+            sent.cancel()
+        sent.add_done_callback(answered)
+
+    def _begin(self) -> Future[ResultT]:
+        """Somebody begins to wait. Raises ClientClosed."""
+        with self._changed:
+            if not getattr(self._in_callback, "yes", False):
+                self._changed.wait_for(lambda: self._waiting < self._max_waiting or self._closed)
+            if self._closed:
+                raise ClientClosed(_CLOSED, sent=False)
+            self._waiting += 1
+        future: Future[ResultT] = Future()
+        future.set_running_or_notify_cancel()
+        return future
+
+    def _settle(self, future: Future[ResultT], outcome: Callable[[], ResultT]) -> None:
+        self._in_callback.yes = True
+        try:
+            try:
+                result = outcome()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        finally:
+            self._in_callback.yes = False
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+    def _linger(self, gathering: Gathering) -> None:
+        """Send what has waited long enough."""
+        with self._gathered:
+            while not self._closed:
+                due = gathering.due
+                now = time.monotonic()
+                if due is not None and due <= now:
+                    for batch in gathering.take():
+                        self._send_batch(batch)
+                else:
+                    self._gathered.wait(None if due is None else due - now)
+
+
+def _outcome(call: Call[ResultT], sent: Future[requests.Response]) -> ResultT:
+    if sent.cancelled():
+        raise ClientClosed(_GIVEN_UP, sent=False)
+    return result_of(call, sent.result())
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _nothing() -> None:
+    """The outcome of what has none."""

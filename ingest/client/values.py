@@ -1,0 +1,78 @@
+"""What the client takes and returns: references to things at the broker, and how to retry and to batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from topic_model.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Something at a broker. `address` is where requests about it go.
+
+    `parameters` are reference parameters (XML fragments) that brokers other than ours may ask to have repeated as
+    headers of those requests.
+    """
+
+    address: str
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RemoteSubscription(Remote):
+    """A subscription; `terminates` None means that it has no end."""
+
+    terminates: datetime | None = None
+
+
+@dataclass(frozen=True)
+class RemotePullPoint(Remote):
+    """A pull point. Give its `address` as the consumer of a subscription."""
+
+
+@dataclass(frozen=True)
+class RemoteRegistration(Remote):
+    """A publisher's registration; `consumer` is where its notifications are to be sent, None for the broker itself."""
+
+    consumer: str | None = None
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a request is repeated, and the pauses in between, in seconds.
+
+    The first pause is `first_s`, each further one twice as long, none longer than `longest_s`; a broker's Retry-After
+    counts if it asks for more, and one that asks for more than `longest_s` is for the caller to decide about: then
+    nothing is repeated. Nor is it with `attempts` = 1.
+    """
+
+    attempts: int = 5
+    first_s: float = 0.1
+    longest_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.first_s < 0 or self.longest_s < self.first_s:
+            raise ConfigError(f"{self}: attempts must be 1 or more, and 0 <= first_s <= longest_s")
+
+    def pause_after(self, attempt: int, asked_s: float | None = None) -> float | None:
+        """Seconds to wait after attempt number `attempt` (from 1) failed; None for no further attempt."""
+        asked = asked_s or 0.0
+        if attempt >= self.attempts or asked > self.longest_s:
+            return None
+        pause: float = min(self.first_s * 2 ** min(attempt - 1, 60), self.longest_s)
+        return max(pause, asked)
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Notifications that travel together in one request: when it is full, or when the first has waited `linger_s`."""
+
+    messages: int = 100
+    bytes: int = 256 * 1024
+    linger_s: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.messages < 1 or self.bytes < 1 or self.linger_s < 0:
+            raise ConfigError(f"{self}: messages and bytes must be 1 or more, linger_s 0 or more")

@@ -1,40 +1,15 @@
-"""The gateway's view of the control log: the routing table, kept up to date, and waiting for one's own records.
-
-A thread follows the log. Once the table has caught up, records are applied on the event loop's thread, so whoever runs
-there reads the table without locks and always between two records.
-"""
+"""The gateway's view of the control log: the routing table, and whatever else is computed from control records."""
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-import itertools
-import logging
-import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ingest.log_view import POLL_S, LogView
 from topic_model.control_log import ControlFollower
-from topic_model.errors import InfrastructureError
 from topic_model.records import ControlRecord
 from topic_model.routing import RoutingTable
 from topic_model.settings import KafkaSettings
-
-logger = logging.getLogger(__name__)
-
-# How long a broker may hold a fetch that finds nothing; also how long a stop may take to be noticed.
-_POLL_S = 0.5
-
-# How often to ask where the log ends. A poll that finds nothing looks the same with and without a broker; a question
-# that gets no answer does not.
-_CHECK_S = 2.0
-
-# Between attempts when the broker is away.
-_RETRY_S = 0.5
-
-# Replaying a million records takes some ten seconds. The limit is for a log that grows faster than it is read.
-_REPLAY_TIMEOUT_S = 600
 
 
 class Fold(Protocol):
@@ -43,13 +18,10 @@ class Fold(Protocol):
     def apply(self, record: ControlRecord) -> None: ...
 
 
-class ControlView:
-    """A routing table, and further `folds`, that follow the control log.
+class ControlView(LogView[ControlRecord]):
+    """A routing table, and further `folds`, that follow the control log; see LogView.
 
-    `on_failure` is called, in the event loop, when the log cannot be followed any further (a record of a newer version,
-    a log that was created anew): going on with a table that is not true would be worse than stopping. `reachable` says
-    whether the log answered when it was last asked. `observe` is given every record, in order, in the thread that reads
-    them.
+    `observe` is given every record, in order, in the thread that reads them.
     """
 
     def __init__(
@@ -60,144 +32,18 @@ class ControlView:
         folds: Sequence[Fold] = (),
     ) -> None:
         self.table = RoutingTable()
+        self._kafka = kafka
         self._folds: tuple[Fold, ...] = (self.table, *folds)
-        self._on_failure = on_failure
-        self._observe = observe
-        self._gathered: list[ControlRecord] = []
-        self._follower = ControlFollower(kafka, self._take, wait_ms=int(_POLL_S * 1000))
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._numbers = itertools.count()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="control-view", daemon=True)
-        self._replaying = True
-        self._applied = 0
-        self._caught_up = asyncio.Event()
-        self.reachable = True
+        self._observer = observe
+        super().__init__("control", on_failure)
 
-    @property
-    def caught_up(self) -> bool:
-        """Whether the table has been as new as the log."""
-        return self._caught_up.is_set()
+    def _make_follower(self) -> ControlFollower:
+        return ControlFollower(self._kafka, self._take, wait_ms=int(POLL_S * 1000))
 
-    @property
-    def applied(self) -> int:
-        """Offset of the next control record to be applied."""
-        return self._applied
+    def _observe(self, record: ControlRecord) -> None:
+        if self._observer is not None:
+            self._observer(record)
 
-    def start(self) -> None:
-        """Begin to follow. Call on the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
-
-    async def stop(self) -> None:
-        """Stop following; those who wait for a record are told."""
-        self._stopping.set()
-        await asyncio.to_thread(self._thread.join, 2 * _POLL_S)
-        for _, _, future in self._waiting:
-            if not future.done():
-                future.set_exception(InfrastructureError("the gateway stops"))
-        self._waiting.clear()
-
-    async def until_caught_up(self) -> None:
-        """Return when the log was read to its end once, however long that takes."""
-        await self._caught_up.wait()
-
-    async def wait_applied(self, offset: int, timeout: float) -> None:
-        """Return when the record at `offset` is applied. InfrastructureError after `timeout` seconds."""
-        if offset < self._applied:
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        heapq.heappush(self._waiting, (offset, next(self._numbers), future))
-        try:
-            await asyncio.wait_for(future, timeout)
-        except TimeoutError:
-            raise InfrastructureError(
-                "the change is stored, but this gateway could not read it back in time", retry_after=1
-            ) from None
-
-    def _follow(self) -> None:
-        try:
-            self._replay()
-            checked = time.monotonic()
-            while not self._stopping.is_set():
-                try:
-                    if time.monotonic() < checked + _CHECK_S:
-                        self._follower.poll(_POLL_S)
-                    else:
-                        self._follower.read_to_end(_CHECK_S)
-                        self.reachable, checked = True, time.monotonic()
-                except InfrastructureError as error:
-                    self.reachable = False
-                    self._pause_or_raise(error)
-                self._hand_over()
-        except Exception as error:
-            if not self._stopping.is_set():
-                logger.critical("the control log cannot be followed: %s", error)
-                self._loop.call_soon_threadsafe(self._on_failure, error)
-        finally:
-            self._follower.close()
-
-    def _take(self, record: ControlRecord, _offset: int) -> None:
-        if self._observe is not None:
-            self._observe(record)
-        if self._replaying:
-            self._fold(record)
-        else:
-            self._gathered.append(record)
-
-    def _replay(self) -> None:
-        """Up to the log's end in this thread: nobody reads the table yet."""
-        while not self._stopping.is_set():
-            try:
-                self._follower.read_to_end(_REPLAY_TIMEOUT_S)
-            except InfrastructureError as error:
-                self._pause_or_raise(error)
-            else:
-                break
-        self._replaying = False
-        self._applied = self._follower.position
-        self._loop.call_soon_threadsafe(self._announce)
-
-    def _announce(self) -> None:
-        if not self._stopping.is_set():
-            self._caught_up.set()
-            self._release()
-
-    def _pause_or_raise(self, error: InfrastructureError) -> None:
-        if error.retry_after is None:
-            raise error
-        logger.warning("the control log cannot be read now: %s", error)
-        self._stopping.wait(_RETRY_S)
-
-    def _hand_over(self) -> None:
-        """Have what was polled applied on the event loop, and wait for it: records must not pile up in between."""
-        if not self._gathered:
-            return
-        batch, self._gathered = self._gathered, []
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(self._apply, batch, self._follower.position, done)
-        while not done.wait(_POLL_S):
-            if self._stopping.is_set():
-                return
-
-    def _apply(self, batch: list[ControlRecord], position: int, done: threading.Event) -> None:
-        try:
-            for record in batch:
-                self._fold(record)
-            self._applied = position
-            self._release()
-        except Exception as error:
-            logger.exception("a control record could not be applied")
-            self._on_failure(error)
-        finally:
-            done.set()
-
-    def _fold(self, record: ControlRecord) -> None:
+    def _fold(self, record: ControlRecord, _offset: int) -> None:
         for fold in self._folds:
             fold.apply(record)
-
-    def _release(self) -> None:
-        while self._waiting and self._waiting[0][0] < self._applied:
-            _, _, future = heapq.heappop(self._waiting)
-            if not future.done():
-                future.set_result(None)

@@ -107,7 +107,7 @@ class _Worker:
                 continue
             subject: Subject | None = None
             for subscription in view.match(notification.topic):
-                if subscription.expired(now_ms):
+                if subscription.expired(now_ms) or (notification.only and notification.only != subscription.id):
                     continue
                 if subscription.content or subscription.producer:
                     subject = subject or Subject(self._conditions, notification)

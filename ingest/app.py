@@ -13,6 +13,7 @@ from typing import Any
 
 from ingest import (
     answers,
+    current_message,
     faults,
     notification_broker,
     resource_lifetime,
@@ -40,6 +41,7 @@ _OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
         *notification_broker.OPERATIONS,
+        *current_message.OPERATIONS,
         *subscription_manager.OPERATIONS,
         *legacy.OPERATIONS,
         *resource_properties.OPERATIONS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lxml import etree
 
 from ingest.errors import UnknownFilters, UnrecognizedPolicy
-from ingest.namespaces import wsnt
+from ingest.namespaces import CURRENT_MESSAGE, wsnt
 from ingest.topic_reading import read_filter
 from topic_model.conditions import check_content, check_producer
 from topic_model.errors import ContentExpressionError, ProducerExpressionError
@@ -16,6 +16,7 @@ from topic_model.subscriptions import DeliveryForm, TopicFilter, XPathFilter
 _TOPICS = wsnt("TopicExpression")
 _CONTENT = wsnt("MessageContent")
 _PRODUCER = wsnt("ProducerProperties")
+_USE_RAW = wsnt("UseRaw")
 
 # Each is evaluated for every notification of the topics.
 _MAX_CONDITIONS = 16
@@ -63,11 +64,20 @@ def _condition(element: etree._Element) -> XPathFilter:
     return XPathFilter(element.get("Dialect", ""), text, scope)
 
 
-def read_form(element: etree._Element | None) -> DeliveryForm:
-    """How the subscriber wants its messages, from a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy."""
+@dataclass(frozen=True)
+class Policy:
+    """What a Subscribe asks for beyond its filters: how messages are wanted, and whether current ones are at once."""
+
+    form: DeliveryForm = "notify"
+    current_message: bool = False
+
+
+def read_policy(element: etree._Element | None) -> Policy:
+    """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy."""
     if element is None:
-        return "notify"
-    unknown = tuple(str(child.tag) for child in element if child.tag != wsnt("UseRaw"))
+        return Policy()
+    names = [str(child.tag) for child in element]
+    unknown = tuple(name for name in names if name not in (_USE_RAW, CURRENT_MESSAGE))
     if unknown:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
-    return "raw" if len(element) else "notify"
+    return Policy("raw" if _USE_RAW in names else "notify", CURRENT_MESSAGE in names)

@@ -26,7 +26,17 @@ from topic_model.topics import TopicPath
 class NotificationSink(Protocol):
     """Where accepted notifications go; see NotificationLog.append."""
 
-    def append(self, notifications: Sequence[Notification]) -> asyncio.Future[None]: ...
+    def append(
+        self, notifications: Sequence[Notification], retained: Sequence[Notification] = ()
+    ) -> asyncio.Future[None]: ...
+
+
+class CurrentMessages(Protocol):
+    """Where the current messages of topics are; see RetainedMessages."""
+
+    async def topics(self, matches: Callable[[TopicPath], bool]) -> list[TopicPath]: ...
+
+    async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
 
 
 def utc_now() -> datetime:
@@ -44,6 +54,7 @@ class Gateway:
     table: RoutingTable
     changes: Changes
     notifications: NotificationSink
+    retained: CurrentMessages
     pull_points: PullPoints = field(default_factory=PullPoints)
     descriptions: ServiceDescriptions | None = None
     now: Callable[[], datetime] = utc_now

@@ -14,6 +14,7 @@ WSRF_RL = "http://docs.oasis-open.org/wsrf/rl-2"
 WSRF_RP = "http://docs.oasis-open.org/wsrf/rp-2"
 WSTOP = "http://docs.oasis-open.org/wsn/t-1"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
+ARBORCAST_POLICY = "urn:arborcast:policy"
 XML = "http://www.w3.org/XML/1998/namespace"
 
 # Answers use the same prefix for a namespace everywhere, so that captures and tests read alike.
@@ -34,6 +35,10 @@ ACTION_RLW = "http://docs.oasis-open.org/wsrf/rlw-2"
 WSN_FAULT_ACTION = "http://docs.oasis-open.org/wsn/fault"
 WSRF_FAULT_ACTION = "http://docs.oasis-open.org/wsrf/fault"
 WSA_FAULT_ACTION = "http://www.w3.org/2005/08/addressing/fault"
+
+
+CURRENT_MESSAGE = f"{{{ARBORCAST_POLICY}}}CurrentMessage"
+"""A subscription policy of ours: the current messages of the topics are wanted at once."""
 
 
 def wsnt(name: str) -> str:

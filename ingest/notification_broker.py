@@ -10,10 +10,11 @@ from lxml import etree
 
 from ingest import addresses, answers, ids, termination
 from ingest.addresses import Kind, Target
+from ingest.current_message import check_few, send_current_messages
 from ingest.endpoints import check_consumer, read_reference
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused, TooLarge
-from ingest.filters import read_filters, read_form
+from ingest.filters import Policy, read_filters, read_policy
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsn_br, wsnt
@@ -49,14 +50,22 @@ async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> Non
     """Store notifications, in their order, however they came in. Raises TopicNotSupported or InfrastructureError."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit(notification.topic for notification in notifications)
-    await gateway.notifications.append(notifications)
+    tree = gateway.table.topics
+    # The last of each topic that keeps it.
+    retained = {each.topic: each for each in notifications if tree.policy(each.topic).retain}
+    await gateway.notifications.append(notifications, list(retained.values()))
 
 
 async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
     """Create a subscription, or renew the equal one that is there."""
     now = gateway.now()
-    wanted = _read_subscribe(gateway, request, now)
+    policy = read_policy(request.operation.find(wsnt("SubscriptionPolicy")))
+    wanted = _read_subscribe(gateway, request, policy, now)
+    if policy.current_message:
+        await check_few(gateway, wanted)
     granted = await _renewed_equal(gateway, wanted)
+    if policy.current_message:
+        await send_current_messages(gateway, granted)
     body = (
         f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
         f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
@@ -144,7 +153,7 @@ def _read_message(message: etree._Element, node: Node, source: Source, number: i
     return topic, payload, producer
 
 
-def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscription:
+def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: datetime) -> Subscription:
     if len(request.document) > _MAX_SUBSCRIBE:
         raise TooLarge(f"a Subscribe may have {_MAX_SUBSCRIBE} bytes, this one has {len(request.document)}")
     operation = request.operation
@@ -164,7 +173,7 @@ def _read_subscribe(gateway: Gateway, request: Request, now: datetime) -> Subscr
         topics=filters.topics,
         content=filters.content,
         producer=filters.producer,
-        form=read_form(operation.find(wsnt("SubscriptionPolicy"))),
+        form=policy.form,
         soap=request.soap,
         addressing=request.addressing is not None,
         created_ms=termination.to_ms(now),
@@ -200,7 +209,6 @@ def _refusal(name: str, fault: str, reason: str) -> Operation:
 OPERATIONS: tuple[Operation, ...] = (
     Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER})),
     Operation(wsnt("Subscribe"), subscribe, frozenset({Kind.BROKER})),
-    _refusal(wsnt("GetCurrentMessage"), "NoCurrentMessageOnTopicFault", "no topic keeps its last message"),
     _refusal(wsnt("CreatePullPoint"), "UnableToCreatePullPointFault", "pull points are not offered"),
     _refusal(
         wsn_br("RegisterPublisher"),

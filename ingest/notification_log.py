@@ -51,13 +51,20 @@ _REMEMBERED_PARTITIONS = 100_000
 class _Append:
     """The records of one request, settled together."""
 
-    __slots__ = ("deadline", "error", "future", "missing", "records", "size")
+    __slots__ = ("deadline", "error", "future", "missing", "records", "retained", "size")
 
-    def __init__(self, future: asyncio.Future[None], records: list[tuple[bytes, bytes]], deadline: float) -> None:
+    def __init__(
+        self,
+        future: asyncio.Future[None],
+        records: list[tuple[bytes, bytes]],
+        retained: list[tuple[bytes, bytes]],
+        deadline: float,
+    ) -> None:
         self.future = future
         self.records = records
-        self.missing = len(records)
-        self.size = sum(len(value) for _, value in records)
+        self.retained = retained
+        self.missing = len(records) + len(retained)
+        self.size = sum(len(value) for _, value in records) + sum(len(value) for _, value in retained)
         self.deadline = deadline
         self.error: BaseException | None = None
 
@@ -68,6 +75,7 @@ class NotificationLog:
     def __init__(self, kafka: KafkaSettings, settings: GatewaySettings) -> None:
         self._kafka = kafka
         self._topic = kafka.topic("notifications")
+        self._retained_topic = kafka.topic("retained")
         self._limit = settings.max_unacknowledged_bytes
         self._timeout_s = kafka.request_timeout_s
         self._producer: Producer | None = None
@@ -105,8 +113,12 @@ class NotificationLog:
         self._settle()
         self._fail_all(InfrastructureError("the gateway stops", RETRY_AFTER_S))
 
-    def append(self, notifications: Sequence[Notification]) -> asyncio.Future[None]:
+    def append(
+        self, notifications: Sequence[Notification], retained: Sequence[Notification] = ()
+    ) -> asyncio.Future[None]:
         """Send these in this order; the future is done when all are acknowledged by all replicas.
+
+        `retained` are those of them that become the current messages of their topics.
 
         Raises InfrastructureError at once when the broker is away or too much waits for it; the future fails with one
         when the acknowledgements do not come in time. Some of the records may be in the log then.
@@ -114,7 +126,8 @@ class NotificationLog:
         if self._producer is None:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
         records = [encode(notification) for notification in notifications]
-        append = _Append(self._loop.create_future(), records, self._loop.time() + self._timeout_s)
+        current = [encode(notification) for notification in retained]
+        append = _Append(self._loop.create_future(), records, current, self._loop.time() + self._timeout_s)
         if self.unacknowledged_bytes + append.size > self._limit:
             raise InfrastructureError(
                 f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
@@ -151,16 +164,22 @@ class NotificationLog:
             self._settled.append((append, error))
             self._wake()
 
-        for number, (key, value) in enumerate(append.records):
-            try:
+        sent = 0
+        try:
+            for key, value in append.records:
                 future = producer.send(self._topic, value=value, key=key, partition=self._partition(key))
-            except Exception as error:
-                # Not sent, nor are the ones behind it: they must not be stored without it.
-                self._settled.extend([(append, error)] * (len(append.records) - number))
-                self._wake()
-                return
-            future.add_callback(acknowledged)
-            future.add_errback(failed)
+                sent += 1
+                future.add_callback(acknowledged)
+                future.add_errback(failed)
+            for key, value in append.retained:
+                future = producer.send(self._retained_topic, value=value, key=key, partition=0)
+                sent += 1
+                future.add_callback(acknowledged)
+                future.add_errback(failed)
+        except Exception as error:
+            # Not sent, nor are the ones behind it: they must not be stored without it.
+            self._settled.extend([(append, error)] * (len(append.records) + len(append.retained) - sent))
+            self._wake()
 
     def _wake(self) -> None:
         # In the producer's thread. A wake-up too many is harmless, one too few is not: `_settle` clears the mark before
@@ -238,6 +257,7 @@ class NotificationLog:
             with translated(f"Kafka topic {self._topic} cannot be written"):
                 # Asking now keeps `send` from waiting for it on the event loop.
                 self._partitions = len(producer.partitions_for(self._topic))
+                producer.partitions_for(self._retained_topic)
         except InfrastructureError:
             producer.abort()
             raise

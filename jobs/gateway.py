@@ -32,6 +32,7 @@ from ingest.gateway import Gateway
 from ingest.metrics import Registry
 from ingest.notification_log import NotificationLog
 from ingest.oasis import PublishedDocuments
+from ingest.retained import RetainedMessages
 from ingest.service_wsdl import ServiceDescriptions
 from ingest.serving import GatewayServer, listen, make_server
 from ingest.view import ControlView
@@ -69,6 +70,7 @@ class GatewayProcess:
             settings.kafka, self._cannot_go_on, self._sync.applied if self._sync else None, folds=[pull_points]
         )
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
+        self._retained = RetainedMessages(settings.kafka)
         self._changes = ControlChanges(settings.kafka, self._log, self._view)
         announced = "127.0.0.1" if host in _WILDCARDS else host
         self.own = OwnAddresses(announced, port, settings.gateway.public_url)
@@ -79,6 +81,7 @@ class GatewayProcess:
             table=self._view.table,
             changes=self._changes,
             notifications=self._notifications,
+            retained=self._retained,
             pull_points=pull_points,
             descriptions=_descriptions(),
         )
@@ -101,6 +104,7 @@ class GatewayProcess:
 
     def _close_control(self) -> None:
         self._changes.close()
+        self._retained.close()
         if self._sync is not None:
             self._sync.close()
         self._log.close()
@@ -110,6 +114,7 @@ class GatewayProcess:
         self._view.start()
         self._notifications.start()
         self._spawn(end_expired_forever(self._gateway), "expiry")
+        self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
         if self._sync is not None:
             self._sync.start()

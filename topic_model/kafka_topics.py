@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from topic_model.errors import ConfigError
 from topic_model.kafka_client import Admin
-from topic_model.pull_log import PULL_LOG
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
+
+# A parked delivery's record is a notification's and this much more at most.
+PARKED_OVERHEAD = 16 * 1024
 
 # A reader that was away for less than this still sees why a subscription ended, not only that it is gone: compaction
 # leaves records alone for so long, and tombstones after it.
@@ -30,7 +32,7 @@ class LogSpecification:
     compacted: bool
     configs: Mapping[str, str]
     ordered: bool = False
-    """Whether more than one partition would break it, compacted or not."""
+    """Whether more than one partition would break it."""
 
 
 def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
@@ -56,14 +58,20 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
+    # Deliveries that wait, or were given up: mostly short-lived, so old segments are worth compacting soon.
+    unfinished = control | {
+        "max.message.bytes": str(kafka.max_record_bytes + PARKED_OVERHEAD),
+        "min.compaction.lag.ms": "0",
+        "segment.ms": str(_HOUR_MS),
+    }
     return (
         # One partition: the order of all control records is the order in which every reader applies them.
-        LogSpecification(kafka.topic("control"), 1, True, control),
+        LogSpecification(kafka.topic("control"), 1, True, control, ordered=True),
         LogSpecification(kafka.topic("notifications"), kafka.partitions, False, kept_for_a_while),
         LogSpecification(kafka.topic("attempts"), kafka.partitions, False, kept_for_a_while),
-        LogSpecification(kafka.topic("retained"), 1, True, latest_of_each),
-        # One partition here too: the order of the claims decides who hands out what.
-        LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
+        LogSpecification(kafka.topic("parked"), kafka.partitions, True, unfinished),
+        LogSpecification(kafka.topic("dead"), kafka.partitions, True, unfinished),
+        LogSpecification(kafka.topic("retained"), 1, True, latest_of_each, ordered=True),
     )
 
 
@@ -93,7 +101,7 @@ def _check(admin: Admin, specification: LogSpecification) -> None:
             f"another kafka.prefix"
         )
     partitions = admin.partition_count(specification.name)
-    if (specification.compacted or specification.ordered) and partitions != 1:
+    if specification.ordered and partitions != 1:
         raise ConfigError(
             f"Kafka topic {specification.name} has {partitions} partitions, it must have one: delete it when it is "
             f"not ours, or choose another kafka.prefix"

@@ -11,7 +11,10 @@ import msgspec
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.topics import TopicPath
 
-VERSION = 1
+VERSION = 2
+
+# What a record needs its reader to know: since 2 that it may be for one subscription only.
+_VERSION_FOR_ALL = 1
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -20,6 +23,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `payload` is the one child of wsnt:Message as a self-contained XML fragment (every namespace that was in scope and
     is used is declared on it), UTF-8. `producer` is the wsnt:ProducerReference in the same form, empty when there was
     none. `message_id` is what the publisher called it (wsa:MessageID), `id` is ours and the same on every attempt.
+    `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
+    message.
     """
 
     id: str
@@ -29,6 +34,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     producer: bytes = b""
     message_id: str = ""
     publisher: str = ""
+    only: str = ""
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -42,7 +48,8 @@ _decoder = msgspec.msgpack.Decoder(_Versioned)
 
 def encode(notification: Notification) -> tuple[bytes, bytes]:
     """Kafka key and value of a notification."""
-    return notification.topic.encode(), _encoder.encode(_Versioned(VERSION, notification))
+    version = VERSION if notification.only else _VERSION_FOR_ALL
+    return notification.topic.encode(), _encoder.encode(_Versioned(version, notification))
 
 
 def decode(value: bytes) -> Notification:

@@ -73,6 +73,11 @@ class TopicTree:
             return None
         return self._records[path] or TopicRecord(path)
 
+    def policy(self, path: TopicPath) -> TopicPolicy:
+        """What holds for the topic; the default where there is none."""
+        record = self._records.get(path)
+        return _NO_POLICY if record is None else record.policy
+
     def by_code(self, code: str) -> TopicRecord | None:
         """The topic with this code; of several the one with the smallest path."""
         paths = self._codes.get(code)

@@ -165,9 +165,23 @@ OPERATIONS = [
         "PublisherRegistrationRejectedFault",
         "without registration",
     ),
-    BadRequest(
-        "GetCurrentMessage", soap.envelope("<wsnt:GetCurrentMessage/>"), 500, "NoCurrentMessageOnTopicFault", "no topic"
+]
+
+_GET_CURRENT_MESSAGE = "<wsnt:GetCurrentMessage>{}</wsnt:GetCurrentMessage>"
+
+
+def _current(name: str, topic: str, fault: str, says: str) -> BadRequest:
+    return BadRequest(name, soap.envelope(_GET_CURRENT_MESSAGE.format(topic)), 500, fault, says)
+
+
+CURRENT_MESSAGES = [
+    _current("the current message of nothing", "", "Client", "no wsnt:Topic"),
+    _current(
+        "a topic that keeps none", soap.topic("t:a"), "NoCurrentMessageOnTopicFault", "does not keep its last message"
     ),
+    _current("the current message of many", soap.topic("t:a//.", "Full"), "MultipleTopicsSpecifiedFault", "one topic"),
+    _current("the current message of no topic", soap.topic("t:a b"), "InvalidTopicExpressionFault", "t:a b"),
+    _current("a current message in klingon", soap.topic("t:a", "K"), "TopicExpressionDialectUnknownFault", "K"),
 ]
 
 SUBSCRIBES = [
@@ -315,4 +329,4 @@ PLACES = [
     BadRequest("below an id", b"<a/>", 404, "", "nothing is here", path="/wsn/subscriptions/x/y"),
 ]
 
-CASES = [*ENVELOPES, *HEADERS, *OPERATIONS, *SUBSCRIBES, *NOTIFIES, *PLACES]
+CASES = [*ENVELOPES, *HEADERS, *OPERATIONS, *CURRENT_MESSAGES, *SUBSCRIBES, *NOTIFIES, *PLACES]

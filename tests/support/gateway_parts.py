@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from topic_model.pull_points import PullPoints
 from topic_model.records import ControlRecord
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
+from topic_model.topics import TopicPath
 
 START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
 
@@ -49,15 +50,32 @@ class NotificationList:
     """Accepts all notifications; with `error` set, none."""
 
     accepted: list[Notification] = field(default_factory=list)
+    current: dict[TopicPath, Notification] = field(default_factory=dict)
     error: InfrastructureError | None = None
 
-    def append(self, notifications: Sequence[Notification]) -> asyncio.Future[None]:
+    def append(
+        self, notifications: Sequence[Notification], retained: Sequence[Notification] = ()
+    ) -> asyncio.Future[None]:
         if self.error is not None:
             raise self.error
         self.accepted.extend(notifications)
+        self.current.update((notification.topic, notification) for notification in retained)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
+
+
+@dataclass
+class CurrentMessageList:
+    """The current messages that were appended there."""
+
+    log: NotificationList
+
+    async def topics(self, matches: Callable[[TopicPath], bool]) -> list[TopicPath]:
+        return [path for path in self.log.current if matches(path)]
+
+    async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
+        return [self.log.current[path] for path in paths if path in self.log.current]
 
 
 @dataclass
@@ -115,6 +133,7 @@ class GatewayParts:
             table=self.table,
             changes=self.control,
             notifications=self.notifications,
+            retained=CurrentMessageList(self.notifications),
             pull_points=self.pull_points,
             now=lambda: self.now,
         )

@@ -56,6 +56,11 @@ def subscribe(
     )
 
 
+def topic(text: str, dialect: str = "Concrete") -> str:
+    """A wsnt:Topic; the prefix t is urn:t."""
+    return f'<wsnt:Topic xmlns:t="urn:t" Dialect="{DIALECT}{dialect}">{text}</wsnt:Topic>'
+
+
 def message(
     topic: str = "t:a/b", payload: str = '<o:order xmlns:o="urn:o">1</o:order>', dialect: str = "Concrete"
 ) -> str:

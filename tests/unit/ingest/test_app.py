@@ -89,7 +89,7 @@ def test_a_client_that_goes_away_gets_no_answer_and_changes_nothing() -> None:
 def test_a_defect_shows_no_details_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     parts = GatewayParts()
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
     parts.notifications.append = broken  # type: ignore[assignment,method-assign]

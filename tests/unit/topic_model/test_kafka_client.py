@@ -65,7 +65,10 @@ def test_credentials_and_authorities_reach_the_library() -> None:
 
 
 def test_the_logs_are_what_the_design_says() -> None:
-    control, notifications, attempts = specifications(KafkaSettings(partitions=6, retention_hours=2, prefix="p."))
+    settings = KafkaSettings(partitions=6, retention_hours=2, prefix="p.")
+    logs = {log.name.removeprefix("p."): log for log in specifications(settings)}
+    control, notifications, attempts = logs["control"], logs["notifications"], logs["attempts"]
+    assert (logs["retained"].partitions, logs["retained"].configs["cleanup.policy"]) == (1, "compact")
     assert (control.name, control.partitions, control.configs["cleanup.policy"]) == ("p.control", 1, "compact")
     for log, name in ((notifications, "p.notifications"), (attempts, "p.attempts")):
         assert (log.name, log.partitions) == (name, 6)

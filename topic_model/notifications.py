@@ -42,8 +42,13 @@ class _Versioned(msgspec.Struct, frozen=True):
     notification: Notification
 
 
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Versioned)
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
 
 
 def encode(notification: Notification) -> tuple[bytes, bytes]:
@@ -57,9 +62,22 @@ def decode(value: bytes) -> Notification:
     try:
         versioned = _decoder.decode(value)
     except msgspec.DecodeError as error:
+        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
+        _refuse_newer(_version_of(value))
         raise InfrastructureError(f"a notification record cannot be read: {error}") from error
-    if versioned.v > VERSION:
-        raise RecordVersionError(
-            f"a notification record has version {versioned.v}, this Arborcast knows up to {VERSION}: upgrade it first"
-        )
+    _refuse_newer(versioned.v)
     return versioned.notification
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except msgspec.DecodeError:
+        return VERSION
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"a notification record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+        )

@@ -170,6 +170,17 @@ class GatewayProcess:
         metrics.gauge(
             "arborcast_control_position", "Offset of the next control record to apply.", lambda: self._view.applied
         )
+        if (sync := self._sync) is not None:
+            metrics.gauge(
+                "arborcast_directory_connected",
+                "1 when the topic directory can be read.",
+                lambda: 1 if sync.status.connected else 0,
+            )
+            metrics.gauge(
+                "arborcast_directory_problems",
+                "Entries of the directory that could not be taken over, and changes that it refused.",
+                lambda: len(sync.status.problems),
+            )
         metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: 0 if self._obstacle() else 1)
         metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
         metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))

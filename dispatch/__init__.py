@@ -1,8 +1,9 @@
 """Log in, pushes out: the streaming queries, the sink that runs in Spark's workers, and what they record.
 
-    on the driver     runtime (the job), stream (the hot query), record (attempts to Delta), view (routing, broadcast),
-                      gate and keeper (stopping, restarting), warmup, source, tables, spark_properties
-    in the workers    worker_daemon, sink, attempts_log
+    on the driver     runtime (the job), stream (the hot query), record (attempts to Delta),
+                      view, rebasing and bases (what the workers match with), gate and keeper (stopping, restarting),
+                      warmup, source, tables, spark_properties
+    in the workers    worker_daemon, sink, filters, attempts_log
     pure              lanes, pump (over any transport), envelope, outcomes, attempts
     transport/        how a push leaves: contract, curl, futures
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dispatch.bases import bases_for
 from dispatch.gate import StopGate
 from dispatch.keeper import Keeper
 from dispatch.record import AttemptsTable, start_recording
@@ -58,7 +59,9 @@ class DispatchJob:
         self._spark = spark
         self._settings = settings
         self._gate = gate
-        self._view = RoutingView(settings.kafka, spark.sparkContext)
+        self._view = RoutingView(
+            settings.kafka, spark.sparkContext, bases_for(spark.sparkContext, settings.home / "routing")
+        )
         self._table = AttemptsTable(ATTEMPTS.location(settings.tables, settings.home))
         hot = HotPath(settings.kafka, settings.dispatch, settings.push, self._view, gate)
         self._keepers = (

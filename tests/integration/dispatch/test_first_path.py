@@ -10,14 +10,17 @@ import pytest
 from lxml import etree
 from pyspark.sql import SparkSession
 
+from dispatch.bases import BroadcastBases, FileBases
 from dispatch.runtime import JobSettings
 from dispatch.tables import ATTEMPTS
 from dispatch.view import RoutingView
 from jobs.stack import ports
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver, refusing_url
+from topic_model.conditions import XPATH_1
 from topic_model.errors import InfrastructureError
 from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import XPathFilter
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -205,6 +208,34 @@ def test_start_without_kafka_says_so_instead_of_hanging(spark: SparkSession, tmp
         pytest.fail("the job reported ready")
 
 
+def test_content_and_producer_filters_decide_behind_the_topic(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    def condition(text: str) -> XPathFilter:
+        return XPathFilter(XPATH_1, text, {"o": "urn:o"})
+
+    log.subscribe(
+        subscription("all", receiver.url("/all"), "a"),
+        subscription("large", receiver.url("/large"), "a", content=(condition("@total > 100"),)),
+        subscription("both", receiver.url("/both"), "a", content=(condition("@total > 100"), condition("o:express"))),
+        subscription("produced", receiver.url("/produced"), "a", producer=(condition("*"),)),
+        subscription("never", receiver.url("/never"), "a", content=(condition("o:line[count(@n + 1) = 1]"),)),
+    )
+    with running(spark, settings):
+        sent = [
+            log.notify("a", f'<o:order xmlns:o="urn:o" total="{total}">{inside}</o:order>'.encode())
+            for total, inside in ((5, ""), (500, "<o:line n='1'/>"), (900, "<o:express/>"))
+        ]
+        rows = attempt_rows(settings, 6)
+
+    assert ids(receiver, "/all") == sent
+    assert ids(receiver, "/large") == sent[1:]
+    assert ids(receiver, "/both") == sent[2:]
+    assert not receiver.received("/produced"), "the publisher said nothing of itself"
+    assert not receiver.received("/never"), "no answer is no match"
+    assert len(rows) == 6
+
+
 def test_record_that_cannot_be_read_is_skipped(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
@@ -217,18 +248,27 @@ def test_record_that_cannot_be_read_is_skipped(
     assert ids(receiver, "/s") == [sent]
 
 
+@pytest.mark.parametrize("how", ["file", "broadcast"])
 def test_view_is_sent_again_when_the_overlay_has_grown(
-    spark: SparkSession, settings: JobSettings, receiver: Receiver, log: Logs
+    spark: SparkSession, settings: JobSettings, receiver: Receiver, log: Logs, how: str
 ) -> None:
-    view = RoutingView(settings.kafka, spark.sparkContext, max_overlay=3)
+    context = spark.sparkContext
+    bases = FileBases(settings.home / "bases") if how == "file" else BroadcastBases(context)
+    view = RoutingView(settings.kafka, context, bases, min_overlay=3)
     first = view.refresh(10)
     assert view.refresh(10) is first, "nothing changed, nothing is sent"
     for number in range(8):
         log.subscribe(subscription(f"s{number}", receiver.url(f"/{number}"), "a"))
         shared = view.refresh(10)
-        matched = spark.sparkContext.parallelize([0], 1).map(lambda _, shared=shared: len(shared.open().match("a")))
+        matched = context.parallelize([0], 1).map(lambda _, shared=shared: len(shared.open().match("a")))
         assert matched.collect() == [number + 1]
-    assert shared.base is not first.base
+    deadline = time.monotonic() + 10
+    while (base := view.refresh(10).base) == first.base:
+        assert time.monotonic() < deadline, "no new base"
+    shared = view.refresh(10)
+    assert shared.base == base, "nothing changed, nothing is sent"
+    matched = context.parallelize([0], 1).map(lambda _, shared=shared: len(shared.open().match("a")))
+    assert matched.collect() == [8]
     view.close()
 
 

@@ -1,0 +1,219 @@
+"""Base and overlay under changes, with bases that are built when the test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch.bases import FileBase, FileBases, SharedBase
+from dispatch.rebasing import Rebasing
+from topic_model.records import SubscriptionEnded, SubscriptionRecord
+from topic_model.routing import RoutingTable
+from topic_model.snapshot import Snapshot, SnapshotView
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+
+
+def record(name: object, topic: str = "a") -> SubscriptionRecord:
+    topics = (TopicFilter("", topic, topic),)
+    return SubscriptionRecord(Subscription(f"s{name}", EndpointReference(f"http://{name}/"), topics=topics))
+
+
+@dataclass(frozen=True)
+class KeptBase:
+    snapshot: Snapshot
+
+    discarded: list[SharedBase]
+
+    def open(self) -> Snapshot:
+        return self.snapshot
+
+    def discard(self) -> None:
+        self.discarded.append(self)
+
+
+class KeptBases:
+    """Bases in this process. Each but the first is ready only when `go` is set; `fail` makes the next one fail."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.fail = False
+        self.shared: list[SharedBase] = []
+        self.discarded: list[SharedBase] = []
+
+    def share(self, snapshot: Snapshot) -> KeptBase:
+        assert self.go.wait(10)
+        if self.fail:
+            raise OSError("no space left on device")
+        base = KeptBase(snapshot, self.discarded)
+        self.shared.append(base)
+        return base
+
+    def close(self) -> None:
+        """Nothing is left anywhere."""
+
+
+def matched(rebasing: Rebasing, topic: str = "a") -> list[str]:
+    base, overlay = rebasing.current()
+    return [each.id for each in SnapshotView(base.open(), overlay).match(TopicPath(topic))]
+
+
+def wait_for_thread(rebasing: Rebasing) -> None:
+    assert rebasing._build is not None
+    assert rebasing._build.thread is not None
+    rebasing._build.thread.join(10)
+
+
+def changed(table: RoutingTable, numbers: range) -> None:
+    for number in numbers:
+        table.apply(record(number))
+
+
+def test_nothing_changed_is_the_very_same_answer() -> None:
+    table = RoutingTable()
+    changed(table, range(3))
+    rebasing = Rebasing(table, KeptBases())
+
+    (base, overlay), (base_again, overlay_again) = rebasing.current(), rebasing.current()
+
+    assert base is base_again
+    assert overlay is overlay_again
+    assert overlay.size == 0
+
+
+def test_old_base_serves_with_all_changes_until_the_new_one_is_there() -> None:
+    table, bases = RoutingTable(), KeptBases()
+    rebasing = Rebasing(table, bases, min_overlay=3)
+    first, _ = rebasing.current()
+    bases.go.clear()
+
+    changed(table, range(5))
+    assert matched(rebasing) == ["s0", "s1", "s2", "s3", "s4"]
+    table.apply(SubscriptionEnded("s1", "unsubscribed", 1))
+    changed(table, range(5, 7))
+    assert matched(rebasing) == ["s0", "s2", "s3", "s4", "s5", "s6"]
+    assert rebasing.current()[0] is first
+
+    bases.go.set()
+    wait_for_thread(rebasing)
+    base, overlay = rebasing.current()
+    assert base is not first
+    assert overlay.size == 3, "what changed while the base was made: one gone, two came"
+    assert matched(rebasing) == ["s0", "s2", "s3", "s4", "s5", "s6"]
+    assert bases.discarded == [first]
+
+
+def test_no_second_build_while_one_is_under_way() -> None:
+    table, bases = RoutingTable(), KeptBases()
+    rebasing = Rebasing(table, bases, min_overlay=3)
+    rebasing.current()
+    bases.go.clear()
+    for start in range(0, 50, 10):
+        changed(table, range(start, start + 10))
+        rebasing.current()
+    bases.go.set()
+    wait_for_thread(rebasing)
+
+    assert len(bases.shared) == 2
+
+
+def test_base_that_cannot_be_made_leaves_the_old_one_in_use_and_is_tried_again_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table, bases = RoutingTable(), KeptBases()
+    rebasing = Rebasing(table, bases, min_overlay=3)
+    first, _ = rebasing.current()
+    bases.fail = True
+    changed(table, range(4))
+    rebasing.current()
+    wait_for_thread(rebasing)
+    assert matched(rebasing) == ["s0", "s1", "s2", "s3"]
+    assert "no space left" in caplog.text
+    assert rebasing._build is None, "not again with every batch"
+
+    bases.fail = False
+    changed(table, range(4, 10))
+    rebasing.current()
+    wait_for_thread(rebasing)
+
+    assert rebasing.current()[0] is not first
+    assert len(matched(rebasing)) == 10
+
+
+def test_overlay_may_grow_with_the_base() -> None:
+    table, bases = RoutingTable(), KeptBases()
+    changed(table, range(1_000))
+    rebasing = Rebasing(table, bases, min_overlay=3)
+    rebasing.current()
+    changed(table, range(1_000, 1_020))
+    rebasing.current()
+    assert rebasing._build is None
+    changed(table, range(1_020, 1_021))
+    rebasing.current()
+    assert rebasing._build is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(0, 12)),
+            st.tuples(st.just("end"), st.integers(0, 12)),
+            st.tuples(st.sampled_from(["hold", "go", "ask"]), st.just(0)),
+        ),
+        max_size=60,
+    )
+)
+def test_view_always_answers_as_the_table(steps: list[tuple[str, int]]) -> None:
+    """Whenever the builds happen to finish, nobody is missed and nobody who left is served."""
+    table, bases = RoutingTable(), KeptBases()
+    rebasing = Rebasing(table, bases, min_overlay=2)
+    rebasing.current()
+    actions: dict[str, Callable[[int], object]] = {
+        "put": lambda number: table.apply(record(number, "a//." if number % 3 else "a/b")),
+        "end": lambda number: table.apply(SubscriptionEnded(f"s{number}", "unsubscribed", 1)),
+        "hold": lambda _: bases.go.clear(),
+        "go": lambda _: bases.go.set(),
+        "ask": lambda _: None,
+    }
+    try:
+        for what, number in steps:
+            actions[what](number)
+            for topic in ("a", "a/b"):
+                assert matched(rebasing, topic) == [each.id for each in table.match(TopicPath(topic))]
+    finally:
+        bases.go.set()
+        rebasing.close()
+
+
+def test_files_come_and_go(tmp_path: Path) -> None:
+    folder = tmp_path / "bases"
+    folder.mkdir()
+    (folder / "left-by-a-killed-job.base").write_bytes(b"x")
+    table = RoutingTable()
+    changed(table, range(2))
+    bases = FileBases(folder)
+    rebasing = Rebasing(table, bases, min_overlay=1)
+
+    first, _ = rebasing.current()
+    assert isinstance(first, FileBase)
+    opened = first.open()
+    assert [file.name for file in folder.iterdir()] == [Path(first.file).name]
+    changed(table, range(2, 5))
+    rebasing.current()
+    wait_for_thread(rebasing)
+    second, _ = rebasing.current()
+
+    assert isinstance(second, FileBase)
+    assert [file.name for file in folder.iterdir()] == [Path(second.file).name]
+    assert [each.id for each in SnapshotView(opened).match(TopicPath("a"))] == ["s0", "s1"], "mapped stays mapped"
+    assert len(SnapshotView(second.open()).match(TopicPath("a"))) == 5
+    rebasing.close()
+    assert not folder.exists()

@@ -14,13 +14,14 @@ class Kind(Enum):
 
     BROKER = "/wsn/NotificationBroker"
     PULL_POINT_FACTORY = "/wsn/CreatePullPoint"
+    REGISTRATION_FACTORY = "/wsn/registrations"
     LEGACY = "/wsnprocess"
     SUBSCRIPTION = "/wsn/subscriptions/"
     PULL_POINT = "/wsn/pullpoints/"
     REGISTRATION = "/wsn/registrations/"
 
 
-FACTORIES = frozenset({Kind.BROKER, Kind.PULL_POINT_FACTORY, Kind.LEGACY})
+FACTORIES = frozenset({Kind.BROKER, Kind.PULL_POINT_FACTORY, Kind.REGISTRATION_FACTORY, Kind.LEGACY})
 
 # Where clients of the older system look for the standard's operations.
 _ALIASES = {"/WSN/Broker": Kind.BROKER, "/WSN/CreatePullPoint": Kind.PULL_POINT_FACTORY}

@@ -28,6 +28,7 @@ from ingest.gateway import Gateway, Operation, Reply
 from ingest.legacy import operations as legacy
 from ingest.metrics import Registry
 from ingest.namespaces import wsnt
+from ingest.publishers import registration
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
 
@@ -44,6 +45,7 @@ _OPERATIONS: dict[str, Operation] = {
         *current_message.OPERATIONS,
         *subscription_manager.OPERATIONS,
         *legacy.OPERATIONS,
+        *registration.OPERATIONS,
         *resource_properties.OPERATIONS,
         *resource_lifetime.OPERATIONS,
     )

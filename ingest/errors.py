@@ -13,7 +13,12 @@ PeerError
 ├── UnrecognizedPolicy             a subscription policy element that we do not know
 ├── UnsupportedPolicy              a subscription policy element that cannot be honoured here
 ├── ConsumerRefused                an address that we will not push to
+├── NotRegistered                  a Notify by somebody who is not registered, where that is required
 └── OperationRefused               an operation that we know and do not perform; names its declared fault
+
+DeliveryError
+├── PublisherUnreachable           a publisher that we subscribe at gave no answer, or "later"
+└── PublisherRefused               it said no, or nothing that can be understood
 
 A name of an element is written `{namespace}name` throughout.
 """
@@ -22,7 +27,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from topic_model.errors import EnvelopeError, FilterError, PeerError
+from topic_model.errors import DeliveryError, EnvelopeError, FilterError, PeerError
 from topic_model.subscriptions import SoapVersion
 
 
@@ -112,6 +117,20 @@ class ConsumerRefused(PeerError):
     """The ConsumerReference leads nowhere that we would push to."""
 
     fault = "SubscribeCreationFailedFault"
+
+
+class NotRegistered(PeerError):
+    """The sender of a Notify is not registered for its topic, and the settings require that."""
+
+    fault = "Client"
+
+
+class PublisherUnreachable(DeliveryError):
+    """No answer from a publisher; trying later makes sense."""
+
+
+class PublisherRefused(DeliveryError):
+    """A publisher answered with a fault, or with something that cannot be understood."""
 
 
 class OperationRefused(PeerError):

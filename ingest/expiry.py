@@ -1,4 +1,4 @@
-"""Ending subscriptions whose time is over and whose grace has passed.
+"""Ending subscriptions whose time is over and whose grace has passed, and registrations whose time is over.
 
 Pushes stop at the termination time by themselves (the sink looks at it); this only takes away what nobody renewed.
 With several gateways each does it; the second end of a subscription changes nothing.
@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 from ingest import termination
 from ingest.gateway import Gateway
+from ingest.publishers import registration
 from ingest.subscription_manager import ending
 from topic_model.errors import InfrastructureError
 
@@ -28,6 +29,7 @@ async def end_expired_forever(gateway: Gateway) -> None:
     while True:
         try:
             ended = await end_expired(gateway)
+            await end_expired_registrations(gateway)
         except InfrastructureError as error:
             logger.warning("expired subscriptions cannot be ended now: %s", error)
             ended = 0
@@ -49,3 +51,12 @@ async def end_expired(gateway: Gateway) -> int:
         await gateway.changes.commit([record for one in free for record in ending(one, "expired", now_ms)])
     logger.info("ended %d expired subscriptions", len(free))
     return len(free)
+
+
+async def end_expired_registrations(gateway: Gateway) -> None:
+    """End the publisher registrations that are due. There is no grace: a publisher registers anew."""
+    now_ms = termination.to_ms(gateway.now())
+    due = gateway.registrations.due(now_ms)[:_AT_ONCE]
+    if due:
+        await gateway.changes.commit([record for one in due for record in registration.ending(one, "expired", now_ms)])
+        logger.info("ended %d expired registrations", len(due))

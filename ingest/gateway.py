@@ -18,6 +18,7 @@ from ingest.settings import GatewaySettings
 from topic_model.admission import TopicAdmission
 from topic_model.notifications import Notification
 from topic_model.pull_points import PullPoints
+from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
 from topic_model.topics import TopicPath
@@ -56,6 +57,7 @@ class Gateway:
     notifications: NotificationSink
     retained: CurrentMessages
     pull_points: PullPoints = field(default_factory=PullPoints)
+    registrations: Registrations = field(default_factory=Registrations)
     descriptions: ServiceDescriptions | None = None
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)

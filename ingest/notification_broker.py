@@ -17,7 +17,8 @@ from ingest.errors import InvalidRequest, OperationRefused, TooLarge
 from ingest.filters import Policy, read_filters, read_policy
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
-from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsn_br, wsnt
+from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
+from ingest.publishers.senders import check_sender
 from ingest.topic_reading import read_topic
 from topic_model.errors import ExpressionError, TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
@@ -41,9 +42,11 @@ _PRODUCER = wsnt("ProducerReference")
 _NIL = f"{{{XSI}}}nil"
 
 
-async def notify(gateway: Gateway, request: Request, _target: Target) -> None:
+async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
-    await accept(gateway, _read_notify(gateway, request))
+    notifications = _read_notify(gateway, request)
+    check_sender(gateway, request, target, notifications)
+    await accept(gateway, notifications)
 
 
 async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> None:
@@ -207,13 +210,8 @@ def _refusal(name: str, fault: str, reason: str) -> Operation:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER})),
+    Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER, Kind.REGISTRATION})),
     Operation(wsnt("Subscribe"), subscribe, frozenset({Kind.BROKER})),
     _refusal(wsnt("CreatePullPoint"), "UnableToCreatePullPointFault", "pull points are not offered"),
-    _refusal(
-        wsn_br("RegisterPublisher"),
-        "PublisherRegistrationRejectedFault",
-        "publishers are not registered: send Notify without registration",
-    ),
 )
 """What the broker's address offers. One port type has both sides: a broker is a producer to its subscribers."""

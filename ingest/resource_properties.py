@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 from lxml import etree
 
-from ingest import answers, termination
+from ingest import termination
 from ingest.addresses import Kind, Target
 from ingest.endpoints import reference_content
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused
+from ingest.expression_writing import expression_element
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import (
     ACTION_RPW,
@@ -136,7 +137,7 @@ def _of_broker(gateway: Gateway) -> _Resource:
 
     dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
     fixed = "true" if gateway.topics.fixed else "false"
-    required = "false"
+    required = "true" if gateway.settings.requires_registration else "false"
     return _Resource(
         "wsn-br:NotificationBrokerRP",
         {
@@ -161,7 +162,7 @@ def _check_size(topics: int) -> None:
 
 
 def _whole_tree(root: str, namespaces: Mapping[str, str]) -> str:
-    return _expression("TopicExpression", FULL, f"{root}//.", namespaces)
+    return expression_element("TopicExpression", FULL, f"{root}//.", namespaces)
 
 
 def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
@@ -196,23 +197,8 @@ def _filter(subscription: Subscription) -> str:
         *(("MessageContent", each) for each in subscription.content),
         *(("ProducerProperties", each) for each in subscription.producer),
     ]
-    content = "".join(_expression(name, each.dialect, each.text, each.namespaces) for name, each in named)
+    content = "".join(expression_element(name, each.dialect, each.text, each.namespaces) for name, each in named)
     return f"<wsnt:Filter>{content}</wsnt:Filter>" if content else ""
-
-
-def _expression(element: str, dialect: str, expression: str, namespaces: Mapping[str, str]) -> str:
-    declared = "".join(
-        f" xmlns:{prefix}={answers.attribute(uri)}" if prefix else f" xmlns={answers.attribute(uri)}"
-        for prefix, uri in namespaces.items()
-    )
-    # A declaration of theirs may take our prefix: the element brings one of its own that theirs cannot be.
-    own = "wsnt"
-    while own in namespaces:
-        own += "_"
-    return (
-        f'<{own}:{element} xmlns:{own}="{WSNT}"{declared} Dialect={answers.attribute(dialect)}>'
-        f"{answers.text(expression)}</{own}:{element}>"
-    )
 
 
 _KINDS = frozenset({Kind.BROKER, Kind.SUBSCRIPTION})

@@ -41,6 +41,8 @@ _BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW
 _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
     Kind.BROKER: _BROKER,
     Kind.PULL_POINT_FACTORY: ("CreatePullPoint", tuple(reversed(_BROKER[1][:2]))),
+    Kind.REGISTRATION_FACTORY: ("RegisterPublisher", ((ACTION_BRW, "RegisterPublisher"),)),
+    Kind.LEGACY: _BROKER,
     Kind.SUBSCRIPTION: ("SubscriptionManager", ((ACTION_BW, "PausableSubscriptionManager"), *_PROPERTIES)),
     Kind.PULL_POINT: ("PullPoint", ((ACTION_BW, "PullPoint"),)),
     Kind.REGISTRATION: ("PublisherRegistrationManager", ((ACTION_BRW, "PublisherRegistrationManager"),)),

@@ -37,6 +37,17 @@ class GatewaySettings:
         minimum=0,
         unit="s",
     )
+    requires_registration: bool = setting(
+        False, "Only publishers that registered (RegisterPublisher) may publish, and only on their topics."
+    )
+    demand_publishing: bool = setting(
+        True,
+        "Subscribe at publishers that registered with Demand while somebody wants what they offer. Of several gateways "
+        "over one Kafka exactly one may do so.",
+    )
+    upstream_termination_s: int = setting(
+        600, "What is asked for when subscribing at a publisher; renewed in time.", minimum=30, unit="s"
+    )
     keep_alive_s: int = setting(30, "Idle connections are closed after this.", minimum=1, unit="s")
     stop_timeout_s: float = setting(
         2.0, "At a stop, requests under way get so long to be answered.", minimum=0, maximum=60, unit="s"

@@ -32,6 +32,7 @@ from ingest.gateway import Gateway
 from ingest.metrics import Registry
 from ingest.notification_log import NotificationLog
 from ingest.oasis import PublishedDocuments
+from ingest.publishers.worker import DemandWorker
 from ingest.retained import RetainedMessages
 from ingest.service_wsdl import ServiceDescriptions
 from ingest.serving import GatewayServer, listen, make_server
@@ -44,6 +45,7 @@ from topic_model.directory.directory import open_directory
 from topic_model.directory.sync import DirectorySync
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 from topic_model.pull_points import PullPoints
+from topic_model.registrations import Registrations
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -66,8 +68,12 @@ class GatewayProcess:
         self._log = ControlLog(settings.kafka)
         self._sync = _directory_sync(settings, self._log)
         pull_points = PullPoints()
+        registrations = Registrations()
         self._view = ControlView(
-            settings.kafka, self._cannot_go_on, self._sync.applied if self._sync else None, folds=[pull_points]
+            settings.kafka,
+            self._cannot_go_on,
+            self._sync.applied if self._sync else None,
+            folds=[pull_points, registrations],
         )
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._retained = RetainedMessages(settings.kafka)
@@ -83,6 +89,7 @@ class GatewayProcess:
             notifications=self._notifications,
             retained=self._retained,
             pull_points=pull_points,
+            registrations=registrations,
             descriptions=_descriptions(),
         )
         app = GatewayApp(self._gateway, self._metrics(), self._obstacle, lambda: self._view.caught_up)
@@ -116,6 +123,8 @@ class GatewayProcess:
         self._spawn(end_expired_forever(self._gateway), "expiry")
         self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
+        if self._settings.gateway.demand_publishing:
+            self._spawn(DemandWorker(self._gateway, lambda: self._view.applied).run(), "demand")
         if self._sync is not None:
             self._sync.start()
 

@@ -28,6 +28,7 @@ from ingest.legacy import messages
 from ingest.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
 from ingest.namespaces import WSA, WSNT
 from ingest.notification_broker import accept, check_supported
+from ingest.publishers.senders import check_topics
 from ingest.subscription_manager import ending
 from topic_model import expressions
 from topic_model.errors import ExpressionError, PeerError, TopicNotSupported
@@ -49,23 +50,23 @@ REPEATED = "Repeated subscriptions"
 REFUSED = "faild"
 
 
-async def wsn_process(gateway: Gateway, request: Request, _target: Target) -> Reply:
+async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Carry out what the text asks for. Raises PeerError or InfrastructureError."""
     service = request.name[1:].partition("}")[0]
-    answer = await _answer(gateway, request)
+    answer = await _answer(gateway, request, target)
     return Reply(
         f'<org:WsnProcessResponse xmlns:org="{service}">{answers.text(answer)}</org:WsnProcessResponse>',
         f"{service}/IWsnProcess/WsnProcessResponse",
     )
 
 
-async def _answer(gateway: Gateway, request: Request) -> str:
+async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
     if len(request.operation):
         raise InvalidRequest("WsnProcess takes a WS-Notification message as escaped text, not as elements")
     asked = messages.read(request.operation.text or "")
     match asked:
         case Notify():
-            return await _notify(gateway, asked)
+            return await _notify(gateway, asked, target)
         case Subscribe():
             return await _subscribe(gateway, asked)
         case Unsubscribe():
@@ -74,7 +75,9 @@ async def _answer(gateway: Gateway, request: Request) -> str:
             raise OperationRefused("pull points are not offered", "UnableToCreatePullPointFault")
 
 
-async def _notify(gateway: Gateway, asked: Notify) -> str:
+async def _notify(gateway: Gateway, asked: Notify, target: Target) -> str:
+    # The older envelope names no producer, so where registration is required only the address can tell who it is.
+    check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
     accepted_ms = termination.to_ms(gateway.now())
     notifications = [
         Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms) for message in asked.messages

@@ -159,11 +159,13 @@ OPERATIONS = [
         path="/wsn/CreatePullPoint",
     ),
     BadRequest(
-        "RegisterPublisher",
-        soap.envelope('<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"/>'),
+        "RegisterPublisher with a demand for nothing",
+        soap.envelope(
+            '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"><b:Demand>1</b:Demand></b:RegisterPublisher>'
+        ),
         500,
         "PublisherRegistrationRejectedFault",
-        "without registration",
+        "Demand needs a wsn-br:PublisherReference",
     ),
 ]
 

@@ -20,6 +20,7 @@ from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 from topic_model.pull_points import PullPoints
 from topic_model.records import ControlRecord
+from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
 from topic_model.topics import TopicPath
@@ -120,7 +121,8 @@ class GatewayParts:
     def __init__(self, settings: GatewaySettings | None = None, topics: TopicSettings | None = None) -> None:
         self.table = RoutingTable()
         self.pull_points = PullPoints()
-        self.control = ControlList([self.table, self.pull_points])
+        self.registrations = Registrations()
+        self.control = ControlList([self.table, self.pull_points, self.registrations])
         self.notifications = NotificationList()
         self.now = START
         self.obstacle = ""
@@ -135,6 +137,7 @@ class GatewayParts:
             notifications=self.notifications,
             retained=CurrentMessageList(self.notifications),
             pull_points=self.pull_points,
+            registrations=self.registrations,
             now=lambda: self.now,
         )
         self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle, lambda: self.started)

@@ -167,7 +167,7 @@ def test_kafka_away_is_no_success() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/wsnprocess", "/wsn/NotificationBroker", "/wsn/CreatePullPoint", "/WSN/Broker/", "/wsn/registrations/x"],
+    ["/wsnprocess", "/wsn/NotificationBroker", "/wsn/CreatePullPoint", "/WSN/Broker/", "/wsn/subscriptions/x"],
 )
 def test_it_is_taken_at_any_address_of_ours(path: str) -> None:
     assert reply(ask(GatewayParts(), legacy.notify(ALARM, "<x/>"), path)) == "success!"

@@ -1,0 +1,168 @@
+"""RegisterPublisher and DestroyRegistration of WS-BrokeredNotification."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from lxml import etree
+
+from ingest import answers, ids, termination
+from ingest.addresses import Kind, Target
+from ingest.endpoints import check_consumer, read_reference
+from ingest.envelope import Request
+from ingest.errors import ConsumerRefused, OperationRefused, TooLarge, UnacceptableTermination
+from ingest.gateway import Gateway, Operation, Reply
+from ingest.namespaces import ACTION_BRW, WSA, WSN_BR, wsa, wsn_br
+from ingest.notification_broker import check_supported, requested_termination
+from ingest.topic_reading import read_filter
+from topic_model.errors import ExpressionError, UnknownDialect, UnknownResource
+from topic_model.expressions import XPATH
+from topic_model.patterns import parse_normal
+from topic_model.publishers import Registration
+from topic_model.records import ControlRecord, EndReason, RegistrationEnded, RegistrationRecord, Tombstone
+from topic_model.records import registration_key as key_of
+from topic_model.subscriptions import EndpointReference, TopicFilter
+
+# Envelope, Body, RegisterPublisher, PublisherReference, (EndpointReference,) ReferenceParameters, parameter.
+_PARAMETER_DEPTH = 7
+
+# A registration is kept in the memory of every process.
+_MAX_REGISTER = 64 * 1024
+_MAX_TOPICS = 500
+
+
+async def register_publisher(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Register a publisher. What it names as topics is there, or with a fixed topic set must be there, from now on."""
+    now = gateway.now()
+    registration = _read(gateway, request, now)
+    singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
+    await gateway.admit(path for path in singles if path is not None)
+    await gateway.changes.commit([RegistrationRecord(registration)])
+    body = (
+        f'<wsn-br:RegisterPublisherResponse xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}">'
+        f"<wsn-br:PublisherRegistrationReference><wsa:Address>{answers.text(registration.address)}</wsa:Address>"
+        "</wsn-br:PublisherRegistrationReference><wsn-br:ConsumerReference>"
+        f"<wsa:Address>{answers.text(consumer_address(gateway, registration))}</wsa:Address>"
+        "</wsn-br:ConsumerReference></wsn-br:RegisterPublisherResponse>"
+    )
+    return Reply(body, f"{ACTION_BRW}/RegisterPublisher/RegisterPublisherResponse")
+
+
+async def destroy_registration(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """End a registration. Our subscriptions at its publisher are ended soon after."""
+    identifier = target.id if target.kind is Kind.REGISTRATION else _from_body(gateway, request)
+    if not identifier:
+        raise UnknownResource(
+            "which registration? Send this to the address in the PublisherRegistrationReference that RegisterPublisher "
+            "returned"
+        )
+    async with gateway.locks.hold(identifier):
+        now_ms = termination.to_ms(gateway.now())
+        registration = gateway.registrations.get(identifier)
+        if registration is None or registration.expired(now_ms):
+            raise UnknownResource(f"there is no registration {identifier[:200]!r} (any more)", identifier)
+        await gateway.changes.commit(ending(identifier, "destroyed", now_ms))
+    return Reply(
+        f'<wsn-br:DestroyRegistrationResponse xmlns:wsn-br="{WSN_BR}"/>',
+        f"{ACTION_BRW}/PublisherRegistrationManager/DestroyRegistrationResponse",
+    )
+
+
+def ending(registration_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
+    """The records that end a registration: why, for those who follow, and a tombstone, so that nothing stays."""
+    return [RegistrationEnded(registration_id, reason, at_ms), Tombstone(key_of(registration_id))]
+
+
+def consumer_address(gateway: Gateway, registration: Registration) -> str:
+    """Where a publisher is to send its notifications: where registration is required, to an address that tells who."""
+    return registration.address if gateway.settings.requires_registration else gateway.own.broker
+
+
+def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
+    if len(request.document) > _MAX_REGISTER:
+        raise TooLarge(f"a RegisterPublisher may have {_MAX_REGISTER} bytes, this one has {len(request.document)}")
+    operation = request.operation
+    reference = operation.find(wsn_br("PublisherReference"))
+    publisher = read_reference(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
+    topics = _read_topics(gateway, list(operation.iterchildren(wsn_br("Topic"))))
+    demand = (operation.findtext(wsn_br("Demand")) or "").strip() in ("1", "true")
+    if demand:
+        _check_demand(gateway, publisher, topics)
+    identifier = ids.resource_id()
+    return Registration(
+        id=identifier,
+        address=gateway.own.resource(Kind.REGISTRATION, identifier),
+        publisher=publisher,
+        topics=topics,
+        demand=demand,
+        soap=request.soap,
+        addressing=request.addressing is not None,
+        created_ms=termination.to_ms(now),
+        terminates_ms=_read_termination(operation.find(wsn_br("InitialTerminationTime")), now),
+    )
+
+
+def _read_topics(gateway: Gateway, elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
+    if len(elements) > _MAX_TOPICS:
+        raise _rejected(f"a registration may name {_MAX_TOPICS} topics, this one names {len(elements)}")
+    topics: dict[str, TopicFilter] = {}
+    for element in elements:
+        try:
+            topic = read_filter(element)
+        except UnknownDialect as error:
+            # RegisterPublisher declares no fault of its own for the dialect.
+            raise ExpressionError(str(error), error.expression) from error
+        if topic.dialect == XPATH:
+            raise ExpressionError("a publisher's topics are named by a path dialect, not by an XPath", topic.text)
+        check_supported(gateway, topic)
+        topics.setdefault(topic.normal, topic)
+    return tuple(topics.values())
+
+
+def _check_demand(gateway: Gateway, publisher: EndpointReference | None, topics: tuple[TopicFilter, ...]) -> None:
+    if publisher is None:
+        raise _rejected("Demand needs a wsn-br:PublisherReference: it is where we subscribe")
+    if not topics:
+        raise _rejected("Demand needs at least one wsn-br:Topic: it is what we subscribe to")
+    try:
+        check_consumer(publisher, gateway.own)
+    except ConsumerRefused as error:
+        reason = str(error).replace("ConsumerReference", "PublisherReference")
+        raise _rejected(reason) from error
+
+
+def _read_termination(element: etree._Element | None, now: datetime) -> int | None:
+    """A dateTime, and no duration: so says the schema."""
+    if element is None:
+        return None
+    text = (element.text or "").strip()
+    if text.startswith(("P", "-P")):
+        raise UnacceptableTermination(
+            f"InitialTerminationTime of RegisterPublisher is a dateTime, not a duration like {text[:60]!r}",
+            now,
+            initial=True,
+        )
+    return requested_termination(element, now, initial=True)
+
+
+def _from_body(gateway: Gateway, request: Request) -> str:
+    """Some clients post to the broker and name the registration inside, or in wsa:To."""
+    candidates = [element.text or "" for element in request.operation.iterdescendants(wsa("Address"))]
+    if request.addressing is not None:
+        candidates.append(request.addressing.to)
+    for candidate in candidates:
+        target = gateway.own.target_of_url(candidate.strip())
+        if target is not None and target.kind is Kind.REGISTRATION:
+            return target.id
+    return ""
+
+
+def _rejected(reason: str) -> OperationRefused:
+    return OperationRefused(reason, "PublisherRegistrationRejectedFault")
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsn_br("RegisterPublisher"), register_publisher, frozenset({Kind.BROKER})),
+    Operation(wsn_br("DestroyRegistration"), destroy_registration, frozenset({Kind.BROKER, Kind.REGISTRATION})),
+)
+"""RegisterPublisher at the broker and at /wsn/registrations, DestroyRegistration where the registration is."""

@@ -1,29 +1,45 @@
 """The embedded engine as a whole: how long it takes to come up, to deliver, to stop, and what it uses when idle.
 
-    python -m tests.benchmarks.engine [--starts 3] [--idle-seconds 60] [--json FILE]
+    python -m tests.benchmarks.engine [--starts 3] [--idle-seconds 60] [--small] [--json FILE]
 
-Every start but the first is warm: storage formatted, tables and checkpoints there. Memory is PSS where there is such a
-thing (see `arborcast status`); CPU is per cent of one core.
+Every start but the first is warm: storage formatted, tables and checkpoints there. Latencies are from the moment a
+notification was due at the publisher, through the gateway, to the subscriber. Memory is PSS where there is such a thing
+(see `arborcast status`); CPU is per cent of one core. `--small` measures the small profile of docs/operations.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
 
+from ingest.client import Client
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Receiver
+
+SMALL_PROFILE = {
+    "ARBORCAST_DISPATCH_TASK_SLOTS": "2",
+    "ARBORCAST_KAFKA_PARTITIONS": "2",
+    "ARBORCAST_DISPATCH_DRIVER_MEMORY_MB": "450",
+    "ARBORCAST_STACK_KAFKA_HEAP_MB": "128",
+}
+
+RATE = 5  # notifications per second: alone, each finds an idle engine
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--idle-seconds", type=float, default=60)
+    parser.add_argument("--lone-seconds", type=float, default=20)
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.small:
+        os.environ.update(SMALL_PROFILE)
 
     with tempfile.TemporaryDirectory() as folder, Receiver() as receiver:
         engine = Engine(Path(folder) / "home")
@@ -34,10 +50,11 @@ def main() -> None:
                 starts.append(_one_start(engine, receiver, "cold" if number == 0 else "warm"))
             engine.up()
             idle = _idle(engine, options.idle_seconds)
+            lone = _lone(engine, receiver, options.lone_seconds)
         finally:
             engine.down()
     if options.json:
-        options.json.write_text(json.dumps({"starts": starts, "idle": idle}, indent=1))
+        options.json.write_text(json.dumps({"starts": starts, "idle": idle, "lone": lone}, indent=1))
 
 
 def _one_start(engine: Engine, receiver: Receiver, kind: str) -> dict[str, float | str]:
@@ -71,6 +88,27 @@ def _idle(engine: Engine, seconds: float) -> dict[str, dict[str, float]]:
     for name, row in rows.items():
         print(f"{name:<12} {row['mib']:6.0f} {row['cpu_percent']:11.1f}")
     return rows
+
+
+def _lone(engine: Engine, receiver: Receiver, seconds: float) -> dict[str, float]:
+    """Latency of notifications that come one by one, open loop: a late one does not delay the next."""
+    count = int(seconds * RATE)
+    before = len(receiver.requests)
+    due: list[float] = []
+    with Client(engine.gateway) as client:
+        client.notify("bench/a", "<warm/>")
+        wait_until(lambda: len(receiver.requests) > before, 30, "the first notification")
+        start = time.time() + 0.5
+        for number in range(count):
+            due.append(start + number / RATE)
+            time.sleep(max(0.0, due[-1] - time.time()))
+            client.notify("bench/a", f"<n>{number}</n>")
+    wait_until(lambda: len(receiver.requests) > before + count, 30, "all notifications")
+    arrived = [request.at for request in receiver.requests[before + 1 :]]
+    latencies = sorted((at - was_due) * 1e3 for at, was_due in zip(arrived, due, strict=True))
+    figures = {"p50_ms": latencies[count // 2], "p99_ms": latencies[int(count * 0.99)], "max_ms": latencies[-1]}
+    print(f"\n{RATE}/s through the gateway: " + ", ".join(f"{name} {value:.0f}" for name, value in figures.items()))
+    return figures
 
 
 def _usage(engine: Engine) -> dict[str, tuple[float, float]]:

@@ -3,7 +3,8 @@
 Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane
 busy until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order.
 Ready lanes are served in turn: after each push a lane goes to the back, so one with ten thousand waiting messages does
-not delay one with a single message.
+not delay one with a single message. A lane whose endpoint or host has no room for another push is held until one of
+the pushes there has ended; the others pass it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from dispatch.room import Bounds, Room, Scope, scopes_of
 from topic_model.notifications import Notification
 from topic_model.subscriptions import Subscription
 
@@ -47,11 +49,17 @@ class Lane:
         return taken
 
 
+# What a worker may have under way at one endpoint and at one host unless said otherwise.
+DEFAULT_BOUNDS = Bounds(per_endpoint=16, per_host=128)
+
+
 class Lanes:
     """All lanes of one partition of a batch."""
 
-    def __init__(self, limits: LaneLimits) -> None:
+    def __init__(self, limits: LaneLimits, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self._limits = limits
+        self._room = Room(bounds)
+        self._held: dict[Scope, deque[Lane]] = {}
         self._lanes: dict[str, Lane] = {}
         self._ready: deque[Lane] = deque()
         self._busy: set[str] = set()
@@ -67,16 +75,21 @@ class Lanes:
 
     def take(self) -> tuple[Subscription, list[Notification]] | None:
         """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
-        if not self._ready:
-            return None
-        lane = self._ready.popleft()
-        self._busy.add(lane.subscription.id)
-        return lane.subscription, lane.take(self._limits)
+        while self._ready:
+            lane = self._ready.popleft()
+            if not self._hold(lane):
+                self._busy.add(lane.subscription.id)
+                self._room.enter(lane.subscription.consumer.address)
+                return lane.subscription, lane.take(self._limits)
+        return None
 
     def settle(self, subscription_id: str) -> None:
         """The push of this lane has an outcome: the lane may go on."""
         self._busy.remove(subscription_id)
         lane = self._lanes[subscription_id]
+        self._room.leave(lane.subscription.consumer.address)
+        for scope in scopes_of(lane.subscription.consumer.address):
+            self._release(scope)
         if lane.waiting:
             self._ready.append(lane)
         else:
@@ -88,6 +101,27 @@ class Lanes:
         drained = list(lane.waiting)
         lane.waiting.clear()
         return drained
+
+    def _hold(self, lane: Lane) -> bool:
+        """Keep the lane aside if there is no room for it; whether that was so."""
+        endpoint, host = scopes_of(lane.subscription.consumer.address)
+        if self._room.full(endpoint):
+            self._held.setdefault(endpoint, deque()).append(lane)
+            if not self._room.full(host):
+                self._release(host)  # it may have been this lane's turn there: the next one gets it
+            return True
+        if self._room.full(host):
+            self._held.setdefault(host, deque()).append(lane)
+            return True
+        return False
+
+    def _release(self, scope: Scope) -> None:
+        """The lane that was held here for the longest is the next one, for its turn had come already."""
+        held = self._held.get(scope)
+        if held is not None:
+            self._ready.appendleft(held.popleft())
+            if not held:
+                del self._held[scope]
 
     @property
     def empty(self) -> bool:

@@ -56,6 +56,20 @@ class PushSettings:
         "auto", "HTTP client: libcurl (pycurl), requests-futures, or auto: libcurl where it can be imported."
     )
     max_in_flight: int = setting(256, "Pushes under way at once in one worker.", minimum=1, maximum=10_000)
+    max_in_flight_per_host: int = setting(
+        128,
+        "And to one host, whatever the port, in one worker: half of all, so that a host that hangs leaves room for "
+        "the others.",
+        minimum=1,
+        maximum=10_000,
+    )
+    max_in_flight_per_endpoint: int = setting(
+        16,
+        "And to one address. A subscription has one push under way at a time, so this counts where several share an "
+        "address.",
+        minimum=1,
+        maximum=10_000,
+    )
     max_idle_connections: int = setting(
         512, "Connections that one worker keeps open between pushes.", minimum=0, maximum=100_000
     )

@@ -21,6 +21,7 @@ from dispatch.envelope import Envelope
 from dispatch.filters import Conditions, Subject
 from dispatch.lanes import LaneLimits, Lanes
 from dispatch.pump import Pump
+from dispatch.room import Bounds
 from dispatch.settings import DispatchSettings, PushSettings
 from dispatch.transport import make_transport
 from dispatch.view import SharedView
@@ -93,7 +94,11 @@ class _Worker:
     def fill(self, job: SinkJob, rows: Iterable[SourceRow]) -> Lanes:
         """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it
         ended is in the control log."""
-        lanes = Lanes(LaneLimits(job.push.max_notify_messages, job.push.max_notify_bytes))
+        push = job.push
+        lanes = Lanes(
+            LaneLimits(push.max_notify_messages, push.max_notify_bytes),
+            Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
+        )
         view = job.view.open()
         now_ms = int(time.time() * 1000)
         for row in rows:

@@ -1,0 +1,58 @@
+"""How many pushes may be under way to one endpoint and to one host, so that none can take all there are.
+
+Pure. An endpoint is a subscriber's address; a host is the name or number in it, whatever the port: what is behind one
+host shares its network, its cores and often its fate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+from urllib.parse import urlsplit
+
+Scope = tuple[Literal["endpoint", "host"], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Pushes under way at once."""
+
+    per_endpoint: int
+    per_host: int
+
+
+@lru_cache(maxsize=65_536)
+def scopes_of(address: str) -> tuple[Scope, Scope]:
+    """The endpoint and the host of an address. One that cannot be read is a host of its own: it will fail anyway."""
+    try:
+        host = urlsplit(address).hostname or address
+    except ValueError:
+        host = address
+    return ("endpoint", address), ("host", host)
+
+
+class Room:
+    """Counts the pushes under way against the bounds."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = {"endpoint": bounds.per_endpoint, "host": bounds.per_host}
+        self._under_way: Counter[Scope] = Counter()
+
+    def full(self, scope: Scope) -> bool:
+        """Whether no further push may begin there."""
+        return self._under_way.get(scope, 0) >= self._bounds[scope[0]]
+
+    def enter(self, address: str) -> None:
+        """A push to this address begins."""
+        for scope in scopes_of(address):
+            self._under_way[scope] += 1
+
+    def leave(self, address: str) -> None:
+        """It has ended."""
+        for scope in scopes_of(address):
+            if self._under_way[scope] == 1:
+                del self._under_way[scope]
+            else:
+                self._under_way[scope] -= 1

@@ -1,0 +1,149 @@
+"""Who is served when, and how much of what there is one endpoint or host may take."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.lanes import LaneLimits, Lanes
+from dispatch.room import Bounds, Room, scopes_of
+from topic_model.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+WIDE = Bounds(100, 100)
+
+
+def subscription(name: str, address: str = "") -> Subscription:
+    return Subscription(name, EndpointReference(address or f"http://{name}/"), form="raw")
+
+
+def notification(name: object) -> Notification:
+    return Notification(str(name), TopicPath("a"), b"<x/>", 0)
+
+
+def served(lanes: Lanes, in_flight: int) -> list[str]:
+    """The subscriptions as their pushes begin, with so many under way and the oldest always ending first."""
+    order: list[str] = []
+    under_way: deque[str] = deque()
+    while not lanes.empty:
+        while len(under_way) < in_flight and (taken := lanes.take()) is not None:
+            order.append(taken[0].id)
+            under_way.append(taken[0].id)
+        lanes.settle(under_way.popleft())
+    return order
+
+
+def test_lane_with_ten_thousand_waiting_does_not_delay_lanes_with_one() -> None:
+    lanes = Lanes(LaneLimits(1, 1_000), WIDE)
+    for number in range(10_000):
+        lanes.add(notification(number), subscription("long"))
+    for number in range(100):
+        lanes.add(notification(0), subscription(f"short{number}"))
+
+    order = served(lanes, in_flight=4)
+
+    last_short = max(index for index, name in enumerate(order) if name != "long")
+    assert last_short < 150, "each short lane waits for one push of the long one at most"
+    assert len(order) == 10_100
+
+
+def test_long_lanes_share_alike() -> None:
+    lanes = Lanes(LaneLimits(1, 1_000), WIDE)
+    for number in range(300):
+        for name in ("a", "b", "c"):
+            lanes.add(notification(number), subscription(name))
+
+    order = served(lanes, in_flight=2)
+
+    for end in range(30, 900, 30):
+        counts = Counter(order[:end])
+        assert max(counts.values()) - min(counts.values()) <= 2
+
+
+def test_host_that_answers_nothing_takes_no_more_than_its_share() -> None:
+    lanes = Lanes(LaneLimits(1, 1_000), Bounds(per_endpoint=10, per_host=3))
+    for number in range(50):
+        lanes.add(notification(0), subscription(f"hanging{number}", f"http://sick:{1000 + number}/"))
+    for number in range(5):
+        lanes.add(notification(0), subscription(f"well{number}", f"http://well{number}/"))
+
+    taken = []
+    while (push := lanes.take()) is not None:
+        taken.append(push[0].id)
+
+    assert taken == ["hanging0", "hanging1", "hanging2", "well0", "well1", "well2", "well3", "well4"]
+    lanes.settle("hanging1")
+    push = lanes.take()
+    assert push is not None
+    assert push[0].id == "hanging3", "who has waited longest comes next"
+    assert lanes.take() is None
+
+
+def test_subscriptions_that_share_an_address_share_its_limit() -> None:
+    lanes = Lanes(LaneLimits(1, 1_000), Bounds(per_endpoint=2, per_host=3))
+    for number in range(4):
+        lanes.add(notification(0), subscription(f"s{number}", "http://h/same"))
+    for number in range(3):
+        lanes.add(notification(0), subscription(f"t{number}", f"http://h/other{number}"))
+
+    taken = [lanes.take(), lanes.take(), lanes.take(), lanes.take()]
+
+    assert [push[0].id if push else None for push in taken] == ["s0", "s1", "t0", None]
+
+
+def test_host_is_the_same_whatever_port_case_and_scheme() -> None:
+    hosts = {scopes_of(address)[1] for address in ("http://H:1/a", "https://h:2/b", "http://h")}
+
+    assert hosts == {("host", "h")}
+    assert scopes_of("http://[::1/")[1] == ("host", "http://[::1/")
+    assert scopes_of("no address")[1] == ("host", "no address")
+
+
+def test_room_forgets_where_nothing_is_under_way() -> None:
+    room = Room(Bounds(1, 1))
+    for number in range(1_000):
+        room.enter(f"http://h{number}/")
+        room.leave(f"http://h{number}/")
+
+    assert not room._under_way
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 1)), max_size=60),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
+)
+def test_limits_hold_and_nothing_that_could_go_waits(
+    messages: list[tuple[int, int, int]], per_endpoint: int, per_host: int, random: object
+) -> None:
+    """However pushes end: within the bounds, and no lane is held where there is room for it."""
+    bounds = Bounds(per_endpoint, per_host)
+    lanes = Lanes(LaneLimits(1, 1_000), bounds)
+    address: dict[str, str] = {}
+    waiting: Counter[str] = Counter()
+    for number, (lane, path, host) in enumerate(messages):
+        name = f"s{lane}-{path}-{host}"
+        address[name] = f"http://h{host}:{lane}/{path}" if lane else f"http://h{host}/{path}"
+        lanes.add(notification(number), subscription(name, address[name]))
+        waiting[name] += 1
+    under_way: list[str] = []
+
+    while not lanes.empty:
+        while (taken := lanes.take()) is not None:
+            under_way.append(taken[0].id)
+            waiting[taken[0].id] -= 1
+        endpoints = Counter(address[name] for name in under_way)
+        hosts = Counter(scopes_of(address[name])[1] for name in under_way)
+        assert max(endpoints.values()) <= per_endpoint
+        assert max(hosts.values()) <= per_host
+        for name in (name for name, count in waiting.items() if count and name not in under_way):
+            full = endpoints[address[name]] == per_endpoint or hosts[scopes_of(address[name])[1]] == per_host
+            assert full, f"{name} waits though there is room"
+        ended = under_way.pop(random.randrange(len(under_way)))  # type: ignore[attr-defined]
+        lanes.settle(ended)
+
+    assert not +waiting

@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 class GatewayRun:
     """One gateway under one settings file; it can be killed and started again on the same port."""
 
-    def __init__(self, folder: Path, kafka: KafkaSettings, *, directory: str = "none", **gateway: object) -> None:
+    def __init__(
+        self, folder: Path, kafka: KafkaSettings, *, directory: str = "none", fixed: bool = False, **gateway: object
+    ) -> None:
         self.port = ports.free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self.broker = f"{self.base}/wsn/NotificationBroker"
@@ -33,7 +35,7 @@ class GatewayRun:
         self._config.write_text(
             f'home = "home"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
             f"partitions = {kafka.partitions}\nrequest_timeout_s = {kafka.request_timeout_s}\n"
-            f'[directory]\nkind = "{directory}"\n[gateway]\n'
+            f'[directory]\nkind = "{directory}"\n[topics]\nfixed = {str(fixed).lower()}\n[gateway]\n'
             + "".join(f"{key} = {value}\n" for key, value in settings.items())
         )
         self._process: subprocess.Popen[bytes] | None = None
@@ -97,10 +99,10 @@ class GatewayRun:
 
 @contextmanager
 def gateway_run(
-    folder: Path, kafka: KafkaSettings, *, directory: str = "none", **gateway: object
+    folder: Path, kafka: KafkaSettings, *, directory: str = "none", fixed: bool = False, **gateway: object
 ) -> Iterator[GatewayRun]:
     """A started gateway that is gone at the end."""
-    run = GatewayRun(folder, kafka, directory=directory, **gateway)
+    run = GatewayRun(folder, kafka, directory=directory, fixed=fixed, **gateway)
     try:
         run.start()
         yield run

@@ -1,0 +1,100 @@
+"""What is there before a case's request: each function makes it at a gateway and returns the variable of its name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import requests
+from lxml import etree
+
+from tests.support import soap_messages as soap
+
+PREFIXES = {
+    "wsnt": soap.WSNT,
+    "wsa": soap.WSA,
+    "wsn-br": "http://docs.oasis-open.org/wsn/br-2",
+    "wstop": "http://docs.oasis-open.org/wsn/t-1",
+    "wsrf-bf": "http://docs.oasis-open.org/wsrf/bf-2",
+    "wsrf-r": "http://docs.oasis-open.org/wsrf/r-2",
+    "wsrf-rl": "http://docs.oasis-open.org/wsrf/rl-2",
+    "wsrf-rp": "http://docs.oasis-open.org/wsrf/rp-2",
+    "xsi": soap.XSI,
+    "policy": "urn:arborcast:policy",
+    "t": "urn:t",
+    "x": "urn:x",
+}
+"""Prefixes that a case may use, in its body and in what it expects."""
+
+CONSTANTS = {
+    "simple": f"{soap.DIALECT}Simple",
+    "concrete": f"{soap.DIALECT}Concrete",
+    "full": f"{soap.DIALECT}Full",
+    "concrete_set": "http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet",
+    "xpath": "http://www.w3.org/TR/1999/REC-xpath-19991116",
+}
+
+_numbers = itertools.count(1)
+
+Variables = dict[str, str]
+
+
+def send(url: str, body: str, version: str = "1.1", header: str = "") -> requests.Response:
+    """One request, with all prefixes declared on the operation's element."""
+    name, space, rest = body.partition(" ")
+    cut = min(position for position in (name.find(">"), name.find("/>"), len(name)) if position >= 0)
+    declared = "".join(f' xmlns:{prefix}="{uri}"' for prefix, uri in PREFIXES.items())
+    body = f"{name[:cut]}{declared}{name[cut:]}{space}{rest}"
+    return requests.post(
+        url, soap.envelope(body, version, header), headers={"Content-Type": soap.MEDIA_TYPES[version]}, timeout=30
+    )
+
+
+def variables(broker: str) -> Variables:
+    """Those that are there without asking; every case has a consumer of its own."""
+    return {**CONSTANTS, "broker": broker, "consumer": f"http://127.0.0.1:9/consumer/{next(_numbers)}"}
+
+
+def _address(known: Mapping[str, str], body: str, where: str) -> str:
+    answer = send(known["broker"], body)
+    assert answer.status_code == 200, answer.text
+    address = etree.fromstring(answer.content).findtext(f".//{where}/wsa:Address", namespaces=PREFIXES)
+    assert address, answer.text
+    return address
+
+
+def _subscription(known: Variables) -> str:
+    return _address(
+        known,
+        f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{known['consumer']}</wsa:Address>"
+        "<wsa:ReferenceParameters><x:session>s1</x:session></wsa:ReferenceParameters></wsnt:ConsumerReference>"
+        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{known["full"]}">t:a//.</wsnt:TopicExpression></wsnt:Filter>'
+        "<wsnt:InitialTerminationTime>PT1H</wsnt:InitialTerminationTime></wsnt:Subscribe>",
+        "wsnt:SubscriptionReference",
+    )
+
+
+def _ended(known: Variables) -> str:
+    """The subscription is over."""
+    answer = send(known["subscription"], "<wsnt:Unsubscribe/>")
+    assert answer.status_code == 200, answer.text
+    return known["subscription"]
+
+
+def _current_message(known: Variables) -> str:
+    """Something is the current message of t:kept: its text."""
+    text = str(next(_numbers))
+    answer = send(
+        known["broker"],
+        f'<wsnt:Notify><wsnt:NotificationMessage><wsnt:Topic Dialect="{known["concrete"]}">t:kept</wsnt:Topic>'
+        f"<wsnt:Message><x:current>{text}</x:current></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
+    )
+    assert answer.status_code == 202, answer.text
+    return text
+
+
+GIVEN: dict[str, Callable[[Variables], str]] = {
+    "subscription": _subscription,
+    "ended": _ended,
+    "current_message": _current_message,
+}

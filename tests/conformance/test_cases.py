@@ -1,0 +1,167 @@
+"""The table of cases.toml against the real gateway over a real broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from string import Template
+
+import pytest
+import requests
+from lxml import etree
+
+from tests.conformance.given import GIVEN, PREFIXES, Variables, send, variables
+from tests.support import oasis
+from tests.support import soap_messages as soap
+from tests.support.gateway_process import GatewayRun, gateway_run
+from topic_model.control_log import ControlLog
+from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request and what must come of it; see the head of cases.toml."""
+
+    name: str
+    body: str
+    gateway: str = "open"
+    given: list[str] = field(default_factory=list)
+    to: str = "broker"
+    answer: str = ""
+    fault: str = ""
+    says: str = ""
+    has: dict[str, str | bool] = field(default_factory=dict)
+    action: str = ""
+
+    @property
+    def operation(self) -> str:
+        """The name of the operation that is called."""
+        found = re.match(r"<(?:\S+:)?([A-Za-z]+)", self.body)
+        assert found, f"{self.name}: the body begins with no element"
+        return found[1]
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a request is sent."""
+
+    soap: str
+    addressing: bool = False
+
+
+CASES = [Case(**case) for case in tomllib.loads(Path(__file__).with_name("cases.toml").read_text())["case"]]
+MANNERS = [Manner("1.1"), Manner("1.2"), Manner("1.2", addressing=True)]
+
+Gateways = Callable[[str], GatewayRun]
+
+
+@pytest.fixture(scope="module")
+def gateways(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
+    """A gateway for each kind of topic set, started when it is first needed."""
+    with ExitStack() as stack:
+
+        @cache
+        def gateway(kind: str) -> GatewayRun:
+            settings = dataclasses.replace(kafka, prefix=f"conformance-{kind}-{uuid.uuid4().hex[:8]}.")
+            log = ControlLog(settings)
+            log.ensure_created()
+            kept = TopicRecord(TopicPath("{urn:t}kept"), policy=TopicPolicy(retain=True))
+            log.append([kept, TopicRecord(TopicPath("{urn:t}a"))])
+            log.close()
+            folder = tmp_path_factory.mktemp(kind)
+            return stack.enter_context(gateway_run(folder, settings, fixed=kind == "fixed"))
+
+        yield gateway
+
+
+@pytest.mark.parametrize("manner", MANNERS, ids=lambda manner: manner.soap + ("+wsa" if manner.addressing else ""))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case(case: Case, manner: Manner, gateways: Gateways) -> None:
+    run = gateways(case.gateway)
+    known = variables(run.broker)
+    for name in case.given:
+        known[name] = GIVEN[name](known)
+    url = run.base + case.to if case.to.startswith("/") else known[case.to]
+    message_id, action = f"urn:uuid:{uuid.uuid4()}", f"urn:any/{case.operation}Request"
+    header = soap.addressing(action, message_id, url) if manner.addressing else ""
+    answer = send(url, Template(case.body).substitute(known), manner.soap, header)
+
+    if not case.answer and not case.fault:
+        assert (answer.status_code, answer.content) == (202, b"")
+        return
+    assert answer.headers["Content-Type"] == soap.MEDIA_TYPES[manner.soap]
+    root = etree.fromstring(answer.content)
+    assert root.tag == f"{{{soap.NAMESPACES[manner.soap]}}}Envelope"
+    check_addressing(root, manner, message_id, action if case.answer else "")
+    element = oasis.validate(answer.content)
+    if case.answer:
+        assert (answer.status_code, element.tag) == (200, qualified(case.answer))
+    else:
+        check_fault(case, manner, answer, element)
+    for path, expected in case.has.items():
+        check_path(element, Template(path).substitute(known), expected, known)
+
+
+def check_addressing(root: etree._Element, manner: Manner, message_id: str, action: str) -> None:
+    """Addressing is answered to those who use it, and to nobody else; nothing of it must be understood."""
+    assert not root.xpath("//@*[local-name()='mustUnderstand']")
+    if not manner.addressing:
+        assert root.find(".//wsa:*", PREFIXES) is None or root.find("{*}Header") is None
+        return
+    header = root.find("{*}Header")
+    assert header is not None
+    assert header.findtext("wsa:RelatesTo", namespaces=PREFIXES) == message_id
+    answered = header.findtext("wsa:Action", namespaces=PREFIXES) or ""
+    if action:
+        assert answered == action.removesuffix("Request") + "Response"
+    else:
+        assert answered.endswith("/fault")
+
+
+def check_fault(case: Case, manner: Manner, answer: requests.Response, element: etree._Element) -> None:
+    """The right fault, which says what was wrong."""
+    assert answer.status_code == 500
+    if ":" in case.fault:
+        assert element.tag == qualified(case.fault)
+        (description,) = element.iterchildren(qualified("wsrf-bf:Description"))
+        said = description.text or ""
+    elif manner.soap == "1.1":
+        assert (element.findtext("faultcode") or "").rpartition(":")[2] == case.fault
+        said = element.findtext("faultstring") or ""
+    else:
+        code = [value.text or "" for value in element.iterfind(".//{*}Value")][-1]
+        assert code.rpartition(":")[2] == {"Client": "Sender"}.get(case.fault, case.fault)
+        said = element.findtext(".//{*}Text") or ""
+    assert case.says, f"{case.name}: a fault has to say something"
+    assert case.says in said
+
+
+def check_path(element: etree._Element, path: str, expected: str | bool, known: Variables) -> None:
+    """What an XPath finds in the answer."""
+    found = element.xpath(path, namespaces=PREFIXES)
+    assert isinstance(found, list)
+    if isinstance(expected, bool):
+        assert bool(found) is expected, path
+    else:
+        assert [(each.text or "").strip() for each in found] == [Template(expected).substitute(known)], path
+
+
+def qualified(name: str) -> str:
+    """`prefix:name` as `{namespace}name`."""
+    prefix, _, local = name.partition(":")
+    return f"{{{PREFIXES[prefix]}}}{local}"
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)

@@ -132,7 +132,8 @@ def _of_broker(gateway: Gateway) -> _Resource:
 
     async def topics() -> str:
         _check_size(len(gateway.table.topics))
-        paths = sorted(gateway.table.topics.paths())
+        # The schema has no place for elements in no namespace. Such trees are among the topic expressions.
+        paths = sorted(path for path in gateway.table.topics.paths() if path.startswith("{"))
         return await asyncio.to_thread(lambda: etree.tostring(topic_set(paths), encoding="unicode"))
 
     dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)

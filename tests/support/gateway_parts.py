@@ -167,7 +167,14 @@ class GatewayParts:
         if pieces is None:
             pieces = [body]
             encoded.append((b"content-length", str(len(body)).encode()))
-        scope = {"type": "http", "method": method, "path": path, "headers": encoded}
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": encoded,
+        }
         waiting = list(pieces)
         sent: list[dict[str, Any]] = []
 

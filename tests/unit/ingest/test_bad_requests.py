@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ingest.settings import GatewaySettings
+from tests.support import oasis
 from tests.support.bad_requests import CASES, LIMIT, BadRequest
 from tests.support.gateway_parts import GatewayParts
 
@@ -17,6 +18,7 @@ def test_a_bad_request_is_answered_precisely_and_changes_nothing(case: BadReques
     if case.fault:
         assert answer.fault == case.fault
         assert case.says in answer.reason
+        oasis.validate(answer.body)
     else:
         assert case.says in answer.body.decode()
     assert parts.control.records == []

@@ -1,0 +1,112 @@
+"""zeep, which takes everything from our WSDL: it must load, and every operation must work through it."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from lxml import etree
+
+from tests.conformance.given import PREFIXES
+from tests.support.gateway_process import GatewayRun, gateway_run
+from topic_model.settings import KafkaSettings
+
+zeep = pytest.importorskip("zeep")
+
+pytestmark = pytest.mark.kafka
+
+FULL = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Full"
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
+    settings = dataclasses.replace(kafka, prefix=f"zeep-{uuid.uuid4().hex[:8]}.")
+    with gateway_run(tmp_path_factory.mktemp("zeep"), settings) as run:
+        yield run
+
+
+class OurSession(requests.Session):
+    """Refuses whatever is not at our gateway: a WSDL may not send its readers anywhere else."""
+
+    def __init__(self, base: str) -> None:
+        super().__init__()
+        self._base = base
+
+    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+        assert str(url).startswith(self._base), f"zeep was sent to {url!s}"
+        return super().request(method, url, *args, **kwargs)
+
+
+def client(run: GatewayRun, address: str) -> Any:
+    return zeep.Client(f"{address}?wsdl", transport=zeep.Transport(session=OurSession(run.base)))
+
+
+def port(run: GatewayRun, address: str, service: str, port_type: str, soap: str) -> Any:
+    """A proxy for the operations of a port type, at the address that the WSDL names."""
+    return client(run, address).bind(service, f"{port_type}Soap{soap}")
+
+
+def expression(text: str) -> etree._Element:
+    """zeep cannot put text into a TopicExpressionType, so its users hand over elements."""
+    element = etree.Element(f"{{{PREFIXES['wsnt']}}}TopicExpression", {"Dialect": FULL}, nsmap={"t": "urn:t"})
+    element.text = text
+    return element
+
+
+@pytest.fixture(params=["11", "12"])
+def soap(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_subscription_from_its_beginning_to_its_end(gateway: GatewayRun, soap: str) -> None:
+    broker = port(gateway, gateway.broker, "NotificationBroker", "NotificationBroker", soap)
+    answer = broker.Subscribe(
+        ConsumerReference={"Address": f"http://127.0.0.1:9/zeep{soap}"},
+        Filter={"_value_1": [expression("t:a//.")]},
+        InitialTerminationTime="PT10M",
+    )
+    assert (answer.TerminationTime - answer.CurrentTime).total_seconds() in (600, 601)
+    address = answer.SubscriptionReference.Address._value_1
+    manager = port(gateway, address, "SubscriptionManager", "PausableSubscriptionManager", soap)
+    assert manager.Renew(TerminationTime="2999-01-01T00:00:00Z").TerminationTime.year == 2999
+    manager.PauseSubscription()
+    manager.ResumeSubscription()
+    properties = port(gateway, address, "SubscriptionManager", "GetResourcePropertyDocument", soap)
+    document = properties.GetResourcePropertyDocument()
+    assert document.ConsumerReference.Address._value_1 == f"http://127.0.0.1:9/zeep{soap}"
+    manager.Unsubscribe()
+    with pytest.raises(zeep.exceptions.Fault, match="there is no subscription") as caught:
+        manager.Unsubscribe()
+    assert caught.value.detail[0].tag == f"{{{PREFIXES['wsrf-r']}}}ResourceUnknownFault"
+
+
+def test_properties_of_the_broker(gateway: GatewayRun, soap: str) -> None:
+    properties = port(gateway, gateway.broker, "NotificationBroker", "GetResourceProperty", soap)
+    (fixed,) = properties.GetResourceProperty(etree.QName(PREFIXES["wsnt"], "FixedTopicSet"))
+    assert fixed is False
+    with pytest.raises(zeep.exceptions.Fault, match="Nothing") as caught:
+        properties.GetResourceProperty(etree.QName(PREFIXES["wsnt"], "Nothing"))
+    assert caught.value.detail[0].tag == f"{{{PREFIXES['wsrf-rp']}}}InvalidResourcePropertyQNameFault"
+
+
+@pytest.mark.parametrize(
+    ("path", "service"),
+    [
+        ("NotificationBroker", "NotificationBroker"),
+        ("CreatePullPoint", "CreatePullPoint"),
+        ("subscriptions/x", "SubscriptionManager"),
+        ("pullpoints/x", "PullPoint"),
+        ("registrations/x", "PublisherRegistrationManager"),
+    ],
+)
+def test_the_wsdl_of_every_address_loads_and_leads_back_to_it(gateway: GatewayRun, path: str, service: str) -> None:
+    address = f"{gateway.base}/wsn/{path}"
+    found = client(gateway, address).wsdl.services
+    assert list(found) == [service]
+    ports = found[service].ports.values()
+    assert ports
+    assert {each.binding_options["address"] for each in ports} == {address}

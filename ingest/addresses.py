@@ -84,6 +84,10 @@ class OwnAddresses:
         # The public URL may have a path of its own in front, which a proxy takes off.
         return target_of(path[max(0, path.rfind("/wsn/")) :])
 
+    def is_ours(self, url: str) -> bool:
+        """Whether a URL begins with our own address."""
+        return url.startswith(f"{self.base}/")
+
     def leads_back(self, host: str, port: int) -> bool:
         """Whether a push to this host and port would come back to this gateway. Names are compared, not resolved."""
         host = host.lower().rstrip(".")

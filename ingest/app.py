@@ -16,6 +16,7 @@ from ingest import (
     current_message,
     faults,
     notification_broker,
+    pull_points,
     resource_lifetime,
     resource_properties,
     subscription_manager,
@@ -38,18 +39,21 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_OPERATIONS: dict[str, Operation] = {
-    operation.name: operation
+_OPERATIONS: dict[tuple[str, Kind], Operation] = {
+    (operation.name, kind): operation
     for operation in (
         *notification_broker.OPERATIONS,
         *current_message.OPERATIONS,
         *subscription_manager.OPERATIONS,
+        *pull_points.OPERATIONS,
         *legacy.OPERATIONS,
         *registration.OPERATIONS,
         *resource_properties.OPERATIONS,
         *resource_lifetime.OPERATIONS,
     )
+    for kind in operation.kinds
 }
+_NAMES = frozenset(name for name, _ in _OPERATIONS)
 _NOTIFY = wsnt("Notify")
 _ACCEPTED = {
     "type": "http.response.start",
@@ -108,6 +112,7 @@ class GatewayApp:
             request = parse(body, _header(headers, b"content-type"))
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
+            request.gone = lambda: _until_gone(receive)
             if not self._started():
                 raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
             began = time.perf_counter()
@@ -171,19 +176,17 @@ class GatewayApp:
 
 def _find(request: Request, target: Target) -> Operation:
     """The operation that a request names. Raises UnknownOperation, or UnknownResource for what is not there at all."""
-    operation = _OPERATIONS.get(request.name)
-    if target.kind in (Kind.PULL_POINT, Kind.REGISTRATION) and (
-        operation is None or target.kind not in operation.kinds
-    ):
+    kind = Kind.BROKER if target.kind in FACTORIES else target.kind
+    operation = _OPERATIONS.get((request.name, kind))
+    if operation is not None:
+        return operation
+    if target.kind is Kind.REGISTRATION:
         raise UnknownResource(
             f"there is no {target.kind.name.lower().replace('_', ' ')} {target.id[:200]!r}", target.id
         )
-    if operation is None:
+    if request.name not in _NAMES:
         raise UnknownOperation(f"the operation {request.name:.200} is not known here")
-    kind = Kind.BROKER if target.kind in FACTORIES else target.kind
-    if kind not in operation.kinds:
-        raise UnknownOperation(f"the operation {request.name:.200} is not offered at this address")
-    return operation
+    raise UnknownOperation(f"the operation {request.name:.200} is not offered at this address")
 
 
 def _manner(request: Request | None) -> tuple[Any, Any]:
@@ -217,6 +220,11 @@ async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive, limit
     return b"".join(parts)
 
 
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
     for key, value in headers:
         if key == name:
@@ -227,7 +235,13 @@ def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
 async def _send_reply(send: Send, request: Request, reply: Reply) -> None:
     action = answers.reply_action(request.addressing, reply.action)
     body = answers.envelope(request.soap, reply.body, action, request.addressing)
-    await _send(send, 200, body, answers.media_type(request.soap))
+    left = False
+    try:
+        await _send(send, 200, body, answers.media_type(request.soap))
+        left = True
+    finally:
+        if reply.finish is not None:
+            reply.finish(left)
 
 
 async def _send_answer(send: Send, answer: Answer, *, close: bool = False) -> None:

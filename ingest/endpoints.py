@@ -12,10 +12,12 @@ from urllib.parse import SplitResult, urlsplit
 from lxml import etree
 
 from ingest import answers
-from ingest.addresses import OwnAddresses
+from ingest.addresses import Kind, OwnAddresses
 from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.fragments import Source
 from ingest.namespaces import WSA, wsa
+from topic_model.pull_points import PullPoints
+from topic_model.records import PullPointRecord
 from topic_model.subscriptions import EndpointReference
 
 _MAX_ADDRESS = 2_048
@@ -60,6 +62,22 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses) -> None:
     host, port = _place(address, shown)
     if own.leads_back(host, port):
         raise ConsumerRefused(f"the ConsumerReference {shown} leads back to this broker")
+
+
+def judge_consumer(reference: EndpointReference, own: OwnAddresses, points: PullPoints) -> PullPointRecord | None:
+    """The pull point of ours that a ConsumerReference means, None for an address that may be pushed to.
+
+    Raises ConsumerRefused.
+    """
+    target = own.target_of_url(reference.address)
+    if target is not None and target.kind is Kind.PULL_POINT:
+        point = points.get(target.id)
+        if point is not None:
+            return point
+        if own.is_ours(reference.address):
+            raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {target.id[:200]!r}")
+    check_consumer(reference, own)
+    return None
 
 
 def _place(address: str, shown: str) -> tuple[str, int]:

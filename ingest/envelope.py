@@ -7,6 +7,7 @@ an entity: a document type declaration is refused, and libxml2's own bounds (dep
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from lxml import etree
@@ -50,6 +51,8 @@ class Request:
     addressing: Addressing | None
     document: bytes
     root: etree._Element = field(repr=False)
+    gone: Callable[[], Awaitable[None]] | None = None
+    """Returns when the client has hung up. Only after everything was read."""
 
     @property
     def name(self) -> str:

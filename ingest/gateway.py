@@ -13,6 +13,7 @@ from ingest.addresses import Kind, OwnAddresses, Target
 from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
+from ingest.pull_queues import PullQueues
 from ingest.service_wsdl import ServiceDescriptions
 from ingest.settings import GatewaySettings
 from topic_model.admission import TopicAdmission
@@ -56,6 +57,7 @@ class Gateway:
     changes: Changes
     notifications: NotificationSink
     retained: CurrentMessages
+    pulls: PullQueues
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
     descriptions: ServiceDescriptions | None = None
@@ -103,6 +105,8 @@ class Reply:
 
     body: str
     action: str
+    finish: Callable[[bool], None] | None = None
+    """Called in any case, with whether the answer has left."""
 
 
 Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | None]]

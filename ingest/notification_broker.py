@@ -11,9 +11,9 @@ from lxml import etree
 from ingest import addresses, answers, ids, termination
 from ingest.addresses import Kind, Target
 from ingest.current_message import check_few, send_current_messages
-from ingest.endpoints import check_consumer, read_reference
+from ingest.endpoints import judge_consumer, read_reference
 from ingest.envelope import Request
-from ingest.errors import InvalidRequest, OperationRefused, TooLarge
+from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused, TooLarge
 from ingest.filters import Policy, read_filters, read_policy
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
@@ -24,7 +24,7 @@ from topic_model.errors import ExpressionError, TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.notifications import Notification
 from topic_model.records import SubscriptionRecord
-from topic_model.subscriptions import Subscription, TopicFilter
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
 # Envelope, Body, Notify, NotificationMessage, Message, payload.
@@ -66,7 +66,10 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     wanted = _read_subscribe(gateway, request, policy, now)
     if policy.current_message:
         await check_few(gateway, wanted)
-    granted = await _renewed_equal(gateway, wanted)
+    async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
+        if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
+            raise ConsumerRefused("the pull point was destroyed at this moment")
+        granted = await _renewed_equal(gateway, wanted)
     if policy.current_message:
         await send_current_messages(gateway, granted)
     body = (
@@ -164,7 +167,11 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: dat
     if reference is None:
         raise InvalidRequest("Subscribe has no wsnt:ConsumerReference")
     consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
-    check_consumer(consumer, gateway.own)
+    point = judge_consumer(consumer, gateway.own, gateway.pull_points)
+    if point is not None:
+        if policy.form != "notify":
+            raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
+        consumer = EndpointReference(point.address)
     filters = read_filters(operation.find(wsnt("Filter")))
     for expression in filters.topics:
         check_supported(gateway, expression)
@@ -181,6 +188,7 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: dat
         addressing=request.addressing is not None,
         created_ms=termination.to_ms(now),
         terminates_ms=_initial_termination(gateway, operation.find(wsnt("InitialTerminationTime")), now),
+        pull_point=point.id if point is not None else "",
     )
 
 
@@ -212,6 +220,5 @@ def _refusal(name: str, fault: str, reason: str) -> Operation:
 OPERATIONS: tuple[Operation, ...] = (
     Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER, Kind.REGISTRATION})),
     Operation(wsnt("Subscribe"), subscribe, frozenset({Kind.BROKER})),
-    _refusal(wsnt("CreatePullPoint"), "UnableToCreatePullPointFault", "pull points are not offered"),
 )
 """What the broker's address offers. One port type has both sides: a broker is a producer to its subscribers."""

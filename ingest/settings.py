@@ -37,6 +37,35 @@ class GatewaySettings:
         minimum=0,
         unit="s",
     )
+    pull_points: int = setting(10_000, "So many pull points may be created.", minimum=0)
+    pull_messages: int = setting(
+        10_000, "So many messages wait in one pull point; beyond this the oldest go.", minimum=1, maximum=1_000_000
+    )
+    pull_bytes: int = setting(16 * 1024 * 1024, "And so many bytes.", minimum=1024, unit="bytes")
+    pull_memory_bytes: int = setting(
+        64 * 1024 * 1024,
+        "What waits in all pull points is kept in memory up to this; the rest is read from the log when it is fetched.",
+        minimum=0,
+        unit="bytes",
+    )
+    pull_wait_s: float = setting(
+        0.0, "How long a GetMessages that names no time of its own waits for the first message.", minimum=0, unit="s"
+    )
+    pull_max_wait_s: float = setting(
+        60.0, "No GetMessages or PullMessages waits for longer.", minimum=0, maximum=3_600, unit="s"
+    )
+    pull_claim_s: float = setting(
+        30.0,
+        "Messages that were on their way to a client when their gateway died are handed out again after this.",
+        minimum=1,
+        unit="s",
+    )
+    pull_subscription_s: int = setting(
+        600,
+        "How long an ONVIF pull point subscription that names no time lives on after each PullMessages.",
+        minimum=1,
+        unit="s",
+    )
     requires_registration: bool = setting(
         False, "Only publishers that registered (RegisterPublisher) may publish, and only on their topics."
     )

@@ -45,6 +45,17 @@ def grant(text: str, now: datetime, *, initial: bool) -> datetime:
     return _whole_second(moment)
 
 
+def duration_s(text: str, now: datetime) -> float:
+    """The seconds of a duration that begins now, at least 0. Raises ValueError."""
+    duration = _DURATION.fullmatch(text.strip())
+    if duration is None:
+        raise ValueError(f"{text.strip()[:60]!r} is no duration (an example: PT10S)")
+    try:
+        return max(0.0, (_after(now, duration) - now).total_seconds())
+    except OverflowError as error:
+        raise ValueError(f"{text.strip()[:60]!r} is too long") from error
+
+
 def written(moment: datetime) -> str:
     """A time for an answer: UTC, `Z`, whole seconds (what lies below is cut off)."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

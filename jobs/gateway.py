@@ -33,6 +33,8 @@ from ingest.metrics import Registry
 from ingest.notification_log import NotificationLog
 from ingest.oasis import PublishedDocuments
 from ingest.publishers.worker import DemandWorker
+from ingest.pull_queues import PullQueues
+from ingest.pull_view import PullLog, PullView
 from ingest.retained import RetainedMessages
 from ingest.service_wsdl import ServiceDescriptions
 from ingest.serving import GatewayServer, listen, make_server
@@ -45,6 +47,8 @@ from topic_model.directory.directory import open_directory
 from topic_model.directory.sync import DirectorySync
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 from topic_model.pull_points import PullPoints
+from topic_model.registrations import Registrations
+from topic_model.pull_store import PullLimits
 from topic_model.registrations import Registrations
 
 logger = logging.getLogger("arborcast.gateway")
@@ -75,6 +79,17 @@ class GatewayProcess:
             self._sync.applied if self._sync else None,
             folds=[pull_points, registrations],
         )
+        self._pull_view = PullView(
+            settings.kafka, _pull_limits(settings), self._cannot_go_on, lambda each: self._pulls.arrived(each)
+        )
+        self._pull_log = PullLog(settings.kafka, self._pull_view)
+        self._pulls = PullQueues(
+            self._pull_view.store,
+            self._pull_log,
+            pull_points.is_there,
+            claim_s=settings.gateway.pull_claim_s,
+            max_bytes=settings.gateway.max_body_bytes,
+        )
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._retained = RetainedMessages(settings.kafka)
         self._changes = ControlChanges(settings.kafka, self._log, self._view)
@@ -88,11 +103,12 @@ class GatewayProcess:
             changes=self._changes,
             notifications=self._notifications,
             retained=self._retained,
+            pulls=self._pulls,
             pull_points=pull_points,
             registrations=registrations,
             descriptions=_descriptions(),
         )
-        app = GatewayApp(self._gateway, self._metrics(), self._obstacle, lambda: self._view.caught_up)
+        app = GatewayApp(self._gateway, self._metrics(), self._obstacle, self._caught_up)
         self._server: GatewayServer = make_server(app, settings.gateway)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
@@ -104,12 +120,22 @@ class GatewayProcess:
         await self._server.serve(sockets=[listener])
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._notifications.stop(), self._view.stop(), _within(_STOP_S, self._close_control))
+        await self._pulls.close()
+        await asyncio.gather(
+            self._notifications.stop(),
+            self._view.stop(),
+            self._pull_view.stop(),
+            _within(_STOP_S, self._close_control),
+        )
         if isinstance(self._failure, ConfigError):
             return 2
         return 1 if self._failure else 0
 
+    def _caught_up(self) -> bool:
+        return self._view.caught_up and self._pull_view.caught_up
+
     def _close_control(self) -> None:
+        self._pull_log.close()
         self._changes.close()
         self._retained.close()
         if self._sync is not None:
@@ -119,10 +145,15 @@ class GatewayProcess:
     async def _start_parts(self) -> None:
         await self._create_topics()
         self._view.start()
+        self._pull_view.start()
         self._notifications.start()
         self._spawn(end_expired_forever(self._gateway), "expiry")
         self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
+        if self._settings.gateway.demand_publishing:
+            self._spawn(DemandWorker(self._gateway, lambda: self._view.applied).run(), "demand")
+        await self._pull_view.until_caught_up()
+        self._spawn(self._pulls.sweep_forever(), "pull-points")
         if self._settings.gateway.demand_publishing:
             self._spawn(DemandWorker(self._gateway, lambda: self._view.applied).run(), "demand")
         if self._sync is not None:
@@ -157,8 +188,8 @@ class GatewayProcess:
         self._server.stop()
 
     def _obstacle(self) -> str:
-        if not self._view.caught_up:
-            return "the control log is not read to its end yet"
+        if not self._caught_up():
+            return "the logs are not read to their ends yet"
         if not (self._notifications.connected and self._view.reachable):
             return "the Kafka broker does not answer"
         return ""
@@ -174,6 +205,20 @@ class GatewayProcess:
         )
         metrics.gauge(
             "arborcast_subscriptions", "Subscriptions in force.", lambda: self._view.table.statistics().subscriptions
+        )
+        metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(self._gateway.pull_points))
+        store = self._pull_view.store
+        metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
+        metrics.gauge("arborcast_pull_memory_bytes", "Of these, held in memory.", lambda: store.resident_bytes)
+        metrics.gauge(
+            "arborcast_pull_dropped_messages",
+            "Messages that had to go since the start because their pull point was full.",
+            lambda: store.dropped,
+        )
+        metrics.gauge(
+            "arborcast_pull_waiting_clients",
+            "Requests that wait for messages.",
+            lambda: self._pulls.waiting_clients,
         )
         metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(self._view.table.topics))
         metrics.gauge(
@@ -195,6 +240,11 @@ class GatewayProcess:
         metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
         metrics.gauge("process_start_time_seconds", "When the process started.", lambda: started)
         return metrics
+
+
+def _pull_limits(settings: Settings) -> PullLimits:
+    gateway = settings.gateway
+    return PullLimits(gateway.pull_messages, gateway.pull_bytes, gateway.pull_memory_bytes)
 
 
 def _check_sizes(settings: Settings) -> None:

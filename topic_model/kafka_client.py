@@ -148,6 +148,11 @@ class Admin:
             )
         return {key: entry["value"] for key, entry in described["topic"][name].items()}
 
+    def delete_before(self, name: str, partition: int, offset: int) -> None:
+        """Make this the first offset of a partition; what lies before is gone."""
+        with translated(f"old records of Kafka topic {name} could not be deleted"):
+            self._client.delete_records({TopicPartition(name, partition): offset})
+
     def close(self) -> None:
         """Free the connection."""
         self._client.close()

@@ -68,7 +68,7 @@ class PullStore:
 
     def __init__(self, limits: PullLimits, changed: Callable[[str], None] = lambda _: None) -> None:
         self._limits = limits
-        self._changed = changed
+        self.changed = changed
         self._queues: dict[str, _Queue] = {}
         self.resident_bytes = 0
         self.dropped = 0
@@ -112,6 +112,11 @@ class PullStore:
         queue = self._queues.get(pull_point_id)
         return 0 if queue is None else len(queue.waiting)
 
+    @property
+    def total(self) -> int:
+        """How many messages wait in all."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
+
     def overdue(self, now_ms: int) -> list[tuple[str, str]]:
         """Pull point and claim of those that are neither settled nor returned in time."""
         return [
@@ -145,7 +150,7 @@ class PullStore:
         queue.waiting.append(Waiting(offset, size, record.element if resident else None))
         queue.size += size
         self._bound(pull_point_id, queue)
-        self._changed(pull_point_id)
+        self.changed(pull_point_id)
 
     def _bound(self, pull_point_id: str, queue: _Queue) -> None:
         while len(queue.waiting) > self._limits.messages or (
@@ -189,7 +194,7 @@ class PullStore:
         queue.waiting = deque(sorted((*found.messages, *queue.waiting), key=lambda message: message.offset))
         queue.size += sum(message.size for message in found.messages)
         self._bound(pull_point_id, queue)
-        self._changed(pull_point_id)
+        self.changed(pull_point_id)
 
     def _release(self, message: Waiting) -> None:
         if message.element is not None:

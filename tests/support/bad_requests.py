@@ -151,11 +151,11 @@ OPERATIONS = [
         path="/wsn/registrations/x",
     ),
     BadRequest(
-        "CreatePullPoint",
-        soap.envelope("<wsnt:CreatePullPoint/>"),
+        "CreatePullPoint with a long name",
+        soap.envelope(f'<wsnt:CreatePullPoint pullPointQueueName="{"x" * 201}"/>'),
         500,
         "UnableToCreatePullPointFault",
-        "not offered",
+        "200 characters",
         path="/wsn/CreatePullPoint",
     ),
     BadRequest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,11 +14,15 @@ from ingest.addresses import OwnAddresses
 from ingest.app import GatewayApp
 from ingest.gateway import Gateway
 from ingest.metrics import Registry
+from ingest.pull_queues import PullQueues
 from ingest.settings import GatewaySettings
 from ingest.view import Fold
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
+from topic_model.pull_log import PullRecord, StoredMessage
 from topic_model.pull_points import PullPoints
+from topic_model.registrations import Registrations
+from topic_model.pull_store import PullLimits, PullStore
 from topic_model.records import ControlRecord
 from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
@@ -79,6 +83,31 @@ class CurrentMessageList:
         return [self.log.current[path] for path in paths if path in self.log.current]
 
 
+class PullRecordList:
+    """The log of the pull points, in force at once; with `error` set, nothing can be appended."""
+
+    def __init__(self) -> None:
+        self.store = PullStore(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000))
+        self.records: list[tuple[str, PullRecord]] = []
+        self.error: InfrastructureError | None = None
+        self.cuts = 0
+
+    async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        for record in records:
+            self.records.append((pull_point_id, record))
+            self.store.apply(pull_point_id, record, len(self.records) - 1)
+
+    async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]:
+        found = {offset: self.records[offset][1] for offset in offsets}
+        return {offset: record.element for offset, record in found.items() if isinstance(record, StoredMessage)}
+
+    async def cut(self) -> None:
+        self.cuts += 1
+
+
 @dataclass
 class HttpAnswer:
     """What the application sent."""
@@ -122,6 +151,11 @@ class GatewayParts:
         self.table = RoutingTable()
         self.pull_points = PullPoints()
         self.registrations = Registrations()
+        self.pull_log = PullRecordList()
+        self.pulls = PullQueues(
+            self.pull_log.store, self.pull_log, self.pull_points.is_there, claim_s=30, max_bytes=100_000
+        )
+        self.pull_log.store.changed = self.pulls.arrived
         self.control = ControlList([self.table, self.pull_points, self.registrations])
         self.notifications = NotificationList()
         self.now = START
@@ -136,6 +170,7 @@ class GatewayParts:
             changes=self.control,
             notifications=self.notifications,
             retained=CurrentMessageList(self.notifications),
+            pulls=self.pulls,
             pull_points=self.pull_points,
             registrations=self.registrations,
             now=lambda: self.now,
@@ -179,6 +214,8 @@ class GatewayParts:
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
+            if not waiting:
+                await asyncio.Event().wait()  # the client stays
             piece = waiting.pop(0)
             return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from topic_model.errors import ConfigError
 from topic_model.kafka_client import Admin
+from topic_model.pull_log import PULL_LOG
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         LogSpecification(kafka.topic("parked"), kafka.partitions, True, unfinished),
         LogSpecification(kafka.topic("dead"), kafka.partitions, True, unfinished),
         LogSpecification(kafka.topic("retained"), 1, True, latest_of_each, ordered=True),
+        # One partition here too: the order of the claims decides who hands out what.
+        LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
+import certifi
 import pycurl
 from lxml import etree
 
@@ -158,7 +159,7 @@ def _post(url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
     curl = pycurl.Curl()
     try:
         curl.setopt(pycurl.URL, url)
-        curl.setopt(pycurl.PROTOCOLS_STR, "http,https")
+        curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
         curl.setopt(pycurl.POSTFIELDS, body)
         # Without a wait for "100 Continue", which few answer.
         curl.setopt(pycurl.HTTPHEADER, [*headers, "Expect:"])
@@ -166,6 +167,7 @@ def _post(url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
         curl.setopt(pycurl.CONNECTTIMEOUT, _CONNECT_S)
         curl.setopt(pycurl.TIMEOUT, _TOTAL_S)
         curl.setopt(pycurl.NOSIGNAL, 1)
+        curl.setopt(pycurl.CAINFO, certifi.where())
         # Neither proxies nor credentials from the surroundings.
         curl.setopt(pycurl.PROXY, "")
         curl.perform()

@@ -272,6 +272,8 @@ class DemandWorker:
             changed = msgspec.structs.replace(current, upstream=upstream, **changes)
             if changed != current:
                 await gateway.changes.commit([RegistrationRecord(changed)])
+                # The registration may end before the next look, and then this is what there is to be ended.
+                self._known[registration.id] = changed
             return True
 
     def _with_time(self, upstream: Upstream, granted: Granted) -> Upstream:

@@ -28,6 +28,7 @@ _TOKEN = re.compile(
 _END_TAG, _START_TAG = 1, 3  # lastindex of a match; None for what is neither
 _ATTRIBUTE = re.compile(rb"\s+([^\s=]++)\s*=\s*(\"[^\"]*+\"|'[^']*+')")
 _BETWEEN_WORDS = re.compile(rb"[\s\"']+")
+_SLASH = ord("/")
 _AFTER_NAME = b"> \t\r\n"
 _NAME_BYTES = frozenset(
     b"-._0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" + bytes(range(0x80, 0x100))
@@ -40,6 +41,8 @@ _UTF8_ALIKE = {None, "", "UTF-8", "ASCII", "US-ASCII"}
 
 Scope = dict[bytes, bytes]
 """Prefix to the quoted value of its declaration, as written; the default namespace has the prefix b""."""
+
+_NO_DECLARATIONS: Scope = {}  # shared, so never changed
 
 
 class Node:
@@ -59,17 +62,21 @@ class Node:
 
     def declarations(self, document: bytes) -> Scope:
         """The namespaces declared in the start tag."""
-        if self._own is None:
-            self._own = _declarations(document[self.name_end : self.tag_end])
-        return self._own
+        own = self._own
+        if own is None:
+            # Most elements declare nothing: then nothing is cut out to look at.
+            declares = document.find(b"xmlns", self.name_end, self.tag_end) >= 0
+            own = self._own = _declarations(document[self.name_end : self.tag_end]) if declares else _NO_DECLARATIONS
+        return own
 
     def scope(self, document: bytes) -> Scope:
-        """The namespaces in scope inside the element."""
-        if self._scope is None:
+        """The namespaces in scope inside the element; the very object of the element around it where it adds none."""
+        scope = self._scope
+        if scope is None:
             own = self.declarations(document)
-            inherited = self.parent.scope(document) if self.parent is not None else {}
-            self._scope = inherited | own if own else inherited
-        return self._scope
+            inherited = self.parent.scope(document) if self.parent is not None else _NO_DECLARATIONS
+            scope = self._scope = inherited | own if own else inherited
+        return scope
 
 
 class Source:
@@ -80,6 +87,10 @@ class Source:
         self._root = root
         self._top = _scan(self._document, depth)
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
+        # Of the scope that was looked at last: the messages of a Notify all have the same one around them.
+        self._around: Scope | None = None
+        self._inherited: list[tuple[bytes, bytes, bytes]] = []
+        self._around_written = b""
 
     def node(self, element: etree._Element) -> Node:
         """Where an element of the parsed document lies; for those of a long list go through their parent's children."""
@@ -96,13 +107,13 @@ class Source:
         own = node.declarations(document)
         tail = document[node.name_end : node.end]
         name = document[node.start : node.name_end]
-        declarations = [
-            b" xmlns:" + prefix + b"=" + value if prefix else b" xmlns=" + value
-            for prefix, value in (node.parent.scope(document) if node.parent is not None else {}).items()
-            # Of the default namespace, what was undeclared (xmlns="") needs no undeclaring where nothing is around.
-            if prefix not in own and len(value) > 2 and (not prefix or _may_use(name, tail, prefix))
-        ]
-        fragment = b"".join((name, *declarations, tail))
+        self._look_around(node)
+        parts = [name]
+        for prefix, used, declaration in self._inherited:
+            if prefix not in own and (not prefix or _may_use(name, tail, prefix, used)):
+                parts.append(declaration)
+        parts.append(tail)
+        fragment = b"".join(parts)
         self._left -= len(fragment)
         if self._left < 0:
             raise TooLarge("the request's elements, each with the namespaces declared around it, are too large")
@@ -112,6 +123,24 @@ class Source:
         """What stands between the element's tags, as it was sent."""
         end_tag = self._document.rfind(b"<", node.tag_end, node.end)
         return self._document[node.tag_end : end_tag] if end_tag >= 0 else b""
+
+    def identity(self, node: Node) -> bytes:
+        """Bytes that are equal only for elements that say the same, with the same namespaces in scope."""
+        self._look_around(node)
+        return self._document[node.start : node.end] + self._around_written
+
+    def _look_around(self, node: Node) -> None:
+        scope = node.parent.scope(self._document) if node.parent is not None else _NO_DECLARATIONS
+        if scope is self._around:
+            return
+        self._around = scope
+        self._inherited = [
+            (prefix, prefix + b":", b" xmlns:" + prefix + b"=" + value if prefix else b" xmlns=" + value)
+            for prefix, value in scope.items()
+            # Of the default namespace, what was undeclared (xmlns="") needs no undeclaring where nothing is around.
+            if len(value) > 2
+        ]
+        self._around_written = b"".join(declaration for _, _, declaration in self._inherited)
 
 
 def as_utf8(document: bytes, root: etree._Element) -> bytes:
@@ -125,12 +154,12 @@ def as_utf8(document: bytes, root: etree._Element) -> bytes:
         raise MalformedMessage(f"the encoding {encoding} of the request cannot be read; use UTF-8") from error
 
 
-def _may_use(name: bytes, tail: bytes, prefix: bytes) -> bool:
-    """Whether the fragment may be using a prefix: in names, or in QNames that are values or text.
+def _may_use(name: bytes, tail: bytes, prefix: bytes, used: bytes) -> bool:
+    """Whether the fragment may be using a prefix (`used` is the prefix with a colon): in names, or in QNames that are
+    values or text.
 
     Only in lists of prefixes (InclusiveNamespaces/@PrefixList, XSLT's exclude-result-prefixes) no colon follows.
     """
-    used = prefix + b":"
     if name.startswith(used, 1) or (b"refix" in tail and prefix in _BETWEEN_WORDS.split(tail)):
         return True
     found = tail.find(used)
@@ -142,28 +171,34 @@ def _may_use(name: bytes, tail: bytes, prefix: bytes) -> bool:
 
 def _scan(document: bytes, depth: int) -> Node:
     """The tree of nodes down to a depth."""
-    top = Node(None, 0, 0, 0)  # stands above the root
-    ancestors = [top]
+    node = top = Node(None, 0, 0, 0)  # stands above the root
+    level = 0
+    # Without these, nothing in an element's text can look like a tag.
+    disguises = document.find(b"<!") >= 0 or document.find(b"<?", 1) >= 0
     search, position = _TOKEN.search, 0
     while (token := search(document, position)) is not None:
-        position = token.end()
         kind = token.lastindex
+        start, position = token.span()
         if kind == _START_TAG:
-            parent = ancestors[-1]
-            node = Node(parent, token.start(), token.end(2), position)
-            parent.children.append(node)
-            if token[3]:
+            child = Node(node, start, token.end(2), position)
+            node.children.append(child)
+            if document[position - 2] == _SLASH:  # nothing in it: an attribute's value would end in a quote
                 continue
-            if len(ancestors) == depth:
-                position = node.end = _end_of(document, token[2], position)
+            if level + 1 == depth:
+                position = child.end = _end_of(document, token[2], position, disguises)
             else:
-                ancestors.append(node)
+                node = child
+                level += 1
         elif kind == _END_TAG:
-            ancestors.pop().end = position
+            node.end = position
+            if node.parent is None:
+                break
+            node = node.parent
+            level -= 1
     return top.children[0]
 
 
-def _end_of(document: bytes, name: bytes, position: int) -> int:
+def _end_of(document: bytes, name: bytes, position: int, disguises: bool) -> int:
     """Behind the end tag of an element whose start tag ends at `position`."""
     end_tag = b"</" + name
     found = document.find(end_tag, position)
@@ -171,8 +206,9 @@ def _end_of(document: bytes, name: bytes, position: int) -> int:
     plain = (
         document[after : after + 1] in _AFTER_NAME
         and document.find(b"<" + name, position, found) < 0
-        and document.find(b"<!", position, found) < 0
-        and document.find(b"<?", position, found) < 0
+        and not (
+            disguises and (document.find(b"<!", position, found) >= 0 or document.find(b"<?", position, found) >= 0)
+        )
     )
     if plain:
         return document.index(b">", after) + 1
@@ -189,8 +225,6 @@ def _end_of(document: bytes, name: bytes, position: int) -> int:
 
 
 def _declarations(attributes: bytes) -> Scope:
-    if b"xmlns" not in attributes:
-        return {}
     found: Scope = {}
     for name, value in _ATTRIBUTE.findall(attributes):
         if name == b"xmlns":

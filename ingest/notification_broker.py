@@ -19,7 +19,7 @@ from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from ingest.publishers.senders import check_sender
-from ingest.topic_reading import read_topic
+from ingest.topic_reading import TopicMemory
 from topic_model.errors import ExpressionError, TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.notifications import Notification
@@ -40,6 +40,8 @@ _TOPIC = wsnt("Topic")
 _CONTENT = wsnt("Message")
 _PRODUCER = wsnt("ProducerReference")
 _NIL = f"{{{XSI}}}nil"
+
+_topics = TopicMemory()
 
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
@@ -143,7 +145,7 @@ def _read_message(message: etree._Element, node: Node, source: Source, number: i
     for part, part_node in zip(message, node.children, strict=True):
         name = part.tag
         if name == _TOPIC:
-            topic = read_topic(part)
+            topic = _topics.read(part, source.identity(part_node))
         elif name == _CONTENT:
             if len(part) != 1:
                 raise InvalidRequest(

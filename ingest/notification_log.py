@@ -51,7 +51,7 @@ _REMEMBERED_PARTITIONS = 100_000
 class _Append:
     """The records of one request, settled together."""
 
-    __slots__ = ("deadline", "error", "future", "missing", "records", "retained", "size")
+    __slots__ = ("count", "deadline", "future", "outcomes", "records", "retained", "size")
 
     def __init__(
         self,
@@ -63,10 +63,15 @@ class _Append:
         self.future = future
         self.records = records
         self.retained = retained
-        self.missing = len(records) + len(retained)
+        self.count = len(records) + len(retained)
         self.size = sum(len(value) for _, value in records) + sum(len(value) for _, value in retained)
         self.deadline = deadline
-        self.error: BaseException | None = None
+        self.outcomes: list[BaseException | None] = []
+        """What became of each record so far; appended to in the producer's thread as well."""
+
+    @property
+    def settled(self) -> bool:
+        return len(self.outcomes) == self.count
 
 
 class NotificationLog:
@@ -82,7 +87,7 @@ class NotificationLog:
         self._partition = lru_cache(_REMEMBERED_PARTITIONS)(lambda key: partition_of(key, self._partitions))
         self._partitions = 1
         self._under_way: dict[_Append, None] = {}
-        self._settled: deque[tuple[_Append, BaseException | None]] = deque()
+        self._settled: deque[_Append] = deque()
         self._wake_pending = False
         self._gathered: list[_Append] = []
         self._gathering: asyncio.TimerHandle | None = None
@@ -157,12 +162,16 @@ class NotificationLog:
 
     def _send(self, producer: Producer, append: _Append) -> None:
         def acknowledged(_: Acknowledgement) -> None:
-            self._settled.append((append, None))
-            self._wake()
+            append.outcomes.append(None)
+            if append.settled:
+                self._settled.append(append)
+                self._wake()
 
         def failed(error: BaseException) -> None:
-            self._settled.append((append, error))
-            self._wake()
+            append.outcomes.append(error)
+            if append.settled:
+                self._settled.append(append)
+                self._wake()
 
         sent = 0
         try:
@@ -178,8 +187,10 @@ class NotificationLog:
                 future.add_errback(failed)
         except Exception as error:
             # Not sent, nor are the ones behind it: they must not be stored without it.
-            self._settled.extend([(append, error)] * (len(append.records) + len(append.retained) - sent))
-            self._wake()
+            append.outcomes.extend([error] * (append.count - sent))
+            if append.settled:
+                self._settled.append(append)
+                self._wake()
 
     def _wake(self) -> None:
         # In the producer's thread. A wake-up too many is harmless, one too few is not: `_settle` clears the mark before
@@ -192,19 +203,19 @@ class NotificationLog:
         self._wake_pending = False
         away = False
         while self._settled:
-            append, error = self._settled.popleft()
-            append.missing -= 1
-            append.error = append.error or error
-            if append.missing == 0 and append in self._under_way:
-                self._forget(append)
-                if append.future.done():
-                    continue
-                if append.error is None:
-                    append.future.set_result(None)
-                else:
-                    failure = as_infrastructure_error("the notification cannot be stored", append.error)
-                    append.future.set_exception(failure)
-                    away = away or failure.retry_after is not None
+            append = self._settled.popleft()
+            if append not in self._under_way:
+                continue  # given up, or reported by both threads
+            self._forget(append)
+            if append.future.done():
+                continue
+            error = next(filter(None, append.outcomes), None)
+            if error is None:
+                append.future.set_result(None)
+            else:
+                failure = as_infrastructure_error("the notification cannot be stored", error)
+                append.future.set_exception(failure)
+                away = away or failure.retry_after is not None
         if away and self._producer is not None:
             self._give_up()
 

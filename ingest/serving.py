@@ -121,6 +121,7 @@ def make_server(app: GatewayApp, settings: GatewaySettings) -> GatewayServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             backlog=_BACKLOG,
             limit_concurrency=settings.max_connections,
             timeout_keep_alive=settings.keep_alive_s,

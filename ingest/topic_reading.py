@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from lxml import etree
 
@@ -12,8 +11,10 @@ from topic_model.errors import ExpressionError, UnknownDialect
 from topic_model.subscriptions import TopicFilter
 from topic_model.topics import TopicPath
 
-# A publisher uses few topics, over and over, always with the same declarations.
-_REMEMBERED = 20_000
+# What TopicMemory may hold, and what an entry costs beside its key and its value.
+_REMEMBERED_BYTES = 8 * 1024 * 1024
+_ENTRY_BYTES = 200
+_LONGEST = 2_048
 
 
 def read_filter(element: etree._Element) -> TopicFilter:
@@ -36,12 +37,35 @@ def read_filter(element: etree._Element) -> TopicFilter:
 
 def read_topic(element: etree._Element) -> TopicPath:
     """The Topic of a NotificationMessage: exactly one topic. Raises ExpressionError."""
-    return _concrete(*_parts(element))
-
-
-@lru_cache(_REMEMBERED)
-def _concrete(text: str, dialect: str | None, scope: frozenset[tuple[str, str]]) -> TopicPath:
+    text, dialect, scope = _parts(element)
     return expressions.concrete_topic(text, dialect, dict(scope))
+
+
+class TopicMemory:
+    """Topics by the bytes that say them: a publisher uses few, over and over, always written the same way.
+
+    Bounded by bytes: what strangers send must not fill the memory. Full, it forgets everything and begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, TopicPath] = {}
+        self._left = _REMEMBERED_BYTES
+
+    def read(self, element: etree._Element, identity: bytes) -> TopicPath:
+        """The topic of an element that `identity` stands for (Source.identity). Raises ExpressionError."""
+        topic = self._topics.get(identity)
+        if topic is None:
+            topic = read_topic(element)
+            if len(identity) <= _LONGEST:
+                self._remember(identity, topic)
+        return topic
+
+    def _remember(self, identity: bytes, topic: TopicPath) -> None:
+        self._left -= len(identity) + len(topic) + _ENTRY_BYTES
+        if self._left < 0:
+            self._topics.clear()
+            self._left = _REMEMBERED_BYTES
+        self._topics[identity] = topic
 
 
 def _parts(element: etree._Element) -> tuple[str, str | None, frozenset[tuple[str, str]]]:

@@ -23,6 +23,9 @@ from topic_model.settings import KafkaSettings
 # A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
 _RECONNECT_BACKOFF_MAX_MS = 1_000
 
+# More than a record needs beside its key and value, with the batch that it may be alone in.
+_RECORD_OVERHEAD = 256
+
 # What to tell a caller whose request failed for a reason that usually passes: a broker restart takes about this long.
 RETRY_AFTER_S = 2.0
 
@@ -174,10 +177,39 @@ class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no t
             raise
 
 
-class _AbortableProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
-    """KafkaProducer.close(timeout=0) raises from its flush and leaves its thread running when records are waiting."""
+class _LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
+    """KafkaProducer with a shorter way for what is sent most, and a way to give up.
+
+    Its close(timeout=0) raises from its flush and leaves its thread running when records are waiting.
+    """
 
     _aborting = False
+
+    def __init__(self, **configs: Any) -> None:
+        super().__init__(**configs)
+        self._known_topics: set[str] = set()
+        self._longest = int(self.config["max_request_size"]) - _RECORD_OVERHEAD
+
+    def send(
+        self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
+    ) -> RecordFuture:
+        """For bytes on a chosen partition: a third of KafkaProducer.send's time goes into finding out just that."""
+        if (
+            partition is None
+            or value is None
+            or key is None
+            or topic not in self._known_topics
+            or len(key) + len(value) > self._longest
+            or self._closed
+        ):
+            future: RecordFuture = super().send(topic, value=value, key=key, partition=partition)
+            # It has waited for the topic's metadata, which stay known.
+            self._known_topics.add(topic)
+            return future
+        future, full, new_batch, _ = self._accumulator.append(TopicPartition(topic, partition), None, key, value, [])
+        if full or new_batch:
+            self._sender.wakeup()
+        return future
 
     def flush(self, timeout: float | None = None) -> None:
         if not self._aborting:
@@ -210,7 +242,7 @@ def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Produ
             "max_block_ms": total_ms,
         }
     )
-    return cast(Producer, _built(_AbortableProducer, arguments))
+    return cast(Producer, _built(_LeanProducer, arguments))
 
 
 def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: int = 2_000) -> Consumer:

@@ -118,3 +118,15 @@ def _payload_element(root: etree._Element) -> etree._Element:
 
 def _canonical(element: etree._Element) -> bytes:
     return etree.tostring(element, method="c14n", exclusive=True)
+
+
+def test_identities_tell_apart_what_says_something_else() -> None:
+    document = (
+        b"<a xmlns:p='urn:1'><b><t>p:x</t></b><b><t>p:x</t></b>"
+        b"<b xmlns:p='urn:2'><t>p:x</t></b><b><t d='1'>p:x</t></b></a>"
+    )
+    root = etree.fromstring(document)
+    source = Source(document, root, 3)
+    first, equal, other_scope, other_text = (source.identity(node.children[0]) for node in source.node(root).children)
+    assert first == equal
+    assert len({first, other_scope, other_text}) == 3

@@ -47,7 +47,6 @@ from topic_model.directory.directory import open_directory
 from topic_model.directory.sync import DirectorySync
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 from topic_model.pull_points import PullPoints
-from topic_model.registrations import Registrations
 from topic_model.pull_store import PullLimits
 from topic_model.registrations import Registrations
 
@@ -209,6 +208,7 @@ class GatewayProcess:
         metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(self._gateway.pull_points))
         store = self._pull_view.store
         metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
+        metrics.gauge("arborcast_pull_claims", "Answers with messages on their way.", lambda: store.claims)
         metrics.gauge("arborcast_pull_memory_bytes", "Of these, held in memory.", lambda: store.resident_bytes)
         metrics.gauge(
             "arborcast_pull_dropped_messages",

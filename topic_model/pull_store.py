@@ -117,6 +117,11 @@ class PullStore:
         """How many messages wait in all."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
+    @property
+    def claims(self) -> int:
+        """How many claims are open."""
+        return sum(len(queue.claims) for queue in self._queues.values())
+
     def overdue(self, now_ms: int) -> list[tuple[str, str]]:
         """Pull point and claim of those that are neither settled nor returned in time."""
         return [

@@ -1,0 +1,222 @@
+"""Pull points of the real gateway process over real Kafka: order, restarts, kills, several gateways."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from lxml import etree
+
+from ingest.pull_points import PULL
+from tests.support import soap_messages as soap
+from tests.support.gateway_process import GatewayRun, gateway_run
+from topic_model.ordered_log import LogWriter
+from topic_model.pull_log import PULL_LOG, Claimed, StoredMessage, encode
+from topic_model.settings import KafkaSettings
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
+    with gateway_run(tmp_path, kafka_settings) as run:
+        yield run
+
+
+@pytest.fixture
+def writer(kafka_settings: KafkaSettings) -> Iterator[LogWriter]:
+    opened = LogWriter(kafka_settings, PULL_LOG)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def post(url: str, body: str) -> etree._Element:
+    answer = requests.post(url, data=soap.envelope(body), timeout=30)
+    assert answer.status_code in (200, 202), answer.text
+    return etree.fromstring(answer.content) if answer.content else etree.Element("accepted")
+
+
+def create(gateway: GatewayRun, attributes: str = "") -> str:
+    answer = post(f"{gateway.base}/wsn/CreatePullPoint", f"<wsnt:CreatePullPoint {attributes}/>")
+    return str(answer.findtext(".//{*}Address"))
+
+
+def fill(url: str, *numbers: int) -> None:
+    post(url, soap.notify(*(soap.message(payload=f"<n>{number}</n>") for number in numbers)))
+
+
+def pull(url: str, maximum: int = 0, wait: str = "PT0S") -> list[int]:
+    body = f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="{wait}">'
+    answer = post(url, f"{body}<wsnt:MaximumNumber>{maximum}</wsnt:MaximumNumber></wsnt:GetMessages>")
+    return [int(element.text or "") for element in answer.iterfind(".//n")]
+
+
+def pull_all(url: str, expected: int, timeout: float = 30) -> list[int]:
+    found: list[int] = []
+    deadline = time.monotonic() + timeout
+    while len(found) < expected:
+        assert time.monotonic() < deadline, f"{len(found)} of {expected}"
+        found += pull(url, wait="PT1S")
+    return found
+
+
+@pytest.mark.chaos
+def test_what_waits_survives_kill_9_in_order_and_what_was_fetched_stays_gone(gateway: GatewayRun) -> None:
+    url = create(gateway, 'pullPointQueueName="orders"')
+    for start in range(0, 100, 10):
+        fill(url, *range(start, start + 10))
+    assert pull(url, 25) == list(range(25))
+    gateway.wait_for(lambda: settled(gateway), "settled")
+    gateway.kill()
+    gateway.start()
+    assert create(gateway, 'pullPointQueueName="orders"') == url
+    assert pull(url, 25) == list(range(25, 50))
+    assert pull(url) == list(range(50, 100))
+    assert pull(url) == []
+
+
+def settled(gateway: GatewayRun) -> bool:
+    return gateway.metric("arborcast_pull_claims") == 0
+
+
+@pytest.mark.chaos
+def test_kill_9_in_the_middle_of_fetching_loses_nothing(
+    tmp_path: Path, kafka_settings: KafkaSettings, writer: LogWriter
+) -> None:
+    with gateway_run(tmp_path, kafka_settings, pull_claim_s=1) as gateway:
+        url = create(gateway)
+        key = url.rpartition("/")[2]
+        writer.append_encoded([encode(key, StoredMessage(f"<m><n>{n}</n></m>".encode())) for n in range(2_000)])
+        fetched: list[int] = []
+
+        def fetch() -> None:
+            try:
+                while numbers := pull(url, 7):
+                    fetched.extend(numbers)
+            except requests.RequestException:
+                pass
+
+        threads = [threading.Thread(target=fetch) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        gateway.wait_for(lambda: len(fetched) > 300, "under way")
+        gateway.kill()
+        for thread in threads:
+            thread.join()
+        before = len(fetched)
+        assert len(set(fetched)) == before, "nothing twice in normal operation"
+        gateway.start()
+        deadline = time.monotonic() + 30
+        while len(set(fetched)) < 2_000:
+            assert time.monotonic() < deadline, f"{len(set(fetched))} of 2000"
+            fetched += pull(url, wait="PT1S")
+        assert len(fetched) <= 2_000 + 4 * 7 * 2, "twice only what was on its way at the kill"
+
+
+def test_a_claim_of_a_dead_gateway_comes_back_in_its_place(
+    tmp_path: Path, kafka_settings: KafkaSettings, writer: LogWriter
+) -> None:
+    with gateway_run(tmp_path, kafka_settings) as gateway:
+        url = create(gateway)
+        fill(url, 1, 2, 3)
+        writer.append_encoded([encode(url.rpartition("/")[2], Claimed("dead", 0, 1, until_ms=1))])
+        assert pull_all(url, 3) in ([1, 2, 3], [3, 1, 2])
+
+
+def test_two_gateways_hand_out_every_message_once(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    with (
+        gateway_run(tmp_path / "one", kafka_settings) as one,
+        gateway_run(tmp_path / "two", kafka_settings) as two,
+    ):
+        url = create(one)
+        other = url.replace(one.base, two.base)
+        two.wait_for(lambda: two.metric("arborcast_pull_points") == 1, "aware of the pull point")
+        for start in range(0, 300, 30):
+            fill(url, *range(start, start + 30))
+        fetched: list[list[int]] = [[], [], [], []]
+
+        def fetch(which: int, address: str) -> None:
+            while numbers := pull(address, 5, wait="PT0.5S"):
+                fetched[which] += numbers
+
+        threads = [threading.Thread(target=fetch, args=(n, (url, other)[n % 2])) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(number for each in fetched for number in each) == list(range(300))
+
+
+def test_the_oldest_go_when_nobody_fetches_and_bodies_are_read_from_the_log(
+    tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    with gateway_run(tmp_path, kafka_settings, pull_messages=20, pull_memory_bytes=0) as gateway:
+        url = create(gateway)
+        for number in range(30):
+            fill(url, number)
+        assert gateway.metric("arborcast_pull_dropped_messages") == 10
+        assert gateway.metric("arborcast_pull_memory_bytes") == 0
+        assert pull(url) == list(range(10, 30))
+        gateway.wait_for(lambda: "10 messages had to go" in gateway.log.read_text(), "said")
+
+
+def test_a_waiting_client_is_woken_at_once(gateway: GatewayRun, writer: LogWriter) -> None:
+    url = create(gateway)
+    key = url.rpartition("/")[2]
+    writer.append_encoded([encode(key, StoredMessage(b"<m><n>0</n></m>"))])
+    assert pull(url, wait="PT5S") == [0]
+    latencies = []
+    for number in range(1, 11):
+        arrived: list[float] = []
+
+        def wait(expected: int = number, arrived: list[float] = arrived) -> None:
+            assert pull(url, wait="PT20S") == [expected]
+            arrived.append(time.monotonic())
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        gateway.wait_for(lambda: gateway.metric("arborcast_pull_waiting_clients") == 1, "waiting")
+        sent = time.monotonic()
+        writer.append_encoded([encode(key, StoredMessage(f"<m><n>{number}</n></m>".encode()))])
+        thread.join()
+        latencies.append(arrived[0] - sent)
+    print(f"\nfrom the append to the client: median {statistics.median(latencies) * 1000:.1f} ms")
+    assert statistics.median(latencies) < 0.5
+
+
+def test_hundreds_may_wait_and_the_gateway_stays_awake(gateway: GatewayRun) -> None:
+    url = create(gateway)
+    body = soap.envelope(f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="PT60S"/>')
+    refused: list[int] = []
+
+    def wait() -> None:
+        refused.append(requests.post(url, data=body, timeout=30).status_code)
+
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    gateway.wait_for(lambda: gateway.metric("arborcast_pull_waiting_clients") == 100, "waiting")
+    other = create(gateway)
+    fill(other, 1)
+    assert pull(other) == [1]
+    post(url, "<wsnt:DestroyPullPoint/>")
+    for thread in threads:
+        thread.join(10)
+    assert refused == [500] * 100
+
+
+def test_a_clients_end_costs_no_message(gateway: GatewayRun) -> None:
+    url = create(gateway)
+    body = f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="PT30S"/>'
+    with pytest.raises(requests.Timeout):
+        requests.post(url, data=soap.envelope(body), timeout=0.3)
+    gateway.wait_for(lambda: gateway.metric("arborcast_pull_waiting_clients") == 0, "without clients")
+    fill(url, 1)
+    assert pull(url) == [1]

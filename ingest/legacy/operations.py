@@ -20,18 +20,19 @@ import logging
 
 from ingest import answers, ids, termination
 from ingest.addresses import Kind, Target
-from ingest.endpoints import check_consumer
+from ingest.endpoints import judge_consumer
 from ingest.envelope import Request
-from ingest.errors import InvalidRequest, OperationRefused
+from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.legacy import messages
 from ingest.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
 from ingest.namespaces import WSA, WSNT
 from ingest.notification_broker import accept, check_supported
 from ingest.publishers.senders import check_topics
+from ingest.pull_points import open_pull_point
 from ingest.subscription_manager import ending
 from topic_model import expressions
-from topic_model.errors import ExpressionError, PeerError, TopicNotSupported
+from topic_model.errors import PeerError, TopicNotSupported
 from topic_model.notifications import Notification
 from topic_model.records import SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription
@@ -72,7 +73,7 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
         case Unsubscribe():
             return await _unsubscribe(gateway, asked)
         case CreatePullPoint():
-            raise OperationRefused("pull points are not offered", "UnableToCreatePullPointFault")
+            return _reference("PullPoint", (await open_pull_point(gateway)).address)
 
 
 async def _notify(gateway: Gateway, asked: Notify, target: Target) -> str:
@@ -92,12 +93,20 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target) -> str:
 async def _subscribe(gateway: Gateway, asked: Subscribe) -> str:
     try:
         wanted = _subscription(gateway, asked)
-        check_consumer(wanted.consumer, gateway.own)
         check_supported(gateway, wanted.topics[0])
+        return await _create(gateway, wanted)
     except PeerError as error:
         logger.warning("a Subscribe in the older envelope was refused: %s", error)
         return REFUSED
-    async with gateway.locks.hold(wanted.identity()):
+
+
+async def _create(gateway: Gateway, wanted: Subscription) -> str:
+    async with (
+        gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)),
+        gateway.locks.hold(wanted.identity()),
+    ):
+        if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
+            raise ConsumerRefused("the pull point was destroyed at this moment")
         if gateway.table.find_equal(wanted) is not None:
             return REPEATED
         await gateway.changes.commit([SubscriptionRecord(wanted)])
@@ -107,7 +116,7 @@ async def _subscribe(gateway: Gateway, asked: Subscribe) -> str:
 async def _unsubscribe(gateway: Gateway, asked: Unsubscribe) -> str:
     try:
         like = _subscription(gateway, asked)
-    except ExpressionError as error:
+    except PeerError as error:
         logger.info("an Unsubscribe in the older envelope names no subscription: %s", error)
         return REFUSED
     async with gateway.locks.hold(like.identity()):
@@ -124,19 +133,23 @@ async def _unsubscribe(gateway: Gateway, asked: Unsubscribe) -> str:
 def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe) -> Subscription:
     """The subscription of an address to a topic; two with the same address and topic are equal (`identity`).
 
-    Raises ExpressionError.
+    Raises ExpressionError, and ConsumerRefused for an address that is not pushed to.
     """
+    consumer = EndpointReference(asked.address)
+    point = judge_consumer(consumer, gateway.own, gateway.pull_points)
     identifier = ids.resource_id()
     return Subscription(
         id=identifier,
-        consumer=EndpointReference(asked.address),
+        consumer=consumer,
         address=gateway.own.resource(Kind.SUBSCRIPTION, identifier),
         topics=(expressions.parse(asked.topic, None, {}, legacy=True),),
-        form="legacy",
+        # Who fetches gets the standard's messages: the older ones are a form of pushes.
+        form="legacy" if point is None else "notify",
         created_ms=termination.to_ms(gateway.now()),
         # These clients know neither times nor renewal: a subscription lasts until it is ended.
         terminates_ms=None,
         paused=asked.address == DUMMY,
+        pull_point=point.id if point is not None else "",
     )
 
 

@@ -90,6 +90,20 @@ def test_the_address_given_for_registration_only_is_never_pushed_to() -> None:
     assert reply(ask(parts, legacy.unsubscribe(ALARM, dummy))) == "success"
 
 
+def test_a_pull_point_can_be_made_and_subscribed() -> None:
+    parts = GatewayParts()
+    point = etree.fromstring(reply(ask(parts, legacy.create_pull_point())))
+    assert point.tag == f"{{{legacy.WSNT}}}PullPoint"
+    address = point[0].text or ""
+    identifier = address.removeprefix("http://127.0.0.1:8080/wsn/pullpoints/")
+    assert parts.pull_points.get(identifier) is not None
+    assert "ns2:Address" in reply(ask(parts, legacy.subscribe(ALARM, address)))
+    (subscription,) = parts.table.subscriptions()
+    assert (subscription.pull_point, subscription.form) == (identifier, "notify")
+    assert reply(ask(parts, legacy.subscribe(ALARM, address))) == "Repeated subscriptions"
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, address))) == "success"
+
+
 @pytest.mark.parametrize(
     ("topic", "address"),
     [("a b", ADDRESS), ("", ADDRESS), (ALARM, "file:///etc/passwd"), (ALARM, "http://127.0.0.1:8080/wsnprocess")],

@@ -274,6 +274,10 @@ class Receiver:
         self._port = server.sockets[0].getsockname()[1]
         listening.set()
         loop.run_forever()
+        # What was accepted in the last moment has no connection object yet, only a task that makes one, and that task
+        # fails, and leaves a socket behind, once the server is closed.
+        while accepting := asyncio.all_tasks(loop):
+            loop.run_until_complete(asyncio.gather(*accepting))
         server.close()
         for connection in list(self._journal.open):
             connection.transport.abort()

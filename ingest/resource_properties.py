@@ -1,8 +1,10 @@
-"""WS-ResourceProperties: what can be read of the broker and of a subscription.
+"""WS-ResourceProperties: what can be read of the broker, of a subscription and of a registration.
 
     broker         wsnt:TopicExpression, wsnt:FixedTopicSet, wsnt:TopicExpressionDialect, wstop:TopicSet,
                    wsn-br:RequiresRegistration
     subscription   wsnt:ConsumerReference, wsnt:Filter, wsnt:SubscriptionPolicy, wsnt:CreationTime,
+                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
+    registration   wsn-br:PublisherReference, wsn-br:Topic, wsn-br:Demand, wsn-br:CreationTime,
                    wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
 
 The document has them in the order and of the number that its schema demands; the times of WS-ResourceLifetime have no
@@ -38,8 +40,10 @@ from ingest.namespaces import (
     wsrf_rl,
     wsrf_rp,
 )
+from ingest.publishers.registration import find_registration
 from ingest.subscription_manager import held
 from topic_model.expressions import DIALECTS, FULL, write_topic
+from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
 from topic_model.topic_set import topic_set
 
@@ -115,6 +119,8 @@ async def _resource(gateway: Gateway, request: Request, target: Target) -> _Reso
     if target.kind is Kind.SUBSCRIPTION:
         async with held(gateway, request, target) as subscription:
             return _of_subscription(gateway, subscription)
+    if target.kind is Kind.REGISTRATION:
+        return _of_registration(gateway, find_registration(gateway, target.id))
     return _of_broker(gateway)
 
 
@@ -131,10 +137,7 @@ def _of_broker(gateway: Gateway) -> _Resource:
         return "".join(_whole_tree(*write_topic(root)) for root in gateway.table.topics.roots())
 
     async def topics() -> str:
-        _check_size(len(gateway.table.topics))
-        # The schema has no place for elements in no namespace. Such trees are among the topic expressions.
-        paths = sorted(path for path in gateway.table.topics.paths() if path.startswith("{"))
-        return await asyncio.to_thread(lambda: etree.tostring(topic_set(paths), encoding="unicode"))
+        return await topic_set_element(gateway)
 
     dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
     fixed = "true" if gateway.topics.fixed else "false"
@@ -154,6 +157,14 @@ def _of_broker(gateway: Gateway) -> _Resource:
     )
 
 
+async def topic_set_element(gateway: Gateway) -> str:
+    """The topics as a wstop:TopicSet. Raises OperationRefused when they are too many for an answer."""
+    _check_size(len(gateway.table.topics))
+    # The schema has no place for elements in no namespace. Such trees are among the topic expressions.
+    paths = sorted(path for path in gateway.table.topics.paths() if path.startswith("{"))
+    return await asyncio.to_thread(lambda: etree.tostring(topic_set(paths), encoding="unicode"))
+
+
 def _check_size(topics: int) -> None:
     if topics > _MAX_TOPICS:
         raise OperationRefused(
@@ -167,14 +178,7 @@ def _whole_tree(root: str, namespaces: Mapping[str, str]) -> str:
 
 
 def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
-    now = gateway.now()
     created = termination.written(termination.from_ms(subscription.created_ms))
-    end = (
-        f'<wsrf-rl:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
-        if subscription.terminates_ms is None
-        else f"<wsrf-rl:TerminationTime>{termination.written(termination.from_ms(subscription.terminates_ms))}"
-        "</wsrf-rl:TerminationTime>"
-    )
     consumer = reference_content(subscription.consumer)
     policy = "<wsnt:UseRaw/>" if subscription.form == "raw" else ""
     return _Resource(
@@ -185,11 +189,45 @@ def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
             wsnt("SubscriptionPolicy"): _constant(f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"),
             wsnt("CreationTime"): _constant(f"<wsnt:CreationTime>{created}</wsnt:CreationTime>"),
         },
-        {
-            wsrf_rl("CurrentTime"): _constant(f"<wsrf-rl:CurrentTime>{termination.written(now)}</wsrf-rl:CurrentTime>"),
-            wsrf_rl("TerminationTime"): _constant(end),
-        },
+        _times(gateway, subscription.terminates_ms),
     )
+
+
+def _of_registration(gateway: Gateway, registration: Registration) -> _Resource:
+    publisher = registration.publisher
+    topics = (
+        expression_element("Topic", each.dialect, each.text, each.namespaces, WSN_BR) for each in registration.topics
+    )
+    demand = "true" if registration.demand else "false"
+    created = termination.written(termination.from_ms(registration.created_ms))
+    return _Resource(
+        "wsn-br:PublisherRegistrationRP",
+        {
+            wsn_br("PublisherReference"): _constant(
+                ""
+                if publisher is None
+                else f"<wsn-br:PublisherReference>{reference_content(publisher)}</wsn-br:PublisherReference>"
+            ),
+            wsn_br("Topic"): _constant("".join(topics)),
+            wsn_br("Demand"): _constant(f"<wsn-br:Demand>{demand}</wsn-br:Demand>"),
+            wsn_br("CreationTime"): _constant(f"<wsn-br:CreationTime>{created}</wsn-br:CreationTime>"),
+        },
+        _times(gateway, registration.terminates_ms),
+    )
+
+
+def _times(gateway: Gateway, terminates_ms: int | None) -> Mapping[str, _Read]:
+    end = (
+        f'<wsrf-rl:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
+        if terminates_ms is None
+        else f"<wsrf-rl:TerminationTime>{termination.written(termination.from_ms(terminates_ms))}"
+        "</wsrf-rl:TerminationTime>"
+    )
+    now = termination.written(gateway.now())
+    return {
+        wsrf_rl("CurrentTime"): _constant(f"<wsrf-rl:CurrentTime>{now}</wsrf-rl:CurrentTime>"),
+        wsrf_rl("TerminationTime"): _constant(end),
+    }
 
 
 def _filter(subscription: Subscription) -> str:
@@ -202,11 +240,11 @@ def _filter(subscription: Subscription) -> str:
     return f"<wsnt:Filter>{content}</wsnt:Filter>" if content else ""
 
 
-_KINDS = frozenset({Kind.BROKER, Kind.SUBSCRIPTION})
+_KINDS = frozenset({Kind.BROKER, Kind.SUBSCRIPTION, Kind.REGISTRATION})
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(wsrf_rp("GetResourceProperty"), get_resource_property, _KINDS),
     Operation(wsrf_rp("GetMultipleResourceProperties"), get_multiple_resource_properties, _KINDS),
     Operation(wsrf_rp("GetResourcePropertyDocument"), get_resource_property_document, _KINDS),
 )
-"""What the broker's address and those of subscriptions offer."""
+"""What the broker's address and those of subscriptions and registrations offer."""

@@ -57,15 +57,20 @@ async def destroy_registration(gateway: Gateway, request: Request, target: Targe
             "returned"
         )
     async with gateway.locks.hold(identifier):
-        now_ms = termination.to_ms(gateway.now())
-        registration = gateway.registrations.get(identifier)
-        if registration is None or registration.expired(now_ms):
-            raise UnknownResource(f"there is no registration {identifier[:200]!r} (any more)", identifier)
-        await gateway.changes.commit(ending(identifier, "destroyed", now_ms))
+        find_registration(gateway, identifier)
+        await gateway.changes.commit(ending(identifier, "destroyed", termination.to_ms(gateway.now())))
     return Reply(
         f'<wsn-br:DestroyRegistrationResponse xmlns:wsn-br="{WSN_BR}"/>',
         f"{ACTION_BRW}/PublisherRegistrationManager/DestroyRegistrationResponse",
     )
+
+
+def find_registration(gateway: Gateway, identifier: str) -> Registration:
+    """The registration in force with this id. Raises UnknownResource."""
+    registration = gateway.registrations.get(identifier)
+    if registration is None or registration.expired(termination.to_ms(gateway.now())):
+        raise UnknownResource(f"there is no registration {identifier[:200]!r} (any more)", identifier)
+    return registration
 
 
 def ending(registration_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:

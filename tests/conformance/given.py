@@ -32,6 +32,7 @@ CONSTANTS = {
     "full": f"{soap.DIALECT}Full",
     "concrete_set": "http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet",
     "xpath": "http://www.w3.org/TR/1999/REC-xpath-19991116",
+    "long": "x" * 1_000,
 }
 
 _numbers = itertools.count(1)
@@ -61,6 +62,22 @@ def _address(known: Mapping[str, str], body: str, where: str) -> str:
     address = etree.fromstring(answer.content).findtext(f".//{where}/wsa:Address", namespaces=PREFIXES)
     assert address, answer.text
     return address
+
+
+def _pull_point(known: Variables) -> str:
+    return _address(known, "<wsnt:CreatePullPoint/>", "wsnt:PullPoint")
+
+
+def _waiting_message(known: Variables) -> str:
+    """Something waits in the pull point: its text."""
+    text = str(next(_numbers))
+    answer = send(
+        known["pull_point"],
+        f'<wsnt:Notify><wsnt:NotificationMessage><wsnt:Topic Dialect="{known["concrete"]}">t:a</wsnt:Topic>'
+        f"<wsnt:Message><x:waiting>{text}</x:waiting></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
+    )
+    assert answer.status_code == 202, answer.text
+    return text
 
 
 def _subscription(known: Variables) -> str:
@@ -93,8 +110,30 @@ def _current_message(known: Variables) -> str:
     return text
 
 
+def _registration(known: Variables) -> str:
+    return _address(
+        known,
+        "<wsn-br:RegisterPublisher><wsn-br:PublisherReference><wsa:Address>http://127.0.0.1:9/producer</wsa:Address>"
+        f'</wsn-br:PublisherReference><wsn-br:Topic Dialect="{known["full"]}">t:a//.</wsn-br:Topic>'
+        "<wsn-br:InitialTerminationTime>2100-01-01T00:00:00Z</wsn-br:InitialTerminationTime>"
+        "</wsn-br:RegisterPublisher>",
+        "wsn-br:PublisherRegistrationReference",
+    )
+
+
+def _destroyed(known: Variables) -> str:
+    """The registration is over."""
+    answer = send(known["registration"], "<wsn-br:DestroyRegistration/>")
+    assert answer.status_code == 200, answer.text
+    return known["registration"]
+
+
 GIVEN: dict[str, Callable[[Variables], str]] = {
     "subscription": _subscription,
     "ended": _ended,
     "current_message": _current_message,
+    "registration": _registration,
+    "destroyed": _destroyed,
+    "pull_point": _pull_point,
+    "waiting_message": _waiting_message,
 }

@@ -41,11 +41,17 @@ _BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW
 _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
     Kind.BROKER: _BROKER,
     Kind.PULL_POINT_FACTORY: ("CreatePullPoint", tuple(reversed(_BROKER[1][:2]))),
-    Kind.REGISTRATION_FACTORY: ("RegisterPublisher", ((ACTION_BRW, "RegisterPublisher"),)),
     Kind.LEGACY: _BROKER,
+    # ONVIF publishes the WSDL of its services itself, and its clients bring it along.
+    Kind.EVENT_SERVICE: _BROKER,
+    Kind.DEVICE_SERVICE: _BROKER,
     Kind.SUBSCRIPTION: ("SubscriptionManager", ((ACTION_BW, "PausableSubscriptionManager"), *_PROPERTIES)),
     Kind.PULL_POINT: ("PullPoint", ((ACTION_BW, "PullPoint"),)),
-    Kind.REGISTRATION: ("PublisherRegistrationManager", ((ACTION_BRW, "PublisherRegistrationManager"),)),
+    Kind.REGISTRATION_FACTORY: ("RegisterPublisher", ((ACTION_BRW, "RegisterPublisher"),)),
+    Kind.REGISTRATION: (
+        "PublisherRegistrationManager",
+        ((ACTION_BRW, "PublisherRegistrationManager"), (ACTION_BW, "NotificationConsumer"), *_PROPERTIES),
+    ),
 }
 
 

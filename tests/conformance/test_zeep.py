@@ -98,6 +98,7 @@ def test_properties_of_the_broker(gateway: GatewayRun, soap: str) -> None:
     [
         ("NotificationBroker", "NotificationBroker"),
         ("CreatePullPoint", "CreatePullPoint"),
+        ("registrations", "RegisterPublisher"),
         ("subscriptions/x", "SubscriptionManager"),
         ("pullpoints/x", "PullPoint"),
         ("registrations/x", "PublisherRegistrationManager"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from ingest.addresses import OwnAddresses
+from ingest.addresses import Kind, OwnAddresses
 from ingest.oasis import PublishedDocuments
 from ingest.service_wsdl import ServiceDescriptions
 from jobs.stack import jars
@@ -15,7 +15,14 @@ from tests.support.gateway_parts import GatewayParts
 from topic_model.errors import InfrastructureError
 
 WSDL = "{http://schemas.xmlsoap.org/wsdl/}"
-ADDRESSES = ["NotificationBroker", "CreatePullPoint", "subscriptions/s", "pullpoints/p", "registrations/r"]
+ADDRESSES = [
+    "NotificationBroker",
+    "CreatePullPoint",
+    "registrations",
+    "subscriptions/s",
+    "pullpoints/p",
+    "registrations/r",
+]
 
 
 @pytest.fixture
@@ -88,6 +95,11 @@ def test_documents_are_as_published_but_for_a_dtd_that_nobody_can_fetch(parts: G
 @pytest.mark.parametrize("name", ["nothing.xsd", "", "../../etc/passwd", "wsn.wsdl"])
 def test_other_documents_are_not_there(parts: GatewayParts, name: str) -> None:
     assert parts.get(f"/wsn/wsdl/{name}").status == 404
+
+
+def test_every_kind_of_address_has_one(parts: GatewayParts) -> None:
+    for kind in Kind:
+        assert parts.get(f"{kind.value}{'x' if kind.value.endswith('/') else ''}?wsdl").status == 200
 
 
 def test_other_queries_are_not_answered(parts: GatewayParts) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from topic_model.errors import ConfigError
 from topic_model.settings import setting
 
 
@@ -84,6 +86,35 @@ class PushSettings:
     )
     max_response_bytes: int = setting(16_384, "How much of an answer is read.", minimum=0, unit="bytes")
     keep_response_bytes: int = setting(512, "How much of an answer the attempts log keeps.", minimum=0, unit="bytes")
+    tls_ca_file: str = setting(
+        "",
+        "PEM file with the authorities that receivers' certificates are verified against, on every host that pushes; "
+        "empty means the public ones (certifi). Put both into one file if you need both.",
+    )
+    tls_client_certificate: str = setting(
+        "", "PEM file with the certificate (and its chain) that we show to receivers that ask; empty means none."
+    )
+    tls_client_key: str = setting(
+        "", "PEM file with the certificate's key, without a password; empty means it is in the certificate's file."
+    )
+    http2: bool = setting(
+        True,
+        "Speak HTTP/2 with https receivers that offer it: pushes to one host then share connections. Only libcurl "
+        "can; plain http is always HTTP/1.1.",
+    )
+    proxy: str = setting(
+        "", "All pushes go through this HTTP proxy, http://host:port; empty means none. The environment has no say."
+    )
+
+    def __post_init__(self) -> None:
+        for key in ("tls_ca_file", "tls_client_certificate", "tls_client_key"):
+            file = getattr(self, key)
+            if file and not Path(file).is_file():
+                raise ConfigError(f"push.{key} = {file!r}: there is no such file")
+        if self.tls_client_key and not self.tls_client_certificate:
+            raise ConfigError("push.tls_client_key is set without push.tls_client_certificate: name both, or none")
+        if self.proxy and not self.proxy.startswith(("http://", "https://")):
+            raise ConfigError(f"push.proxy must begin with http:// or https://, not {self.proxy!r}")
 
 
 @dataclass(frozen=True)

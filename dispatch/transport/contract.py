@@ -1,7 +1,8 @@
 """What every transport promises.
 
 - Only http and https; any other scheme, and a URL that cannot be read, is a failed result, never an exception.
-- Redirects are not followed, proxies and credentials of the environment are not used.
+- Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
+- Over https the receiver's certificate and name are verified, with TLS 1.2 or newer; there is no way to switch it off.
 - `total_timeout_s` bounds the whole push, `connect_timeout_s` the part until the connection stands, whatever the
   receiver does: hang, or drip a byte now and then.
 - No more than `max_response_bytes` of an answer are read; the first `keep_response_bytes` are kept.

@@ -26,10 +26,13 @@ _EVENTS = {
     pycurl.POLL_INOUT: selectors.EVENT_READ | selectors.EVENT_WRITE,
 }
 
+
 _FAILURES: dict[int, Failure] = {
     pycurl.E_URL_MALFORMAT: "address",
     pycurl.E_COULDNT_RESOLVE_HOST: "dns",
     pycurl.E_COULDNT_CONNECT: "connect",
+    pycurl.E_COULDNT_RESOLVE_PROXY: "connect",
+    97: "connect",  # CURLE_PROXY: the proxy did not let us through
     pycurl.E_OPERATION_TIMEDOUT: "timeout",
     pycurl.E_GOT_NOTHING: "disconnected",
     pycurl.E_SEND_ERROR: "disconnected",
@@ -157,11 +160,15 @@ class _Handle:
         curl.setopt(pycurl.NOSIGNAL, 1)
         curl.setopt(pycurl.FOLLOWLOCATION, 0)
         curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
-        # Neither http_proxy nor .netrc of whoever started the job has a say in where pushes go.
-        curl.setopt(pycurl.PROXY, "")
+        # Neither http_proxy and no_proxy nor .netrc of whoever started the job has a say in where pushes go.
+        curl.setopt(pycurl.PROXY, settings.proxy)
+        curl.setopt(pycurl.NOPROXY, "")
         curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
         curl.setopt(pycurl.USERAGENT, USER_AGENT)
-        curl.setopt(pycurl.CAINFO, certifi.where())
+        # HTTP/2 where ALPN offers it; HTTP/1.1 otherwise, and without TLS.
+        version = pycurl.CURL_HTTP_VERSION_2TLS if settings.http2 else pycurl.CURL_HTTP_VERSION_1_1
+        curl.setopt(pycurl.HTTP_VERSION, version)
+        _secure(curl, settings)
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
         curl.setopt(pycurl.TIMEOUT_MS, int(settings.total_timeout_s * 1000))
         curl.setopt(pycurl.MAXAGE_CONN, int(settings.keep_alive_s))
@@ -180,7 +187,7 @@ class _Handle:
     def result(self, code: int, message: str) -> PushResult:
         curl = self.curl
         retry_after = curl.getinfo(pycurl.RETRY_AFTER)
-        failure = "" if code == 0 or self._overflow else self._failure(code)
+        failure = "" if code == 0 or self._overflow else self._failure(code, message)
         return PushResult(
             status=curl.getinfo(pycurl.RESPONSE_CODE),
             failure=failure,
@@ -192,9 +199,11 @@ class _Handle:
             retry_after_s=float(retry_after),
         )
 
-    def _failure(self, code: int) -> Failure:
+    def _failure(self, code: int, message: str) -> Failure:
         if code == pycurl.E_OPERATION_TIMEDOUT and not self.curl.getinfo(pycurl.PRETRANSFER_TIME):
             return "connect" if self.curl.getinfo(pycurl.NAMELOOKUP_TIME) > 0 else "dns"
+        if "alert" in message and "tls" in message.lower():
+            return "tls"  # TLS 1.3: that our certificate is refused, or missed, shows only when we read
         return _FAILURES.get(code, "internal")
 
     def _take(self, data: bytes) -> int:
@@ -205,6 +214,16 @@ class _Handle:
             self._overflow = True
             return 0  # taking less than offered ends the transfer
         return len(data)
+
+
+def _secure(curl: Any, settings: PushSettings) -> None:
+    curl.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)  # or newer
+    curl.setopt(pycurl.SSL_VERIFYPEER, 1)
+    curl.setopt(pycurl.SSL_VERIFYHOST, 2)
+    curl.setopt(pycurl.CAINFO, settings.tls_ca_file or certifi.where())
+    if settings.tls_client_certificate:
+        curl.setopt(pycurl.SSLCERT, settings.tls_client_certificate)
+        curl.setopt(pycurl.SSLKEY, settings.tls_client_key or settings.tls_client_certificate)
 
 
 def _nobody(result: PushResult) -> None:

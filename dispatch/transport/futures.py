@@ -100,6 +100,11 @@ class _Adapter(HTTPAdapter):
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        return manager
+
 
 class _LeanSession(requests.Session):
     """A session whose `request` sends one POST and answers with its PushResult; it never raises."""
@@ -107,6 +112,10 @@ class _LeanSession(requests.Session):
     def __init__(self, settings: PushSettings, threads: int) -> None:
         super().__init__()
         self._settings = settings
+        self._verify: bool | str = settings.tls_ca_file or True
+        certificate = settings.tls_client_certificate
+        self._certificate = (certificate, settings.tls_client_key or certificate) if certificate else None
+        self._proxies = dict.fromkeys(("http", "https"), settings.proxy) if settings.proxy else {}
         self.adapters.clear()
         for scheme in ("http://", "https://"):
             self.mount(scheme, _Adapter(pool_connections=settings.max_idle_connections or 1, pool_maxsize=threads))
@@ -141,7 +150,9 @@ class _LeanSession(requests.Session):
         prepared.body = push.request.body
         adapter = self.get_adapter(prepared.url or "")
         timeout = (settings.connect_timeout_s, settings.total_timeout_s)
-        response = adapter.send(prepared, stream=True, timeout=timeout, verify=True)
+        response = adapter.send(
+            prepared, stream=True, timeout=timeout, verify=self._verify, cert=self._certificate, proxies=self._proxies
+        )
         push.status = response.status_code
         failure: Failure = ""
         detail = ""
@@ -250,6 +261,8 @@ def _failure(error: Exception) -> Failure:
     match error:
         case requests.exceptions.SSLError():
             return "tls"
+        case requests.exceptions.ProxyError():
+            return "connect"
         case requests.exceptions.ConnectTimeout():
             return "connect"
         case requests.exceptions.Timeout():

@@ -18,7 +18,7 @@ from dispatch.rebasing import Rebasing
 from tests.benchmarks._harness import Report, run
 from tests.benchmarks._routing_data import subscription, topic
 from tests.benchmarks.routing_snapshot import table_of
-from topic_model.records import SubscriptionEnded, SubscriptionRecord
+from topic_model.records import SubscriptionRecord
 from topic_model.routing import Overlay, RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView
 
@@ -72,19 +72,14 @@ def _batches(routing: RoutingTable, folder: Path, changes: int, quick: bool) -> 
     bases = {base}
     driver: list[float] = []
     opened: list[float] = []
-    live: list[int] = []
-    number = 2_000_000
-    # Enough for a base or two at 100 changes each; at ten batches a second, as under load.
+    number = routing.statistics().subscriptions
+    # Enough for a base or more at 100 changes each; at ten batches a second, as under load.
     count = 60 if quick or not changes else 300
     for _ in range(count):
         began = time.perf_counter()
-        for _ in range(changes // 2):
+        for _ in range(changes):
             routing.apply(SubscriptionRecord(subscription(number, topic(number % 50_000))))
-            live.append(number)
             number += 1
-            if len(live) > 20 * changes:
-                gone = subscription(live.pop(0), topic(0)).id
-                routing.apply(SubscriptionEnded(gone, "unsubscribed", 1))
         current, overlay = rebasing.current()
         data = pickle.dumps(overlay)
         shared = time.perf_counter()

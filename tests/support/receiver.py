@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -195,8 +196,9 @@ def _report(journal: _Journal, path: str) -> bytes:
 class Receiver:
     """The server in a thread of its own; a context manager. Everything public may be called from any thread."""
 
-    def __init__(self, port: int = 0, keep_bodies: bool = True) -> None:
+    def __init__(self, port: int = 0, keep_bodies: bool = True, tls: ssl.SSLContext | None = None) -> None:
         self._journal = _Journal(keep_bodies)
+        self._tls = tls
         self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -230,7 +232,7 @@ class Receiver:
 
     def url(self, path: str = "/") -> str:
         """Address of a path."""
-        return f"http://127.0.0.1:{self._port}{path}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}{path}"
 
     @property
     def requests(self) -> list[Received]:
@@ -268,7 +270,12 @@ class Receiver:
         self._loop = loop
         server = loop.run_until_complete(
             loop.create_server(
-                lambda: _Connection(self._journal), "127.0.0.1", self._port, reuse_address=True, backlog=1024
+                lambda: _Connection(self._journal),
+                "127.0.0.1",
+                self._port,
+                reuse_address=True,
+                backlog=1024,
+                ssl=self._tls,
             )
         )
         self._port = server.sockets[0].getsockname()[1]

@@ -16,12 +16,23 @@ class Kind(Enum):
     PULL_POINT_FACTORY = "/wsn/CreatePullPoint"
     REGISTRATION_FACTORY = "/wsn/registrations"
     LEGACY = "/wsnprocess"
+    EVENT_SERVICE = "/onvif/event_service"
+    DEVICE_SERVICE = "/onvif/device_service"
     SUBSCRIPTION = "/wsn/subscriptions/"
     PULL_POINT = "/wsn/pullpoints/"
     REGISTRATION = "/wsn/registrations/"
 
 
-FACTORIES = frozenset({Kind.BROKER, Kind.PULL_POINT_FACTORY, Kind.REGISTRATION_FACTORY, Kind.LEGACY})
+FACTORIES = frozenset(
+    {
+        Kind.BROKER,
+        Kind.PULL_POINT_FACTORY,
+        Kind.REGISTRATION_FACTORY,
+        Kind.LEGACY,
+        Kind.EVENT_SERVICE,
+        Kind.DEVICE_SERVICE,
+    }
+)
 
 # Where clients of the older system look for the standard's operations.
 _ALIASES = {"/WSN/Broker": Kind.BROKER, "/WSN/CreatePullPoint": Kind.PULL_POINT_FACTORY}

@@ -29,6 +29,7 @@ from ingest.gateway import Gateway, Operation, Reply
 from ingest.legacy import operations as legacy
 from ingest.metrics import Registry
 from ingest.namespaces import wsnt
+from ingest.onvif import device_service, event_service
 from ingest.publishers import registration
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
@@ -46,6 +47,8 @@ _OPERATIONS: dict[tuple[str, Kind], Operation] = {
         *current_message.OPERATIONS,
         *subscription_manager.OPERATIONS,
         *pull_points.OPERATIONS,
+        *event_service.OPERATIONS,
+        *device_service.OPERATIONS,
         *legacy.OPERATIONS,
         *registration.OPERATIONS,
         *resource_properties.OPERATIONS,

@@ -147,8 +147,10 @@ class PullQueues:
         for pull_point_id, claim in self._store.overdue(round(self._now() * 1000)):
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
             await self._append_quietly(pull_point_id, Returned(claim))
+        for pull_point_id in [each for each in self._arrivals if not self._is_there(each)]:
+            self.arrived(pull_point_id)
         # Messages may come a moment before the record of their pull point does: what is unknown twice is gone.
-        strangers = frozenset(each for each in {*self._store.ids(), *self._arrivals} if not self._is_there(each))
+        strangers = frozenset(each for each in self._store.ids() if not self._is_there(each))
         for pull_point_id in strangers & self._strangers:
             self.forget(pull_point_id)
         self._strangers = strangers

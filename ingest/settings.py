@@ -61,8 +61,9 @@ class GatewaySettings:
         unit="s",
     )
     pull_subscription_s: int = setting(
-        600,
-        "How long an ONVIF pull point subscription that names no time lives on after each PullMessages.",
+        60,
+        "How long an ONVIF pull point subscription lives on after each PullMessages, at least; also what one gets that "
+        "names no time.",
         minimum=1,
         unit="s",
     )

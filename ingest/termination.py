@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from ingest.errors import UnacceptableTermination
 
 # Beyond this a time is a mistake, and datetime ends at 9999.
-_LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 _DURATION = re.compile(
     r"(-)?P(?=[\dT])(?:(\d{1,9})Y)?(?:(\d{1,9})M)?(?:(\d{1,9})D)?"
@@ -78,8 +78,8 @@ def _moment(text: str, now: datetime) -> datetime:
         moment = _date_time(date_time)
     else:
         raise ValueError("examples: 2030-01-31T12:00:00Z, PT10M")
-    if moment > _LATEST:
-        raise ValueError(f"later than the year {_LATEST.year}")
+    if moment > LATEST:
+        raise ValueError(f"later than the year {LATEST.year}")
     return moment
 
 
@@ -95,7 +95,7 @@ def _add_months(moment: datetime, months: int) -> datetime:
     """XML Schema's rule: the day of the month stays, or is the last day of a shorter month."""
     total = moment.year * 12 + moment.month - 1 + months
     year, month = divmod(total, 12)
-    if not 1 <= year <= _LATEST.year:
+    if not 1 <= year <= LATEST.year:
         raise ValueError("out of range")
     day = min(moment.day, calendar.monthrange(year, month + 1)[1])
     return moment.replace(year=year, month=month + 1, day=day)

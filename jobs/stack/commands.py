@@ -220,7 +220,9 @@ def _wait_for_daemon(
 
 def _pass_on(log: logfiles.Follower, report: Report) -> None:
     for line in log.new_lines():
-        report(_TIME.sub("", line))
+        # What has no time is the daemon's last word, which its status repeats as the problem.
+        if _TIME.match(line):
+            report(_TIME.sub("", line))
 
 
 class _Companion:

@@ -32,7 +32,10 @@ def rotate(log: Path, limit: int) -> bool:
 
 
 def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
-    """The last lines of the log, from its last `most` bytes; empty when there is no log."""
+    """The last lines of the log, from its last `most` bytes; empty when there is no log.
+
+    Without the frames of Java's stack traces: fifteen of them would hide the one line that says what happened.
+    """
     try:
         with log.open("rb") as stream:
             stream.seek(0, os.SEEK_END)
@@ -40,7 +43,8 @@ def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(text.strip().splitlines()[-lines:])
+    telling = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
+    return "\n".join(telling[-lines:])
 
 
 class Follower:

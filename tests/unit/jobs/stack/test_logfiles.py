@@ -45,3 +45,10 @@ def test_following_gives_each_complete_line_once(tmp_path: Path) -> None:
     assert follower.new_lines() == []
     log.write_text("new\n")
     assert follower.new_lines() == ["new"]
+
+
+def test_the_tail_shows_what_happened_and_not_where_in_java(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    frames = "".join(f"\tat org.example.Deep.call{number}(Deep.java:{number})\n" for number in range(40))
+    log.write_text(f"java.lang.IllegalArgumentException: too small\n{frames}Caused by: x\n{frames}")
+    assert logfiles.tail(log) == "java.lang.IllegalArgumentException: too small\nCaused by: x"

@@ -114,7 +114,12 @@ class Publisher:
         root = etree.fromstring(body)
         operation = root.find("{*}Body")[0]  # type: ignore[index]
         name = etree.QName(operation).localname
+        answer = self._carry_out(path, name, operation)
+        # Only now: whoever sees that it was asked may look at what came of it.
         self.asked.append(Asked(name, path, root))
+        return answer
+
+    def _carry_out(self, path: str, name: str, operation: etree._Element) -> tuple[int, bytes]:
         if self.away:
             return 503, b""
         known = path == "/producer" if name == "Subscribe" else path in self.subscriptions
@@ -125,7 +130,7 @@ class Publisher:
         ends = f"<wsnt:TerminationTime>{(now + timedelta(seconds=self.lasts_s)).isoformat()}</wsnt:TerminationTime>"
         match name:
             case "Subscribe":
-                path = f"/held/{len(self.asked)}"
+                path = f"/held/{len(self.asked) + 1}"
                 self.subscriptions[path] = Held(
                     operation.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") or "",
                     operation.findtext(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression") or "",

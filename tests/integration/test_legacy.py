@@ -1,0 +1,110 @@
+"""The older system's clients and the standard's, on both sides of one engine: real gateway, Kafka, Spark, receivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from lxml import etree
+from pyspark.sql import SparkSession
+
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.dispatch_job import job_settings, running
+from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.receiver import Receiver
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+ALARM = "all:alarm:alarm1"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as started:
+        yield started
+
+
+@pytest.fixture
+def engine(tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession) -> Iterator[GatewayRun]:
+    """A gateway process, and the dispatch job on the shared session."""
+    with (
+        gateway_run(tmp_path / "gateway", kafka_settings) as gateway,
+        running(spark, job_settings(tmp_path / "dispatch", kafka_settings)),
+    ):
+        yield gateway
+
+
+def ask(engine: GatewayRun, text: str) -> str:
+    """The string result."""
+    answer = legacy.post(f"{engine.base}/wsnprocess/", text)
+    assert answer.status_code == 200, answer.text
+    return etree.fromstring(answer.content).findtext(".//{*}WsnProcessResponse") or ""
+
+
+def post(engine: GatewayRun, body: str) -> requests.Response:
+    headers = {"Content-Type": soap.MEDIA_TYPES["1.1"]}
+    return requests.post(engine.broker, data=soap.envelope(body), headers=headers, timeout=30)
+
+
+def text_pushed(body: bytes) -> str:
+    """What an old receiver takes out of a push."""
+    (operation,) = etree.fromstring(body).find("{*}Body")  # type: ignore[misc]
+    assert operation.tag == "{http://org.apache.servicemix.wsn.push}notificationProcess"
+    return operation.text or ""
+
+
+def test_all_four_ways_between_old_and_new(engine: GatewayRun, receiver: Receiver) -> None:
+    assert "ns2:Address" in ask(engine, legacy.subscribe("all:alarm", receiver.url("/old")))
+    assert "ns2:Address" in ask(engine, legacy.subscribe("all:alarm:alarm2", receiver.url("/other")))
+    dummy = "http://localhost:12345/only/register/use"
+    assert "ns2:Address" in ask(engine, legacy.subscribe(ALARM, dummy))
+    expression = soap.topic_expression("all/alarm//.")
+    assert post(engine, soap.subscribe(receiver.url("/new"), expression)).status_code == 200
+
+    assert ask(engine, legacy.notify(ALARM, "<level>3</level>")) == "success!"
+    assert ask(engine, legacy.notify(ALARM, "door & 窗")) == "success!"
+    modern = soap.message("all/alarm/alarm1", '<o:order xmlns:o="urn:o"><![CDATA[1 & 2]]></o:order>')
+    assert post(engine, soap.notify(modern)).status_code == 202
+
+    old, new = receiver.wait_for(3, "/old"), receiver.wait_for(1, "/new")
+    assert [text_pushed(request.body) for request in old] == [
+        "<level>3</level>",
+        "door & 窗",
+        '<o:order xmlns:o="urn:o"><![CDATA[1 & 2]]></o:order>',
+    ]
+    assert {request.headers["content-type"] for request in old} == {"text/xml; charset=UTF-8"}
+    assert all(request.body.startswith(b"<soapenv:Envelope") for request in old)
+
+    def payloads() -> list[etree._Element]:
+        found = []
+        for request in receiver.received("/new"):
+            found += [message[0] for message in etree.fromstring(request.body).iter(f"{{{soap.WSNT}}}Message")]
+        return found
+
+    while len(payloads()) < 3:
+        new = receiver.wait_for(len(new) + 1, "/new")
+    assert [(each.tag, each.text) for each in payloads()] == [
+        ("level", "3"),
+        ("{urn:arborcast:legacy}Content", "door & 窗"),
+        ("{urn:o}order", "1 & 2"),
+    ]
+    assert receiver.received("/other") == []
+
+    assert ask(engine, legacy.unsubscribe("all:alarm", receiver.url("/old"))) == "success"
+    assert ask(engine, legacy.notify("all:alarm:alarm2", "last")) == "success!"
+    assert text_pushed(receiver.wait_for(1, "/other")[0].body) == "last"
+    assert len(receiver.received("/old")) == 3
+
+
+@pytest.mark.chaos
+def test_old_subscriptions_survive_kill_9(engine: GatewayRun, receiver: Receiver) -> None:
+    assert "ns2:Address" in ask(engine, legacy.subscribe(ALARM, receiver.url("/old")))
+    engine.kill()
+    engine.start()
+    assert ask(engine, legacy.subscribe(ALARM, receiver.url("/old"))) == "Repeated subscriptions"
+    assert ask(engine, legacy.notify(ALARM, "after")) == "success!"
+    assert text_pushed(receiver.wait_for(1, "/old")[0].body) == "after"

@@ -41,7 +41,6 @@ _BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW
 _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
     Kind.BROKER: _BROKER,
     Kind.PULL_POINT_FACTORY: ("CreatePullPoint", tuple(reversed(_BROKER[1][:2]))),
-    Kind.LEGACY: _BROKER,
     # ONVIF publishes the WSDL of its services itself, and its clients bring it along.
     Kind.EVENT_SERVICE: _BROKER,
     Kind.DEVICE_SERVICE: _BROKER,
@@ -81,7 +80,8 @@ class ServiceDescriptions:
 
     def wsdl(self, target: Target, own: OwnAddresses) -> bytes:
         """The service at one of our addresses."""
-        service, port_types = _SERVICES[target.kind]
+        # At all other addresses the broker's operations are offered beside those that OASIS does not know.
+        service, port_types = _SERVICES.get(target.kind, _BROKER)
         address = attribute(own.resource(target.kind, target.id))
         imports = "".join(
             f'<wsdl:import namespace="{namespace}" location={attribute(f"{own.base}{FOLDER}{file}")}/>'

@@ -8,6 +8,7 @@
     gateway             what all operations share
     view, changes, notification_log                        the logs: followed, changed, appended to
     expiry, metrics     what runs beside the requests
+    repeats, repeats_history    requests that come again
     client/, listener, received    for publishers and subscribers written in Python
 
 May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process

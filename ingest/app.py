@@ -6,6 +6,7 @@ than parsing it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -64,6 +65,10 @@ _ACCEPTED = {
     "headers": [(b"content-length", b"0")],
 }
 _NO_BODY = {"type": "http.response.body", "body": b""}
+
+# A record of another worker is here within a few milliseconds.
+_OTHER_WORKERS_S = 0.05
+
 _TEXT = b"text/plain; charset=utf-8"
 
 
@@ -119,7 +124,7 @@ class GatewayApp:
             if not self._started():
                 raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
             began = time.perf_counter()
-            reply = await known.handler(self._gateway, request, target)
+            reply = await self._perform(known, request, target)
             if request.name == _NOTIFY:
                 self._accept_seconds.observe(time.perf_counter() - began)
         except (PeerError, InfrastructureError) as error:
@@ -138,6 +143,16 @@ class GatewayApp:
             else:
                 self._requests.add(operation, "200")
                 await _send_reply(send, request, reply)
+
+    async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | None:
+        try:
+            return await known.handler(self._gateway, request, target)
+        except UnknownResource:
+            if self._gateway.settings.workers == 1:
+                raise
+            # It may have been created a moment ago by another worker, whose record is still on its way to us.
+            await asyncio.sleep(_OTHER_WORKERS_S)
+            return await known.handler(self._gateway, request, target)
 
     def _refusal(self, error: PeerError | InfrastructureError, request: Request | None) -> Answer:
         soap, addressing = _manner(request)

@@ -14,6 +14,7 @@ from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
 from ingest.pull_queues import PullQueues
+from ingest.repeats import Repeats
 from ingest.service_wsdl import ServiceDescriptions
 from ingest.settings import GatewaySettings
 from topic_model.admission import TopicAdmission
@@ -60,6 +61,7 @@ class Gateway:
     pulls: PullQueues
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
+    repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 # Seconds. Finer around the target for Notify (p99 of 20 ms) than elsewhere.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -111,3 +111,32 @@ def _braces(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def merged(texts: Mapping[str, str], label: str) -> str:
+    """The metrics of several processes as one text: every sample gets `label` with the name of its process.
+
+    `texts` is by that name; each is what a Registry wrote.
+    """
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        metric = ""
+        for line in text.splitlines():
+            if line.startswith("#"):
+                metric = line.split(" ", 3)[2]
+                head = heads.setdefault(metric, [])
+                if line not in head:
+                    head.append(line)
+            elif line:
+                samples.setdefault(metric, []).append(_with_label(line, f'{label}="{_escaped(name)}"'))
+    lines = [line for metric in heads for line in (*heads[metric], *samples.get(metric, ()))]
+    return "\n".join(lines) + "\n"
+
+
+def _with_label(sample: str, pair: str) -> str:
+    name, brace, labels = sample.partition("{")
+    if brace:
+        return f"{name}{{{pair},{labels}"
+    name, _, value = sample.rpartition(" ")
+    return f"{name}{{{pair}}} {value}"

@@ -19,6 +19,7 @@ from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from ingest.publishers.senders import check_sender
+from ingest.repeats import fingerprint
 from ingest.topic_reading import TopicMemory
 from topic_model.errors import ExpressionError, TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
@@ -52,7 +53,21 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> None:
 
 
 async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> None:
-    """Store notifications, in their order, however they came in. Raises TopicNotSupported or InfrastructureError."""
+    """Store the notifications of a request, in their order, however they came in; not those of a repeated request.
+
+    Raises TopicNotSupported or InfrastructureError.
+    """
+    known = fingerprint(notifications) if gateway.repeats.enabled else b""
+    if not known:
+        await _store(gateway, notifications)
+        return
+    # With the records, so that they are known after a restart too.
+    known_by = {"request": known, "request_size": len(notifications)}
+    marked = [msgspec.structs.replace(each, **known_by) for each in notifications]
+    await gateway.repeats.once(known, lambda: _store(gateway, marked))
+
+
+async def _store(gateway: Gateway, notifications: Sequence[Notification]) -> None:
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit(notification.topic for notification in notifications)
     tree = gateway.table.topics

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import signal
 import socket
+import sys
 from collections.abc import Generator
 
 import httptools
@@ -88,7 +90,23 @@ class GatewayServer(uvicorn.Server):
             loop.add_signal_handler(number, self.stop)
 
 
-def listen(settings: GatewaySettings) -> socket.socket:
+def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
+    """A listening socket for each of `gateway.workers`, all on one port. Raises ConfigError.
+
+    On Linux each has its own queue, and the kernel deals out connections evenly. Who holds the sockets can give one to
+    the successor of a worker that died, with all that waits in it. Elsewhere it is one socket for all.
+    """
+    # Alone first: sharing would be granted to a second gateway of the same user as well.
+    alone = listen(settings)
+    if settings.workers == 1 or sys.platform != "linux":
+        return [alone] * settings.workers
+    port = alone.getsockname()[1]
+    alone.close()
+    taken = dataclasses.replace(settings, port=port)
+    return [listen(taken, shared=True) for _ in range(settings.workers)]
+
+
+def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
     """A listening socket. Raises ConfigError for an address that is in use or not ours."""
     host, port = settings.host or "0.0.0.0", settings.port  # noqa: S104  # an operator's choice
     try:
@@ -98,6 +116,8 @@ def listen(settings: GatewaySettings) -> socket.socket:
         raise ConfigError(f"gateway.host = {host!r} is not an address to listen on: {error}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError as error:

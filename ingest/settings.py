@@ -18,6 +18,12 @@ class GatewaySettings:
         "",
         "Base URL under which clients reach us, used in subscription addresses; empty means http://host:port.",
     )
+    workers: int = setting(
+        1,
+        "Processes that share the port; more than one where the machine has cores to spare.",
+        minimum=1,
+        maximum=256,
+    )
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Larger request bodies are refused with 413.", minimum=1024, unit="bytes"
     )
@@ -77,6 +83,13 @@ class GatewaySettings:
     )
     upstream_termination_s: int = setting(
         600, "What is asked for when subscribing at a publisher; renewed in time.", minimum=30, unit="s"
+    )
+    deduplication_window_s: int = setting(
+        120,
+        "A Notify that a publisher repeats under the same wsa:MessageID within this is accepted once; 0 accepts all.",
+        minimum=0,
+        maximum=86_400,
+        unit="s",
     )
     keep_alive_s: int = setting(30, "Idle connections are closed after this.", minimum=1, unit="s")
     stop_timeout_s: float = setting(

@@ -35,10 +35,14 @@ from ingest.oasis import PublishedDocuments
 from ingest.publishers.worker import DemandWorker
 from ingest.pull_queues import PullQueues
 from ingest.pull_view import PullLog, PullView
+from ingest.repeats import RepeatMemory, Repeats
+from ingest.repeats_history import remember_history
 from ingest.retained import RetainedMessages
 from ingest.service_wsdl import ServiceDescriptions
-from ingest.serving import GatewayServer, listen, make_server
+from ingest.serving import GatewayServer, listen, listen_for_workers, make_server
 from ingest.view import ControlView
+from jobs import gateway_workers
+from jobs.gateway_workers import Share, WorkerMetrics, Workers
 from jobs.settings import Settings, load_settings
 from jobs.stack import jars
 from jobs.stack.errors import StackError
@@ -65,11 +69,16 @@ _STOP_S = 1.0
 class GatewayProcess:
     """Puts the parts of the gateway together, runs them, and stops them in order."""
 
-    def __init__(self, settings: Settings, host: str, port: int) -> None:
+    def __init__(self, settings: Settings, host: str, port: int, share: Share | None = None) -> None:
         _check_sizes(settings)
         self._settings = settings
+        self._share = share
+        # What must be done once is done by the first of several workers.
+        self._has_duties = share is None or share.first
+        self._memory = RepeatMemory(settings.gateway.deduplication_window_s, share.memory if share else None)
+        self._remembers = False
         self._log = ControlLog(settings.kafka)
-        self._sync = _directory_sync(settings, self._log)
+        self._sync = _directory_sync(settings, self._log) if self._has_duties else None
         pull_points = PullPoints()
         registrations = Registrations()
         self._view = ControlView(
@@ -105,6 +114,7 @@ class GatewayProcess:
             pulls=self._pulls,
             pull_points=pull_points,
             registrations=registrations,
+            repeats=Repeats(self._memory),
             descriptions=_descriptions(),
         )
         app = GatewayApp(self._gateway, self._metrics(), self._obstacle, self._caught_up)
@@ -131,7 +141,7 @@ class GatewayProcess:
         return 1 if self._failure else 0
 
     def _caught_up(self) -> bool:
-        return self._view.caught_up and self._pull_view.caught_up
+        return self._view.caught_up and self._pull_view.caught_up and self._remembers
 
     def _close_control(self) -> None:
         self._pull_log.close()
@@ -142,27 +152,35 @@ class GatewayProcess:
         self._log.close()
 
     async def _start_parts(self) -> None:
-        await self._create_topics()
+        await self._until_kafka(self._log.ensure_created)
+        self._spawn(self._remember_history(), "history")
         self._view.start()
         self._pull_view.start()
         self._notifications.start()
-        self._spawn(end_expired_forever(self._gateway), "expiry")
+        if self._has_duties:
+            self._spawn(end_expired_forever(self._gateway), "expiry")
         self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
-        if self._settings.gateway.demand_publishing:
-            self._spawn(DemandWorker(self._gateway, lambda: self._view.applied).run(), "demand")
         await self._pull_view.until_caught_up()
         self._spawn(self._pulls.sweep_forever(), "pull-points")
-        if self._settings.gateway.demand_publishing:
+        if self._settings.gateway.demand_publishing and self._has_duties:
             self._spawn(DemandWorker(self._gateway, lambda: self._view.applied).run(), "demand")
         if self._sync is not None:
             self._sync.start()
 
-    async def _create_topics(self) -> None:
+    async def _remember_history(self) -> None:
+        window_s = self._settings.gateway.deduplication_window_s
+        if self._memory.enabled:
+            await self._until_kafka(lambda: remember_history(self._settings.kafka, self._memory, window_s))
+        self._remembers = True
+
+    async def _until_kafka(self, work: Callable[[], object]) -> None:
+        """Do it in a thread, and again until Kafka does its part."""
         wait = _FIRST_WAIT_S
         while True:
             try:
-                return await asyncio.to_thread(self._log.ensure_created)
+                await asyncio.to_thread(work)
+                return
             except InfrastructureError as error:
                 if error.retry_after is None:
                     raise
@@ -194,7 +212,7 @@ class GatewayProcess:
         return ""
 
     def _metrics(self) -> Registry:
-        metrics = Registry()
+        metrics = WorkerMetrics(self._share) if self._share else Registry()
         process = psutil.Process()
         started = time.time()
         metrics.gauge(
@@ -235,10 +253,17 @@ class GatewayProcess:
                 "Entries of the directory that could not be taken over, and changes that it refused.",
                 lambda: len(sync.status.problems),
             )
+        metrics.gauge(
+            "arborcast_gateway_repeated_requests",
+            "Requests since the start that were repetitions of accepted ones.",
+            lambda: self._gateway.repeats.count,
+        )
         metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: 0 if self._obstacle() else 1)
         metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
         metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
         metrics.gauge("process_start_time_seconds", "When the process started.", lambda: started)
+        if isinstance(metrics, WorkerMetrics):
+            threading.Thread(target=metrics.publish_forever, name="metrics", daemon=True).start()
         return metrics
 
 
@@ -293,6 +318,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")
+    gateway_workers.add_arguments(parser)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # The client libraries report every failed attempt of theirs; ours say what it means.
@@ -300,18 +326,22 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = load_settings(options.config, options.home)
-        listener = listen(settings.gateway)
+        share = gateway_workers.share_of(options)
+        if share is None and settings.gateway.workers > 1:
+            given = sys.argv[1:] if arguments is None else arguments
+            return Workers(settings.gateway, given, listen_for_workers(settings.gateway)).run()
+        listener = share.listener if share else listen(settings.gateway)
         # Not closed: that would wait for threads that may be waiting for a broker that is away.
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-        return runner.run(_run(settings, listener))
+        return runner.run(_run(settings, listener, share))
     except ConfigError as error:
         print(f"arborcast gateway: {error}", file=sys.stderr)
         return 2
 
 
-async def _run(settings: Settings, listener: socket.socket) -> int:
+async def _run(settings: Settings, listener: socket.socket, share: Share | None) -> int:
     host, port = listener.getsockname()[:2]
-    process = GatewayProcess(settings, host, port)
+    process = GatewayProcess(settings, host, port, share)
     logger.info("listening on %s port %d, reached as %s", host, port, process.own.broker)
     return await process.run(listener)
 

@@ -95,6 +95,12 @@ class ConsumerRecord(Protocol):
     value: bytes | None
 
 
+class OffsetAtTime(Protocol):
+    """The first record at or after a time."""
+
+    offset: int
+
+
 class Consumer(Protocol):
     """What we use of KafkaConsumer."""
 
@@ -113,6 +119,12 @@ class Consumer(Protocol):
     def end_offsets(
         self, partitions: Sequence[TopicPartition], timeout_ms: int | None = None
     ) -> Mapping[TopicPartition, int]: ...
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OffsetAtTime | None]: ...
+
+    def position(self, partition: TopicPartition) -> int: ...
 
     def partitions_for_topic(self, topic: str) -> set[int] | None: ...
 

@@ -23,6 +23,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `payload` is the one child of wsnt:Message as a self-contained XML fragment (every namespace that was in scope and
     is used is declared on it), UTF-8. `producer` is the wsnt:ProducerReference in the same form, empty when there was
     none. `message_id` is what the publisher called it (wsa:MessageID), `id` is ours and the same on every attempt.
+    `request` is the fingerprint of the request that it came in, empty when that had no message id, and `request_size`
+    how many notifications the request had.
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
     message.
     """
@@ -35,6 +37,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     message_id: str = ""
     publisher: str = ""
     only: str = ""
+    request: bytes = b""
+    request_size: int = 1
 
 
 class _Versioned(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.metrics import Registry
+from ingest.metrics import Registry, merged
 
 
 def test_the_text_that_prometheus_reads() -> None:
@@ -35,3 +35,22 @@ def test_a_histogram_counts_up_to_and_including_its_bounds(seconds: float, bound
     assert lines[0] == f's_bucket{{le="{bound}"}} 1'
     assert lines[-1] == 's_bucket{le="+Inf"} 1'
     assert "s_count 1" in registry.text()
+
+
+def test_the_metrics_of_several_processes_are_told_apart() -> None:
+    texts = {}
+    for name, count in (("0", 3), ("1", 4)):
+        registry = Registry()
+        registry.counter("requests_total", "Requests.", ("status",)).add("200", by=count)
+        registry.gauge("ready", "1 when ready.", lambda: 1)
+        texts[name] = registry.text()
+    assert merged(texts, "worker").splitlines() == [
+        "# HELP requests_total Requests.",
+        "# TYPE requests_total counter",
+        'requests_total{worker="0",status="200"} 3',
+        'requests_total{worker="1",status="200"} 4',
+        "# HELP ready 1 when ready.",
+        "# TYPE ready gauge",
+        'ready{worker="0"} 1',
+        'ready{worker="1"} 1',
+    ]

@@ -1,0 +1,186 @@
+"""Several gateway processes on one port: started, kept alive and stopped together.
+
+Each worker follows the logs for itself and takes its share of the connections. What must be done once (ending what has
+expired, the directory's sync, demand-based publishing) is done by the first; while that is being started again, it
+waits. Workers share the memory of repeated requests, and a directory in which each leaves its metrics.
+
+A worker that dies is replaced; its connections are lost, what waited to be accepted is not. No worker outlives the
+parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingest.metrics import Registry, merged
+from ingest.repeats import TABLE_BYTES
+from ingest.settings import GatewaySettings
+from jobs.stack import leash
+from jobs.stack.backoff import failures_after, wait_before_start
+
+logger = logging.getLogger("arborcast.gateway")
+
+_POLL_S = 0.1
+_PUBLISH_S = 1.0
+
+# Between the death of a worker and its successor: the first at once, then longer. After so many in a row without one
+# that lived for a while there is no hope here; whoever supervises us decides.
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+_LIVED_S = 10.0
+_HOPELESS = 8
+
+# Beyond what a worker itself takes at most to stop.
+_STOP_MARGIN_S = 3.0
+
+_CONFIG_ERROR = 2
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker has from its parent. `number` counts from 0."""
+
+    number: int
+    listener: socket.socket
+    memory: mmap.mmap
+    folder: Path
+
+    @property
+    def first(self) -> bool:
+        """Whether what must be done once is this worker's."""
+        return self.number == 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments by which the parent hands over a worker's share; not for people."""
+    for name in ("--worker", "--listen-fd", "--memory-fd"):
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
+
+
+def share_of(options: argparse.Namespace) -> Share | None:
+    """A worker's share; None in a process that is no worker."""
+    if options.worker is None:
+        return None
+    listener = socket.socket(fileno=options.listen_fd)
+    listener.setblocking(False)
+    return Share(options.worker, listener, mmap.mmap(options.memory_fd, TABLE_BYTES), options.share)
+
+
+class WorkerMetrics(Registry):
+    """A worker's metrics: what it shows is those of all workers, the others' as of a second ago."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__()
+        self._share = share
+
+    def text(self) -> str:
+        """See Registry.text."""
+        texts = {str(self._share.number): super().text()}
+        for file in self._share.folder.glob("*.metrics"):
+            if file.stem not in texts:
+                texts[file.stem] = file.read_text()
+        return merged(dict(sorted(texts.items())), "worker")
+
+    def publish_forever(self) -> None:
+        """Leave them for the other workers. Ends with the process."""
+        own = self._share.folder / f"{self._share.number}.metrics"
+        fresh = own.with_suffix(".new")
+        while self._share.folder.is_dir():
+            fresh.write_text(super().text())
+            fresh.rename(own)
+            time.sleep(_PUBLISH_S)
+
+
+@dataclass
+class _Worker:
+    number: int
+    listener: socket.socket
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    due: float = 0.0
+    failures: int = field(default=0)
+
+
+class Workers:
+    """The parent. Everything happens in the main thread: the kernel ends a worker with the thread that started it."""
+
+    def __init__(self, settings: GatewaySettings, arguments: Sequence[str], listeners: Sequence[socket.socket]) -> None:
+        self._stop_s = settings.stop_timeout_s + _STOP_MARGIN_S
+        self._arguments = arguments
+        self._workers = [_Worker(number, listener) for number, listener in enumerate(listeners)]
+        self._stopping = False
+
+    def run(self) -> int:
+        """Keep the workers alive until SIGTERM or SIGINT; returns the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: self._asked_to_stop(number))
+        with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
+            memory.truncate(TABLE_BYTES)
+            status = 0
+            while not self._stopping and status == 0:
+                status = self._step(memory.fileno(), Path(folder))
+                time.sleep(_POLL_S)
+            self._end()
+        return status
+
+    def _step(self, memory: int, folder: Path) -> int:
+        """What is due; an exit status when it cannot go on."""
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.process is None:
+                if now >= worker.due and not self._stopping:
+                    self._start(worker, memory, folder)
+            elif (code := worker.process.poll()) is not None:
+                worker.process = None
+                (folder / f"{worker.number}.metrics").unlink(missing_ok=True)
+                if code == _CONFIG_ERROR:
+                    return _CONFIG_ERROR
+                worker.failures = failures_after(worker.failures, now - worker.started, _LIVED_S)
+                if worker.failures >= _HOPELESS:
+                    logger.critical("worker %d ended %d times in a row: stopping", worker.number, worker.failures)
+                    return 1
+                worker.due = now + wait_before_start(worker.failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
+                logger.error("worker %d ended with status %d; another one is started", worker.number, code)
+        return 0
+
+    def _start(self, worker: _Worker, memory: int, folder: Path) -> None:
+        descriptors = (worker.listener.fileno(), memory)
+        command = [sys.executable, leash.__file__, str(os.getpid()), sys.executable, "-m", "jobs.gateway"]
+        command += [*self._arguments, "--worker", str(worker.number), "--share", str(folder)]
+        command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1])]
+        worker.process = subprocess.Popen(command, pass_fds=descriptors)  # noqa: S603 -- of our own making
+        worker.started = time.monotonic()
+
+    def _asked_to_stop(self, number: int) -> None:
+        if self._stopping:
+            self._tell(number)  # a second time: at once
+        self._stopping = True
+
+    def _tell(self, number: int) -> None:
+        for worker in self._workers:
+            if worker.process is not None and worker.process.poll() is None:
+                worker.process.send_signal(number)
+
+    def _end(self) -> None:
+        self._tell(signal.SIGTERM)
+        deadline = time.monotonic() + self._stop_s
+        for worker in self._workers:
+            if worker.process is not None:
+                try:
+                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    logger.warning("worker %d did not stop in time and is killed", worker.number)
+                    worker.process.kill()
+                    worker.process.wait()

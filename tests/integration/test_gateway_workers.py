@@ -1,0 +1,145 @@
+"""Several gateway processes on one port, and requests that come again: over a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from ingest.client import Client, ClientError
+from tests.support import soap_messages as soap
+from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
+from topic_model import notifications
+from topic_model.kafka_client import TopicPartition, make_consumer
+from topic_model.settings import KafkaSettings
+
+pytestmark = pytest.mark.kafka
+
+
+def stored(settings: KafkaSettings) -> list[str]:
+    """The payloads in the notifications log."""
+    consumer = make_consumer(settings, wait_ms=10)
+    name = settings.topic("notifications")
+    partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
+    consumer.assign(partitions)
+    for partition in partitions:
+        consumer.seek(partition, 0)
+    missing = sum(consumer.end_offsets(partitions).values())
+    found: list[str] = []
+    while len(found) < missing:
+        for records in consumer.poll(timeout_ms=1_000).values():
+            found.extend(notifications.decode(record.value or b"").payload.decode() for record in records)
+    consumer.close(autocommit=False)
+    return found
+
+
+def post(gateway: GatewayRun, message_id: str, payload: str = "<n/>") -> int:
+    """One Notify of two messages on a connection of its own."""
+    messages = (soap.message("a", payload), soap.message("b", payload))
+    body = soap.envelope(soap.notify(*messages), header=soap.addressing("urn:a", message_id))
+    return requests.post(gateway.broker, body, timeout=10).status_code
+
+
+@pytest.fixture
+def two(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
+    with gateway_run(tmp_path, kafka_settings, workers=2) as run:
+        yield run
+
+
+def workers(gateway: GatewayRun) -> list[psutil.Process]:
+    return psutil.Process(gateway.pid).children()
+
+
+def test_a_repetition_is_known_after_a_restart(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    with gateway_run(tmp_path, kafka_settings) as gateway:
+        assert post(gateway, "urn:1") == 202
+        gateway.kill()
+        gateway.start()
+        assert post(gateway, "urn:1") == 202
+        assert post(gateway, "urn:2") == 202
+        assert gateway.metric("arborcast_gateway_repeated_requests") == 1
+    assert len(stored(kafka_settings)) == 4
+
+
+def test_a_repetition_is_known_to_all_workers(two: GatewayRun, kafka_settings: KafkaSettings) -> None:
+    # Over forty connections it is certain enough that both workers get some.
+    assert {post(two, "urn:1") for _ in range(40)} == {202}
+    assert len(stored(kafka_settings)) == 2
+
+
+def test_both_take_their_share_and_show_the_metrics_of_all(two: GatewayRun) -> None:
+    for number in range(40):
+        assert post(two, f"urn:{number}") == 202
+
+    def shares() -> dict[str, int]:
+        lines = requests.get(f"{two.base}/metrics", timeout=5).text.splitlines()
+        found = [line for line in lines if line.startswith("arborcast_gateway_notify_seconds_count")]
+        return {line.partition('worker="')[2][0]: int(line.rpartition(" ")[2]) for line in found}
+
+    two.wait_for(lambda: sum(shares().values()) == 40, "shown in the metrics")
+    assert len(shares()) == 2
+    assert min(shares().values()) > 0
+
+
+def test_what_one_creates_the_other_knows(two: GatewayRun) -> None:
+    for number in range(10):
+        # A connection each, so mostly not the same worker.
+        with Client(two.base) as one, Client(two.base) as other:
+            subscription = one.subscribe("a", to=f"http://127.0.0.1:9/{number}")
+            other.unsubscribe(subscription)
+
+
+@pytest.mark.chaos
+def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, kafka_settings: KafkaSettings) -> None:
+    first = workers(two)
+    assert len(first) == 2
+    first[0].kill()
+    accepted = 0
+    for number in range(50):
+        with contextlib.suppress(ClientError), Client(two.base) as client:
+            client.notify("a", f"<n>{number}</n>")
+            accepted += 1
+    assert accepted == 50  # what waited for the dead worker was answered by its successor
+    two.wait_for(lambda: len(workers(two)) == 2, "complete again")
+    assert first[1] in workers(two)
+    assert sorted(set(stored(kafka_settings))) == sorted(f"<n>{number}</n>" for number in range(50))
+
+
+@pytest.mark.chaos
+def test_no_worker_outlives_its_parent(two: GatewayRun) -> None:
+    left = workers(two)
+    os.kill(two.pid, signal.SIGKILL)
+    gone, alive = psutil.wait_procs(left, timeout=5)
+    assert (len(gone), alive) == (2, [])
+
+
+def test_all_stop_within_seconds(two: GatewayRun) -> None:
+    left = workers(two)
+    with socket.create_connection(("127.0.0.1", two.port)):
+        started = time.monotonic()
+        assert two.stop() == 0
+        assert time.monotonic() - started < 5
+    assert not any(process.is_running() for process in left)
+
+
+def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "jobs.gateway", "--config", str(two._config)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert f"port {two.port}" in run.stderr

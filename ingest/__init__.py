@@ -5,6 +5,9 @@
     envelope, answers, faults, errors, namespaces          SOAP: reading, answering, refusing
     notification_broker, subscription_manager              the port types
     topic_reading, filters, endpoints, fragments, termination, addresses, ids     what requests are made of
+    resource_properties, resource_lifetime                 WSRF, on what the port types have made
+    current_message, retained                              the last message of topics that keep it
+    service_wsdl, oasis                                    what ?wsdl answers
     gateway             what all operations share
     view, changes, notification_log                        the logs: followed, changed, appended to
     expiry, metrics     what runs beside the requests

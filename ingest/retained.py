@@ -77,7 +77,12 @@ class RetainedMessages:
         self._thread.shutdown(wait=False)
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        # There is one thread: while Kafka is away, who waits for it must not wait for all who came before as well.
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except TimeoutError:
+            raise InfrastructureError("the current messages could not be read in time", RETRY_AFTER_S) from None
 
     def _take(self, record: tuple[TopicPath, bool], offset: int) -> None:
         path, present = record

@@ -204,6 +204,7 @@ class DemandWorker:
     async def _subscribe(self, registration: Registration, topic: TopicFilter) -> None:
         consumer = consumer_address(self._gateway, registration)
         reference, granted = await self._in_thread(partial(self._calls.subscribe, registration, topic, consumer))
+        logger.info("registration %s: subscribed at its publisher to %s", registration.id, topic.text)
         upstream = self._with_time(Upstream(topic.normal, reference), granted)
         if not await self._replace(registration, None, upstream):
             # The registration ended meanwhile.

@@ -20,6 +20,7 @@ from dispatch.attempts_log import AttemptsLog
 from dispatch.envelope import Envelope
 from dispatch.filters import Conditions, Subject
 from dispatch.lanes import LaneLimits, Lanes
+from dispatch.pull_points import PullDelivery
 from dispatch.pump import Pump
 from dispatch.room import Bounds
 from dispatch.settings import DispatchSettings, PushSettings
@@ -66,6 +67,7 @@ def push_partition(job: SinkJob, rows: Iterable[SourceRow]) -> None:
     try:
         lanes = worker.fill(job, rows)
         worker.pump.run(lanes, job.batch)
+        worker.pulls.settle(job.dispatch.outcomes_timeout_s, job.batch, worker.log.add)
         worker.log.settle(job.dispatch.outcomes_timeout_s)
     except BaseException:
         # Half-done pushes must not mix with those of the next task.
@@ -85,6 +87,7 @@ class _Worker:
         self.transport = make_transport(job.push)
         self.log = AttemptsLog(job.kafka)
         self.log.connect()
+        self.pulls = PullDelivery(job.kafka)
         self.pump = Pump(self.transport, self._envelope_of, self.log.add, job.push.max_in_flight)
 
     def serves(self, job: SinkJob) -> bool:
@@ -118,7 +121,10 @@ class _Worker:
                     subject = subject or Subject(self._conditions, notification)
                     if not subject.passes(subscription):
                         continue
-                lanes.add(notification, subscription)
+                if subscription.pull_point:
+                    self.pulls.add(notification, subscription)
+                else:
+                    lanes.add(notification, subscription)
         return lanes
 
     def settled(self) -> None:
@@ -132,6 +138,7 @@ class _Worker:
     def close(self) -> None:
         self.transport.close()
         self.log.close()
+        self.pulls.close()
 
     def _envelope_of(self, subscription: Subscription) -> Envelope:
         kept = self._envelopes.get(subscription.id)

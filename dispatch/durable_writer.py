@@ -1,0 +1,124 @@
+"""Writing what must not be lost: records that are sent again until Kafka has them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import Acknowledgement, Producer, make_producer, translated
+from topic_model.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+
+_Record = tuple[int, bytes | None, bytes | None]
+
+
+class DurableWriter:
+    """Sends records of one log without waiting; `settle` waits for all of them. Used by one thread.
+
+    What Kafka refuses or does not answer is sent again, and may then come behind what was sent after it.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, name: str, connect: Callable[[KafkaSettings], Producer] = make_producer
+    ) -> None:
+        self._kafka = kafka
+        self._connect = connect
+        self._topic = kafka.topic(name)
+        self._producer: Producer | None = None
+        self._partitions = 0
+        # What is sent and not acknowledged, by an ever growing number; the producer's thread takes entries out.
+        self._unacknowledged: dict[int, _Record] = {}
+        self._failed: list[int] = []
+        self._lock = threading.Lock()
+        self._sent = 0
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the log has. Connects when that has not happened yet; raises InfrastructureError."""
+        self.connect()
+        return self._partitions
+
+    def connect(self) -> Producer:
+        """The producer; connected when first asked for. Raises InfrastructureError."""
+        if self._producer is None:
+            producer = self._connect(self._kafka)
+            with translated(f"Kafka topic {self._topic} cannot be looked up"):
+                self._partitions = len(producer.partitions_for(self._topic))
+            self._producer = producer
+        return self._producer
+
+    def send(self, partition: int, value: bytes | None, key: bytes | None = None) -> int:
+        """Send a record without waiting; a number that `acknowledged` is called with."""
+        self._sent += 1
+        self._unacknowledged[self._sent] = (partition, value, key)
+        self._send(self._sent)
+        return self._sent
+
+    def acknowledged(self, number: int, acknowledgement: Acknowledgement) -> None:
+        """A record is in the log. Called in the producer's own thread; for subclasses that want to know."""
+
+    def settle(self, timeout_s: float) -> None:
+        """Return when everything sent is acknowledged; sends again what Kafka refused or did not answer.
+
+        Raises InfrastructureError when that takes longer than `timeout_s`; then nothing is known of what was sent.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._unacknowledged:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                count = len(self._unacknowledged)
+                self.close()
+                raise InfrastructureError(
+                    f"Kafka did not take {count} records of {self._topic} within {timeout_s:g} s", 5.0
+                )
+            try:
+                with translated(f"{self._topic} cannot be written"):
+                    self.connect().flush(timeout=remaining)
+            except InfrastructureError as error:
+                logger.warning("%s; waiting for Kafka", error)
+            self._send_failed_again()
+
+    def close(self) -> None:
+        """Drop the connection and what is not acknowledged."""
+        if self._producer is not None:
+            self._producer.abort()
+            self._producer = None
+        self._unacknowledged.clear()
+        self._failed.clear()
+
+    def _send(self, number: int) -> None:
+        partition, value, key = self._unacknowledged[number]
+        try:
+            with translated(f"{self._topic} cannot be written"):
+                future = self.connect().send(self._topic, value=value, key=key, partition=partition)
+        except InfrastructureError as error:
+            self._note_failure(number, error)
+            return
+        future.add_callback(lambda acknowledgement: self._note_success(number, acknowledgement))
+        future.add_errback(lambda error: self._note_failure(number, error))
+
+    def _note_success(self, number: int, acknowledgement: Acknowledgement) -> None:
+        if number in self._unacknowledged:
+            self.acknowledged(number, acknowledgement)
+            self._unacknowledged.pop(number, None)
+
+    def _note_failure(self, number: int, error: BaseException) -> None:
+        with self._lock:
+            if not self._failed:
+                logger.warning("%s: records were not taken by Kafka (%s); sending them again", self._topic, error)
+            self._failed.append(number)
+
+    def _send_failed_again(self) -> None:
+        with self._lock:
+            failed, self._failed = self._failed, []
+        if failed:
+            time.sleep(RETRY_S)
+        for number in failed:
+            if number in self._unacknowledged:
+                self._send(number)

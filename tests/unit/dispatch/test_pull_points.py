@@ -1,0 +1,159 @@
+"""Delivery into pull points, over a producer that is played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from kafka.errors import KafkaTimeoutError
+from lxml import etree
+
+from dispatch import durable_writer
+from dispatch.attempts import Attempt
+from dispatch.pull_points import PullDelivery, stored_element
+from tests.support.oasis import validate_element
+from topic_model.errors import InfrastructureError
+from topic_model.notifications import Notification
+from topic_model.pull_log import StoredMessage, decode
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+WSNT = "{http://docs.oasis-open.org/wsn/b-2}"
+WSA = "{http://www.w3.org/2005/08/addressing}"
+
+
+class PlayedFuture:
+    acknowledge: Callable[[object], object]
+    fail: Callable[[BaseException], object]
+
+    def add_callback(self, call: Callable[[object], object]) -> None:
+        self.acknowledge = call
+
+    def add_errback(self, call: Callable[[BaseException], object]) -> None:
+        self.fail = call
+
+
+@dataclass
+class PlayedAcknowledgement:
+    offset: int = 7
+    partition: int = 0
+
+
+class PlayedProducer:
+    """Takes records at flush; refuses the first `refusals` of them."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.taken: list[tuple[str, StoredMessage]] = []
+        self._open: list[tuple[bytes, bytes, PlayedFuture]] = []
+
+    def partitions_for(self, topic: str) -> set[int]:
+        assert topic == "arborcast.pullpoints"
+        return {0}
+
+    def send(self, topic: str, value: bytes, key: bytes, *, partition: int) -> PlayedFuture:
+        assert (topic, partition) == ("arborcast.pullpoints", 0)
+        future = PlayedFuture()
+        self._open.append((key, value, future))
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        for key, value, future in self._open:
+            if self.refusals:
+                self.refusals -= 1
+                future.fail(KafkaTimeoutError("away"))
+                continue
+            pull_point, record = decode(key, value)
+            assert isinstance(record, StoredMessage)
+            self.taken.append((pull_point, record))
+            future.acknowledge(PlayedAcknowledgement())
+        self._open.clear()
+
+    def abort(self) -> None:
+        self._open.clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_writer, "RETRY_S", 0.0)
+
+
+def opened(producer: PlayedProducer) -> PullDelivery:
+    return PullDelivery(KafkaSettings(), lambda _: producer)  # type: ignore[arg-type, return-value]
+
+
+def notification(number: int) -> Notification:
+    return Notification(f"n{number}", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', accepted_ms=5)
+
+
+SUBSCRIPTION = Subscription(
+    "s", EndpointReference("http://h/wsn/pullpoints/p"), "http://h/wsn/subscriptions/s?a&b", pull_point="p"
+)
+
+
+def test_what_is_stored_is_a_whole_message() -> None:
+    producer_reference = b'<n:ProducerReference xmlns:n="http://docs.oasis-open.org/wsn/b-2"><a:Address \
+xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:ProducerReference>'
+    given = Notification("n", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', 5, producer_reference)
+    stored = stored_element(given, SUBSCRIPTION)
+    assert given.payload in stored, "as it was sent"
+    message = etree.fromstring(stored)
+    assert message.tag == f"{WSNT}NotificationMessage"
+    assert message.findtext(f"{WSNT}SubscriptionReference/{WSA}Address") == SUBSCRIPTION.address
+    assert message.findtext(f"{WSNT}ProducerReference/{WSA}Address") == "http://p/"
+    topic = message.find(f"{WSNT}Topic")
+    assert topic is not None
+    prefix, _, path = (topic.text or "").partition(":")
+    assert (topic.nsmap[prefix], path) == ("urn:t", "a/b")
+    validate_element(etree.fromstring(f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'))
+
+
+def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
+    producer = PlayedProducer()
+    delivery = opened(producer)
+    for number in range(3):
+        delivery.add(notification(number), SUBSCRIPTION)
+    recorded: list[Attempt] = []
+    delivery.settle(10, 4, recorded.append)
+    assert [(key, record.notification, record.subscription) for key, record in producer.taken] == [
+        ("p", f"n{number}", "s") for number in range(3)
+    ]
+    assert [(each.notification, each.state, each.endpoint, each.batch) for each in recorded] == [
+        (f"n{number}", "delivered", "http://h/wsn/pullpoints/p", 4) for number in range(3)
+    ]
+    assert len({each.push for each in recorded}) == 3
+    assert all(each.duration_ms >= 0 and each.request_bytes > 0 for each in recorded)
+
+
+def test_nothing_is_recorded_twice() -> None:
+    delivery = opened(PlayedProducer())
+    delivery.add(notification(1), SUBSCRIPTION)
+    recorded: list[Attempt] = []
+    delivery.settle(10, 1, recorded.append)
+    delivery.settle(10, 2, recorded.append)
+    assert len(recorded) == 1
+
+
+def test_what_kafka_refuses_is_sent_again_before_anything_is_recorded() -> None:
+    producer = PlayedProducer(refusals=3)
+    delivery = opened(producer)
+    for number in range(2):
+        delivery.add(notification(number), SUBSCRIPTION)
+    recorded: list[Attempt] = []
+    delivery.settle(10, 1, recorded.append)
+    assert sorted(record.notification for _, record in producer.taken) == ["n0", "n1"]
+    assert [each.notification for each in recorded] == ["n0", "n1"]
+
+
+def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:
+    delivery = opened(PlayedProducer(refusals=1_000_000))
+    delivery.add(notification(1), SUBSCRIPTION)
+    recorded: list[Attempt] = []
+    with pytest.raises(InfrastructureError, match=r"did not take 1 records of arborcast\.pullpoints"):
+        delivery.settle(0.05, 1, recorded.append)
+    assert recorded == []
+    delivery.close()
+    delivery.settle(1, 1, recorded.append)
+    assert recorded == [], "what was given up is forgotten: the batch is repeated"

@@ -21,7 +21,6 @@ from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 from topic_model.pull_log import PullRecord, StoredMessage
 from topic_model.pull_points import PullPoints
-from topic_model.registrations import Registrations
 from topic_model.pull_store import PullLimits, PullStore
 from topic_model.records import ControlRecord
 from topic_model.registrations import Registrations

@@ -12,6 +12,7 @@ from ingest.pull_points import PULL
 from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.oasis import validate
 from topic_model.errors import InfrastructureError
 from topic_model.pull_log import Claimed, Returned, Settled, StoredMessage
 from topic_model.records import PullPointEnded, PullPointRecord, SubscriptionEnded, Tombstone
@@ -330,3 +331,19 @@ def test_the_answer_is_in_the_version_of_the_question(parts: GatewayParts) -> No
     answer = parts.post(soap.envelope("<wsnt:GetMessages/>", "1.2", soap.addressing("urn:x/GetMessagesRequest")), path)
     assert etree.QName(answer.root).namespace == soap.NAMESPACES["1.2"]
     assert answer.text("Action") == "urn:x/GetMessagesResponse"
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_every_answer_is_of_the_published_form(parts: GatewayParts, version: str) -> None:
+    def ask(body: str, path: str) -> bytes:
+        return parts.post(soap.envelope(body, version), path).body
+
+    path = create(parts)
+    fill(parts, path, "1", "2")
+    number = "<wsnt:MaximumNumber>{}</wsnt:MaximumNumber>"
+    validate(ask("<wsnt:CreatePullPoint/>", FACTORY))
+    for maximum in ("1", "9", "9", "-1"):
+        validate(ask(f"<wsnt:GetMessages>{number.format(maximum)}</wsnt:GetMessages>", path))
+    validate(ask("<wsnt:DestroyPullPoint/>", path))
+    for body in ("<wsnt:DestroyPullPoint/>", "<wsnt:GetMessages/>", soap.notify()):
+        validate(ask(body, path))

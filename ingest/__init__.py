@@ -1,6 +1,6 @@
 """SOAP in, log out: the gateway's ASGI app, one module per port type, faults, and the client library.
 
-    serving             HTTP: uvicorn, and the one thing that it gets wrong for us
+    serving, http_protocol    HTTP: uvicorn, and bounds for hostile clients
     app                 from an HTTP request to an operation and back
     envelope, answers, faults, errors, namespaces          SOAP: reading, answering, refusing
     notification_broker, subscription_manager              the port types

@@ -1,73 +1,25 @@
-"""HTTP under the application: uvicorn with httptools and uvloop, and the one thing that they get wrong for us."""
+"""HTTP under the application: uvicorn with httptools and uvloop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import signal
 import socket
 import sys
 from collections.abc import Generator
 
-import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingest.app import GatewayApp
+from ingest.http_protocol import GatewayProtocol
 from ingest.settings import GatewaySettings
 from topic_model.errors import ConfigError
 
 # Connections that wait to be accepted; beyond it the kernel makes clients try again after a second.
 _BACKLOG = 1_024
-
-# Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
-_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
-
-
-class GatewayProtocol(HttpToolsProtocol):
-    """HTTP/1.1 that takes no upgrades, and says so by ignoring them, as RFC 9110 (7.8) allows.
-
-    Java's HTTP client offers `Upgrade: h2c` with every POST. httptools takes any Upgrade for the end of HTTP on the
-    connection: it reports a message without body and reads no further. So when that happens, nothing of this message is
-    passed on, and it is parsed again by a new parser with the offer left out.
-    """
-
-    def data_received(self, data: bytes) -> None:
-        """What came from the socket."""
-        self._unset_keepalive_if_required()
-        while True:
-            try:
-                self.parser.feed_data(data)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                rest = data[upgrade.args[0] :]
-                data = self._head_without_upgrade() + rest
-                self.parser = httptools.HttpRequestParser(self)
-            except httptools.HttpParserError:
-                self.send_400_response("Invalid HTTP request received.")
-                return
-
-    def on_headers_complete(self) -> None:
-        """Called by the parser."""
-        if not self.parser.should_upgrade():
-            super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """Called by the parser."""
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
-
-    def _head_without_upgrade(self) -> bytes:
-        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]
-        for name, value in self.headers:
-            if name in _UPGRADE:
-                continue
-            if name == b"connection":
-                kept = [option for option in value.split(b",") if option.strip().lower() not in _UPGRADE]
-                value = b",".join(kept)
-            lines.append(name + b": " + value)
-        return b"\r\n".join([*lines, b"", b""])
 
 
 class GatewayServer(uvicorn.Server):
@@ -134,7 +86,7 @@ def make_server(app: GatewayApp, settings: GatewaySettings) -> GatewayServer:
     return GatewayServer(
         uvicorn.Config(
             app,
-            http=GatewayProtocol,
+            http=functools.partial(GatewayProtocol, limits=settings),  # type: ignore[arg-type]  # any factory will do
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -143,7 +95,6 @@ def make_server(app: GatewayApp, settings: GatewaySettings) -> GatewayServer:
             server_header=False,
             proxy_headers=False,
             backlog=_BACKLOG,
-            limit_concurrency=settings.max_connections,
             timeout_keep_alive=settings.keep_alive_s,
             # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
             timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]

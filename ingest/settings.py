@@ -27,7 +27,14 @@ class GatewaySettings:
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Larger request bodies are refused with 413.", minimum=1024, unit="bytes"
     )
-    max_connections: int = setting(2_000, "Beyond this many connections new ones get 503.", minimum=1)
+    max_header_bytes: int = setting(
+        32 * 1024, "Larger heads of requests (address and headers) are refused with 431.", minimum=1024, unit="bytes"
+    )
+    max_headers: int = setting(100, "Requests with more headers are refused with 431.", minimum=16)
+    request_timeout_s: float = setting(
+        20.0, "A request that is not there as a whole within so long is refused with 408.", minimum=0.1, unit="s"
+    )
+    max_connections: int = setting(2_000, "Beyond this many connections new ones get 503 (per worker).", minimum=1)
     max_unacknowledged_bytes: int = setting(
         64 * 1024 * 1024,
         "Notifications that Kafka has not acknowledged yet; beyond this further ones get 503 at once.",

@@ -14,9 +14,9 @@ from tests.support.gateway_parts import GatewayParts
 
 
 @contextlib.contextmanager
-def served(parts: GatewayParts) -> Iterator[int]:
-    """The port on which the application is served until the block ends."""
-    settings = GatewaySettings(port=0)
+def served(parts: GatewayParts, **limits: float) -> Iterator[int]:
+    """The port on which the application is served until the block ends; `limits` are settings of the gateway."""
+    settings = GatewaySettings(port=0, **limits)  # type: ignore[arg-type]
     listener = listen(settings)
     server = make_server(parts.app, settings)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)

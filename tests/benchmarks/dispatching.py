@@ -24,7 +24,7 @@ from topic_model.control_log import ControlLog
 from topic_model.kafka_client import make_producer
 from topic_model.kafka_topics import ensure_topics
 from topic_model.notifications import Notification
-from topic_model.records import SubscriptionRecord
+from topic_model.records import ControlRecord, SubscriptionRecord
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
@@ -45,9 +45,20 @@ class Arrival:
 class Dispatching:
     """The running parts of one measurement."""
 
-    def __init__(self, kafka: KafkaSettings, job: DispatchProcess, broker_pid: int, receiver_url: str) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        job: DispatchProcess,
+        broker_pid: int,
+        receiver_pid: int,
+        receiver_url: str,
+        more_ports: Sequence[int] = (),
+    ) -> None:
         self.kafka = kafka
         self.job = job
+        self.receiver_url = receiver_url.rstrip("/")
+        self.more_ports = more_ports
+        self._receiver_pid = receiver_pid
         self._broker_pid = broker_pid
         self._receiver_url = receiver_url.rstrip("/")
         self._control = ControlLog(kafka)
@@ -68,6 +79,10 @@ class Dispatching:
                 for name in names
             ]
         )
+
+    def control(self, records: Sequence[ControlRecord]) -> None:
+        """Append to the control log."""
+        self._control.append(records)
 
     def append(self, ids: Sequence[str], topics: int = 4) -> None:
         """Put notifications into the log as fast as Kafka takes them."""
@@ -121,17 +136,20 @@ class Dispatching:
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Processes by part."""
-        return {**self.job.processes(), "kafka": [psutil.Process(self._broker_pid)]}
+        others = {"kafka": self._broker_pid, "receiver": self._receiver_pid}
+        return {**self.job.processes(), **{name: [psutil.Process(pid)] for name, pid in others.items()}}
 
 
 @contextmanager
-def dispatching(settings: Mapping[str, str | int | float] | None = None, partitions: int = 4) -> Iterator[Dispatching]:
+def dispatching(
+    settings: Mapping[str, str | int | float] | None = None, partitions: int = 4, receiver_options: Sequence[str] = ()
+) -> Iterator[Dispatching]:
     """Everything up and ready; everything gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         broker = new_broker(home / "kafka")
         receiver = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.receiver"],
+            [sys.executable, "-m", "tests.support.receiver", *receiver_options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -139,13 +157,13 @@ def dispatching(settings: Mapping[str, str | int | float] | None = None, partiti
         )
         try:
             assert receiver.stdout is not None
-            url = receiver.stdout.readline().strip()
+            url, *more_ports = receiver.stdout.readline().split()
             broker.start()
             assert broker.pid is not None
             kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=partitions)
             ensure_topics(kafka)
             with running_job(home / "job", kafka, {"tables.interval_s": 5.0, **(settings or {})}) as job:
-                yield Dispatching(kafka, job, broker.pid, url)
+                yield Dispatching(kafka, job, broker.pid, receiver.pid, url, [int(port) for port in more_ports])
         finally:
             receiver.kill()
             receiver.wait()

@@ -8,10 +8,12 @@ How a path behaves is the first step of the path, or what `behave()` says about 
     /drop                closes without a byte of answer   /reset        the same with a TCP reset
     /huge/1000000        200 with so many bytes of body    /redirect     307 to /redirected
     /garbage             something that is not HTTP        /stale        202, then closes the connection unannounced
-    /retry-after/30      503 with that Retry-After         anything else: 202, empty body
+    /retry-after/30      503 with that Retry-After         /half         500 and 202 in turn
+    anything else: 202, empty body
 
 In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver`
-prints its URL; `GET /_stats` and `GET /_received` answer JSON about what came in.
+prints its URL; `GET /_stats` and `GET /_received` answer JSON about what came in, `GET /_marks` the values of all
+attributes `mark` in the bodies, with --marks.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import ssl
 import struct
@@ -49,12 +52,16 @@ class _Journal:
     """What the server thread writes and the tests read; `arrived` wakes those who wait."""
 
     keep_bodies: bool = True
+    marks: list[tuple[float, str, str]] | None = None
     requests: list[Received] = field(default_factory=list)
     connections: int = 0
+    halves: int = 0
     open: set[_Connection] = field(default_factory=set)
     behaviours: dict[str, str] = field(default_factory=dict)
     arrived: threading.Condition = field(default_factory=threading.Condition)
 
+
+_MARK = re.compile(rb'mark="([^"]*)"')
 
 _ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
 
@@ -112,6 +119,11 @@ class _Connection(asyncio.Protocol):
         if self._path.startswith("/_"):
             self.transport.write(_report(self._journal, self._path))
             return
+        if self._journal.marks is not None:
+            marks = b",".join(_MARK.findall(b"".join(self._body))).decode("ascii")
+            self._journal.marks.append((time.time(), self._path, marks))
+            self._respond(self._journal.behaviours.get(self._path, self._path.strip("/")))
+            return
         body = b"".join(self._body) if self._journal.keep_bodies else b""
         received = Received(time.time(), self._path, self._headers, body, self._number)
         with self._journal.arrived:
@@ -144,6 +156,9 @@ class _Connection(asyncio.Protocol):
             case "garbage":
                 write(b"this is not HTTP at all\r\n\r\n")
                 self.transport.close()
+            case "half":
+                self._journal.halves += 1
+                write(_answer(500) if self._journal.halves % 2 else _ACCEPTED)
             case "redirect":
                 write(_answer(307, b"", "Location: /redirected"))
             case "huge":
@@ -185,8 +200,12 @@ def _report(journal: _Journal, path: str) -> bytes:
                 [r.at, r.path, r.headers.get("arborcast-notification-id", ""), r.headers.get("arborcast-attempt", "")]
                 for r in journal.requests
             ]
+        case "/_marks":
+            received = journal.marks
         case "/_clear":
             journal.requests.clear()
+            if journal.marks is not None:
+                journal.marks.clear()
             received = {}
         case _:
             received = {"requests": len(journal.requests), "connections": journal.connections}
@@ -196,8 +215,17 @@ def _report(journal: _Journal, path: str) -> bytes:
 class Receiver:
     """The server in a thread of its own; a context manager. Everything public may be called from any thread."""
 
-    def __init__(self, port: int = 0, keep_bodies: bool = True, tls: ssl.SSLContext | None = None) -> None:
-        self._journal = _Journal(keep_bodies)
+    def __init__(
+        self,
+        port: int = 0,
+        keep_bodies: bool = True,
+        tls: ssl.SSLContext | None = None,
+        marks: bool = False,
+        more_ports: int = 0,
+    ) -> None:
+        self._journal = _Journal(keep_bodies, [] if marks else None)
+        self._more_ports = more_ports
+        self.ports: list[int] = []
         self._tls = tls
         self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -279,13 +307,20 @@ class Receiver:
             )
         )
         self._port = server.sockets[0].getsockname()[1]
+        self.ports = [self._port]
+        more = [
+            loop.run_until_complete(loop.create_server(lambda: _Connection(self._journal), "127.0.0.1", 0))
+            for _ in range(self._more_ports)
+        ]
+        self.ports += [each.sockets[0].getsockname()[1] for each in more]
         listening.set()
         loop.run_forever()
         # What was accepted in the last moment has no connection object yet, only a task that makes one, and that task
         # fails, and leaves a socket behind, once the server is closed.
         while accepting := asyncio.all_tasks(loop):
             loop.run_until_complete(asyncio.gather(*accepting))
-        server.close()
+        for each in (server, *more):
+            each.close()
         for connection in list(self._journal.open):
             connection.transport.abort()
         loop.run_until_complete(server.wait_closed())
@@ -306,9 +341,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A subscriber for measurements: answers 202 and counts.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--keep-bodies", action="store_true", help="remember the bodies, too")
+    parser.add_argument("--marks", action="store_true", help="remember the marks in the bodies instead of requests")
+    parser.add_argument("--more-ports", type=int, default=0, help="listen on so many others, too; printed as well")
     arguments = parser.parse_args()
-    with Receiver(arguments.port, arguments.keep_bodies) as receiver:
-        print(receiver.url(), flush=True)
+    receiver = Receiver(arguments.port, arguments.keep_bodies, marks=arguments.marks, more_ports=arguments.more_ports)
+    with receiver:
+        print(receiver.url(), *receiver.ports[1:], flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             sys.stdin.read()
 

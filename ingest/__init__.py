@@ -6,10 +6,12 @@
     notification_broker, subscription_manager              the port types
     topic_reading, filters, endpoints, fragments, termination, addresses, ids     what requests are made of
     resource_properties, resource_lifetime                 WSRF, on what the port types have made
+    pull_points, pull_queues, pull_view                    messages that are fetched, not pushed
+    onvif/                                                 ONVIF's event service on top
     current_message, retained                              the last message of topics that keep it
     service_wsdl, oasis                                    what ?wsdl answers
     gateway             what all operations share
-    view, changes, notification_log                        the logs: followed, changed, appended to
+    log_view, view, changes, notification_log              the logs: followed, changed, appended to
     expiry, metrics     what runs beside the requests
     repeats, repeats_history    requests that come again
     client/, listener, received    for publishers and subscribers written in Python

@@ -42,7 +42,7 @@ format: $(INSTALLED) ## Put the code into the one format
 	$(BIN)/ruff format .
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
-	$(BIN)/python -m jobs.settings_reference
+	$(BIN)/python -m jobs.reference
 
 notebook: setup ## Open the notebooks on the tables of .arborcast
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)

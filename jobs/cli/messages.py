@@ -54,6 +54,7 @@ def subscribe(
     to: Annotated[str, typer.Option("--to", help="Where notifications are pushed to.", metavar="URL")],
     lasts: Annotated[int | None, typer.Option("--for", help="End after so many seconds.", min=1)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Push payloads alone, without wsnt:Notify.")] = False,
+    current: Annotated[bool, typer.Option("--current", help="Push at once what topics keep as their last.")] = False,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -66,6 +67,7 @@ def subscribe(
             topic,
             to=to,
             raw=raw,
+            current=current,
             lasts=timedelta(seconds=lasts) if lasts else None,
             namespaces=namespaces_of(namespace),
         )

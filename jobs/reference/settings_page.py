@@ -1,13 +1,8 @@
-"""Writes docs/settings.md from the declarations in code: `python -m jobs.settings_reference`."""
+"""docs/settings.md: every setting."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from jobs.settings import SECTIONS, declarations
-
-TARGET = Path(__file__).parent.parent / "docs" / "settings.md"
 
 INTRODUCTION = """\
 # Settings
@@ -46,8 +41,3 @@ def render() -> str:
 
 def _lower(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-if __name__ == "__main__":
-    TARGET.write_text(render())
-    sys.stdout.write(f"wrote {TARGET}\n")

@@ -22,7 +22,7 @@ from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 
 # With its envelope the request body is about 800 bytes.
-_PAYLOAD = '<o:order xmlns:o="urn:o" id="1234567890">' + "<o:line>widget, blue, 12</o:line>" * 6 + "</o:order>"
+_PAYLOAD = '<o:order xmlns:o="urn:o" id="1234567890">' + "<o:line>widget, blue, 12</o:line>" * 10 + "</o:order>"
 
 
 def measure(report: Report) -> None:
@@ -32,9 +32,15 @@ def measure(report: Report) -> None:
         broker = new_broker(folder / "kafka")
         broker.start()
         try:
-            with gateway_run(folder / "gateway", settings_for(broker)) as gateway:
+            settings = settings_for(broker)
+            with gateway_run(folder / "gateway", settings) as gateway:
+                idle = _resident(gateway)
                 _notify(report, gateway, folder, seconds)
                 _subscribe(report, gateway, 200 if report.quick else 3_000)
+            with gateway_run(folder / "fresh", settings) as gateway:
+                _memory(report, gateway, folder, idle, 50_000 if report.quick else 1_000_000)
+            with gateway_run(folder / "two", settings, workers=2) as gateway:
+                _workers(report, gateway, folder, seconds)
         finally:
             broker.kill()
 
@@ -94,6 +100,33 @@ def _subscribe(report: Report, gateway: GatewayRun, count: int) -> None:
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(some, range(16)))
         table.add(16, count // 16 * 16 / (time.monotonic() - started))
+
+
+def _memory(report: Report, gateway: GatewayRun, folder: Path, idle: float, count: int) -> None:
+    """Resident memory while many requests pass."""
+    with report.table("Memory", "requests", "RSS MiB", note="first row: idle before its first request") as table:
+        table.add(0, idle)
+        file, sent = _request(folder, 1), 0
+        while sent < count:
+            share = count / 10
+            result = _load(gateway, file, 64, 5 if not report.quick else 1)
+            sent += int(result["per_second"] * (5 if not report.quick else 1))
+            if sent >= share * (len(table.rows)):
+                table.add(sent, _resident(gateway))
+
+
+def _workers(report: Report, gateway: GatewayRun, folder: Path, seconds: int) -> None:
+    with report.table(
+        "Two workers", "load", "requests/s", "p50 ms", "p99 ms", note="helps only where there are cores to spare"
+    ) as table:
+        file = _request(folder, 1)
+        _load(gateway, file, 64, 1)
+        result = _load(gateway, file, 64, seconds)
+        table.add("64 connections", result["per_second"], result["p50_ms"], result["p99_ms"])
+
+
+def _resident(gateway: GatewayRun) -> float:
+    return float(psutil.Process(gateway.pid).memory_info().rss / 2**20)
 
 
 def _request(folder: Path, messages: int) -> Path:

@@ -1,0 +1,55 @@
+"""The examples of the client's page do what the page says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import requests
+
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from tests.support.gateway_process import ROOT
+from tests.support.served_app import served
+
+PUBLISH, SUBSCRIBE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL)
+
+
+def execute(code: str, port: int) -> None:
+    assert "http://127.0.0.1:8080" in code
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    exec(compile(code.replace("8080", str(port)), "docs/client.md", "exec"), {})  # noqa: S102
+
+
+def test_ten_lines_publish(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = GatewayParts()
+    with served(parts) as port:
+        execute(PUBLISH, port)
+    assert len(parts.notifications.accepted) == 100
+    assert {one.topic for one in parts.notifications.accepted} == {"plant/line1/press"}
+    assert capsys.readouterr().out == ""
+
+
+def test_publishing_tells_what_was_not_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = GatewayParts()
+    with served(parts) as port:
+        execute(PUBLISH.replace("</reading>", "</writing>"), port)
+    assert capsys.readouterr().out.count("not accepted:") == 100
+
+
+def test_ten_lines_subscribe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = GatewayParts()
+
+    def push(_prompt: str) -> str:
+        (subscription,) = parts.table.subscriptions()
+        assert subscription.selector() == "plant//."
+        body = soap.envelope(soap.notify(soap.message("t:press", "<n>42</n>")))
+        assert requests.post(subscription.consumer.address, body, timeout=10).status_code == 202
+        return ""
+
+    monkeypatch.setattr("builtins.input", push)
+    with served(parts) as port:
+        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+        execute(SUBSCRIBE, port)
+    assert "{urn:t}press <n>42</n>" in capsys.readouterr().out
+    assert list(parts.table.subscriptions()) == []

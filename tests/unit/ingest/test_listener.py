@@ -1,0 +1,89 @@
+"""The listener as an ASGI application, and the place where pushes are verified."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import requests
+
+from ingest.listener import Listener, ListenerApp, ReceivedMessage
+from tests.support import soap_messages as soap
+
+PUSH = soap.envelope(soap.notify(soap.message(payload="<a/>")))
+
+
+def post(app: ListenerApp, *pieces: bytes, method: str = "POST", headers: Mapping[str, str] | None = None) -> int:
+    """The status of the answer."""
+    waiting = list(pieces)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        piece = waiting.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    encoded = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    asyncio.run(app({"type": "http", "method": method, "headers": encoded}, receive, send))
+    return int(sent[0]["status"])
+
+
+def test_a_push_is_handed_over() -> None:
+    got: list[ReceivedMessage] = []
+    app = ListenerApp(got.append)
+    assert post(app, PUSH[:20], PUSH[20:], headers={"Arborcast-Notification-Id": "n1", "Arborcast-Attempt": "2"}) == 202
+    assert got == [ReceivedMessage(b"<a/>", "{urn:t}a/b", None, "n1", 2)]
+
+
+def test_the_callback_may_be_a_coroutine_function() -> None:
+    got: list[ReceivedMessage] = []
+
+    async def received(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0)
+        got.append(message)
+
+    assert post(ListenerApp(received), PUSH) == 202
+    assert len(got) == 1
+
+
+def test_what_goes_wrong_has_its_status(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: ReceivedMessage) -> None:
+        raise ValueError("not now")
+
+    assert post(ListenerApp(refuse), PUSH) == 500
+    assert "the broker will try again" in caplog.text
+    assert post(ListenerApp(refuse), b"hello") == 400
+    assert post(ListenerApp(refuse), b"", method="GET") == 405
+
+
+def test_lifespan_events_are_answered() -> None:
+    events = ["lifespan.startup", "lifespan.shutdown"]
+    sent: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": events.pop(0)}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(ListenerApp(lambda _: None)({"type": "lifespan"}, receive, send))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def verify(headers: Mapping[str, str], body: bytes) -> None:
+    if headers.get("x-signature") != str(len(body)):
+        raise ValueError("forged")
+
+
+@pytest.mark.parametrize(("signature", "status"), [(str(len(PUSH)), 202), ("7", 401)])
+def test_what_is_not_genuine_is_not_handed_over(signature: str, status: int) -> None:
+    got: list[ReceivedMessage] = []
+    headers = {"X-Signature": signature}
+    assert post(ListenerApp(got.append, verify), PUSH, headers=headers) == status
+    with Listener(got.append, verify=verify) as listener:
+        assert requests.post(listener.url, PUSH, headers=headers, timeout=10).status_code == status
+    assert len(got) == (2 if status == 202 else 0)

@@ -30,6 +30,7 @@ class Lane:
     """The waiting messages of one subscription, oldest first."""
 
     subscription: Subscription
+    scopes: tuple[Scope, Scope]
     waiting: deque[Notification] = field(default_factory=deque)
 
     def take(self, limits: LaneLimits) -> list[Notification]:
@@ -68,7 +69,7 @@ class Lanes:
         """Queue a notification for a subscription, behind those queued before."""
         lane = self._lanes.get(subscription.id)
         if lane is None:
-            lane = self._lanes[subscription.id] = Lane(subscription)
+            lane = self._lanes[subscription.id] = Lane(subscription, scopes_of(subscription.consumer.address))
         if not lane.waiting and subscription.id not in self._busy:
             self._ready.append(lane)
         lane.waiting.append(notification)
@@ -79,7 +80,7 @@ class Lanes:
             lane = self._ready.popleft()
             if not self._hold(lane):
                 self._busy.add(lane.subscription.id)
-                self._room.enter(lane.subscription.consumer.address)
+                self._room.enter(lane.scopes)
                 return lane.subscription, lane.take(self._limits)
         return None
 
@@ -87,9 +88,10 @@ class Lanes:
         """The push of this lane has an outcome: the lane may go on."""
         self._busy.remove(subscription_id)
         lane = self._lanes[subscription_id]
-        self._room.leave(lane.subscription.consumer.address)
-        for scope in scopes_of(lane.subscription.consumer.address):
-            self._release(scope)
+        self._room.leave(lane.scopes)
+        if self._held:
+            for scope in lane.scopes:
+                self._release(scope)
         if lane.waiting:
             self._ready.append(lane)
         else:
@@ -104,7 +106,7 @@ class Lanes:
 
     def _hold(self, lane: Lane) -> bool:
         """Keep the lane aside if there is no room for it; whether that was so."""
-        endpoint, host = scopes_of(lane.subscription.consumer.address)
+        endpoint, host = lane.scopes
         if self._room.full(endpoint):
             self._held.setdefault(endpoint, deque()).append(lane)
             if not self._room.full(host):

@@ -6,7 +6,6 @@ host shares its network, its cores and often its fate.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -38,20 +37,20 @@ class Room:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = {"endpoint": bounds.per_endpoint, "host": bounds.per_host}
-        self._under_way: Counter[Scope] = Counter()
+        self._under_way: dict[Scope, int] = {}
 
     def full(self, scope: Scope) -> bool:
         """Whether no further push may begin there."""
         return self._under_way.get(scope, 0) >= self._bounds[scope[0]]
 
-    def enter(self, address: str) -> None:
-        """A push to this address begins."""
-        for scope in scopes_of(address):
-            self._under_way[scope] += 1
+    def enter(self, scopes: tuple[Scope, Scope]) -> None:
+        """A push there begins."""
+        for scope in scopes:
+            self._under_way[scope] = self._under_way.get(scope, 0) + 1
 
-    def leave(self, address: str) -> None:
+    def leave(self, scopes: tuple[Scope, Scope]) -> None:
         """It has ended."""
-        for scope in scopes_of(address):
+        for scope in scopes:
             if self._under_way[scope] == 1:
                 del self._under_way[scope]
             else:

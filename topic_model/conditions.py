@@ -30,6 +30,10 @@ _LEVELS: Final = 16
 _MAX_DEPTH: Final = 256
 
 
+# Without huge_tree, libxml2 stops at 256 nested elements and at texts of 10 MB by itself.
+_parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+
+
 class Unanswerable(ConditionError):
     """The condition has no answer for this document: a type that does not fit, or too much work."""
 
@@ -86,10 +90,8 @@ class Condition:
 
 def parse_document(data: bytes) -> Document:
     """Read a document without doing what it says: no DTD, no entities, no network. Raises Unanswerable."""
-    # Without huge_tree, libxml2 stops at 256 nested elements and at texts of 10 MB by itself.
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
     try:
-        root = etree.fromstring(data, parser)
+        root = etree.fromstring(data, _parser)
     except etree.XMLSyntaxError as error:
         raise Unanswerable(f"the document is not well-formed XML: {error.msg}") from error
     if root.getroottree().docinfo.internalDTD is not None:

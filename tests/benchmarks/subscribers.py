@@ -20,25 +20,22 @@ def measure(report: Report) -> None:
     seconds = 4 if report.quick else 20
     ports = 50 if report.quick else 1_000
     with rig(more_ports=ports) as running:
-        subscribe(running, {"warm": f"{running.bench.receiver_url}/warm"}, "warm")
+        running.bench.control(raw_subscriptions({"warm": f"{running.bench.receiver_url}/warm"}, "{urn:t}warm//."))
         running.run(["/warm"], 8, 4, 200, topic="warm/p")
         _sick(report, running, seconds)
         _ports(report, running, ports, seconds)
 
 
-def subscribe(running: Rig, consumers: dict[str, str], topic: str) -> None:
-    """Subscriptions by name to the topics below one, each pushed one message per request."""
-    normal = f"{{urn:t}}{topic}//."
-    running.bench.control(
-        [
-            SubscriptionRecord(
-                Subscription(
-                    name, EndpointReference(url), f"http://b/{name}", (TopicFilter("", normal, normal),), form="raw"
-                )
+def raw_subscriptions(consumers: dict[str, str], normal: str) -> list[SubscriptionRecord]:
+    """Subscriptions by name with one filter, each pushed one message per request."""
+    return [
+        SubscriptionRecord(
+            Subscription(
+                name, EndpointReference(url), f"http://b/{name}", (TopicFilter("", normal, normal),), form="raw"
             )
-            for name, url in consumers.items()
-        ]
-    )
+        )
+        for name, url in consumers.items()
+    ]
 
 
 def _sick(report: Report, running: Rig, seconds: int) -> None:
@@ -51,9 +48,9 @@ def _sick(report: Report, running: Rig, seconds: int) -> None:
             "are healthy": {f"also{number}": f"{base}/also{number}" for number in range(3)},
             "hang, are dead, fail half": {"hangs": f"{base}/hang", "dead": dead, "half": f"{base}/half"},
         }
-        subscribe(running, healthy, "ten")
+        running.bench.control(raw_subscriptions(healthy, "{urn:t}ten//."))
         for kind, others in kinds.items():
-            subscribe(running, others, "ten")
+            running.bench.control(raw_subscriptions(others, "{urn:t}ten//."))
             table.add(kind, *running.run(paths, 4, seconds, 100, topic="ten/p").cells())
             running.bench.control([SubscriptionEnded(name, "unsubscribed", 1) for name in others])
 
@@ -62,7 +59,7 @@ def _ports(report: Report, running: Rig, ports: int, seconds: int) -> None:
     consumers = {
         f"port{number}": f"http://127.0.0.1:{port}/port{number}" for number, port in enumerate(running.bench.more_ports)
     }
-    subscribe(running, consumers, "ports")
+    running.bench.control(raw_subscriptions(consumers, "{urn:t}ports//."))
     paths = [f"/{name}" for name in consumers]
     columns = ("round", *OUTCOME, "workers' descriptors", "workers' MiB")
     with report.table(f"{ports:,} subscribers on as many ports, 2/s", *columns) as table:

@@ -105,8 +105,8 @@ def test_host_is_the_same_whatever_port_case_and_scheme() -> None:
 def test_room_forgets_where_nothing_is_under_way() -> None:
     room = Room(Bounds(1, 1))
     for number in range(1_000):
-        room.enter(f"http://h{number}/")
-        room.leave(f"http://h{number}/")
+        room.enter(scopes_of(f"http://h{number}/"))
+        room.leave(scopes_of(f"http://h{number}/"))
 
     assert not room._under_way
 

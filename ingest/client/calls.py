@@ -17,7 +17,7 @@ from ingest.addresses import Kind
 from ingest.client import replies
 from ingest.client.replies import Reply
 from ingest.client.values import Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
-from ingest.namespaces import ACTION_BRW, ACTION_BW, SOAP11, SOAP12, WSA, WSN_BR, WSNT, XSI
+from ingest.namespaces import ACTION_BRW, ACTION_BW, ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSN_BR, WSNT, XSI
 from ingest.received import ReceivedMessage
 from topic_model.errors import ExpressionError
 from topic_model.expressions import CONCRETE, parse_friendly, write_topic
@@ -72,11 +72,13 @@ class Calls:
         self._pull_points = Remote(url if has_path else url + Kind.PULL_POINT_FACTORY.value)
 
     def subscribe(
-        self, topic: str | None, to: str | Remote, lasts: Lasts, raw: bool, namespaces: Namespaces
+        self, topic: str | None, to: str | Remote, lasts: Lasts, *, raw: bool, current: bool, namespaces: Namespaces
     ) -> Call[RemoteSubscription]:
         """Raises ExpressionError."""
         expression = parse_friendly(topic, namespaces) if topic is not None else None
-        policy = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>" if raw else ""
+        policy = "<wsnt:UseRaw/>" * raw + f'<p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/>' * current
+        if policy:
+            policy = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
         return Call(
             self.broker,
             f"{ACTION_BW}/NotificationProducer/SubscribeRequest",

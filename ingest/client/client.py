@@ -60,13 +60,15 @@ class Client:
         to: str | Remote,
         lasts: Lasts = None,
         raw: bool = False,
+        current: bool = False,
         namespaces: Namespaces = None,
     ) -> RemoteSubscription:
         """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
 
-        `lasts` is how long, or until when; None leaves it to the broker. `raw` asks for payloads without wsnt:Notify.
+        `lasts` is how long, or until when; None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
+        `current` for the current messages of topics that retain one, at once.
         """
-        return self._perform(self._calls.subscribe(topic, to, lasts, raw, namespaces))
+        return self._perform(self._calls.subscribe(topic, to, lasts, raw=raw, current=current, namespaces=namespaces))
 
     def renew(self, subscription: str | Remote, lasts: Lasts) -> RemoteSubscription:
         """Let the subscription last so long from now, or until then; None for no end."""

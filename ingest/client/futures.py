@@ -112,10 +112,11 @@ class FuturesClient:
         to: str | Remote,
         lasts: Lasts = None,
         raw: bool = False,
+        current: bool = False,
         namespaces: Namespaces = None,
     ) -> Future[RemoteSubscription]:
         """See Client.subscribe."""
-        return self._submit(self._calls.subscribe(topic, to, lasts, raw, namespaces))
+        return self._submit(self._calls.subscribe(topic, to, lasts, raw=raw, current=current, namespaces=namespaces))
 
     def renew(self, subscription: str | Remote, lasts: Lasts) -> Future[RemoteSubscription]:
         """See Client.renew."""

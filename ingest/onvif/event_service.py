@@ -12,6 +12,7 @@ from lxml import etree
 
 from ingest import answers, ids, termination
 from ingest.addresses import Kind, Target
+from ingest.current_message import check_few, send_current_messages
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused
 from ingest.filters import read_filters, read_policy
@@ -46,7 +47,8 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     filters = read_filters(operation.find(_tev("Filter")))
     for expression in filters.topics:
         check_supported(gateway, expression)
-    if read_policy(operation.find(_tev("SubscriptionPolicy"))).form != "notify":
+    policy = read_policy(operation.find(_tev("SubscriptionPolicy")))
+    if policy.form != "notify":
         raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
     asked = operation.find(_tev("InitialTerminationTime"))
     if asked is not None:
@@ -68,7 +70,11 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
         terminates_ms=terminates_ms,
         pull_point=identifier,
     )
+    if policy.current_message:
+        await check_few(gateway, created)
     await gateway.changes.commit([SubscriptionRecord(created)])
+    if policy.current_message:
+        await send_current_messages(gateway, created)
     body = (
         f'<tev:CreatePullPointSubscriptionResponse xmlns:tev="{TEV}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
         f"<tev:SubscriptionReference><wsa:Address>{answers.text(address)}</wsa:Address></tev:SubscriptionReference>"

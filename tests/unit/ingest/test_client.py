@@ -17,7 +17,9 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
 from topic_model.errors import ExpressionError, InfrastructureError
+from topic_model.records import TopicPolicy, TopicRecord
 from topic_model.subscriptions import SoapVersion
+from topic_model.topics import TopicPath
 
 
 @pytest.fixture
@@ -56,6 +58,16 @@ def test_no_topic_is_everything(parts: GatewayParts, url: str) -> None:
         client.subscribe("//.", to="http://h/2")
     assert all(one.topics == () for one in parts.table.subscriptions())
     assert {one.form for one in parts.table.subscriptions()} == {"raw", "notify"}
+
+
+def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:
+    parts.table.apply(TopicRecord(TopicPath("kept"), policy=TopicPolicy(retain=True)))
+    with Client(url) as client:
+        client.notify("kept", "<n>1</n>")
+        client.subscribe("kept", to="http://h/1", raw=True, current=True)
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.form == "raw"
+    assert [(one.only, one.payload) for one in parts.notifications.accepted][1:] == [(subscription.id, b"<n>1</n>")]
 
 
 def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:

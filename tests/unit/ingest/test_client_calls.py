@@ -61,7 +61,7 @@ def test_reference_parameters_are_echoed_as_headers_and_declared_in_references()
     body, _ = CALLS.pause(remote).encode("1.2", "urn:uuid:1")
     root = etree.fromstring(body)
     assert root.findtext("{*}Header/{urn:x}id") == "7"
-    reference = sent(CALLS.subscribe("a", remote, None, False, None))
+    reference = sent(CALLS.subscribe("a", remote, None, raw=False, current=False, namespaces=None))
     assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
 
 

@@ -13,6 +13,7 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.oasis import validate_element
 from topic_model.pull_log import StoredMessage
+from topic_model.records import TopicPolicy, TopicRecord
 from topic_model.settings import TopicSettings
 from topic_model.topics import TopicPath
 
@@ -111,6 +112,16 @@ def test_filters_that_cannot_be_honoured_are_refused(parts: GatewayParts) -> Non
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}">{content}</tev:CreatePullPointSubscription>'
     assert ask(parts, body).fault == "InvalidMessageContentExpressionFault"
     assert list(parts.table.subscriptions()) == []
+
+
+def test_current_messages_may_be_asked_for_here_too(parts: GatewayParts) -> None:
+    parts.table.apply(TopicRecord(TopicPath("kept"), policy=TopicPolicy(retain=True)))
+    kept = soap.message("kept", "<n/>")
+    assert parts.post(soap.envelope(soap.notify(kept))).status == 202
+    policy = '<p:CurrentMessage xmlns:p="urn:arborcast:policy"/>'
+    create(parts, f"<tev:SubscriptionPolicy>{policy}</tev:SubscriptionPolicy>")
+    (subscription,) = parts.table.subscriptions()
+    assert [one.only for one in parts.notifications.accepted] == ["", subscription.id]
 
 
 def test_with_a_fixed_topic_set_an_expression_must_select_something() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from jobs import gateway
 from jobs.settings import load_settings
+from jobs.stack.errors import JarError
 from topic_model.errors import ConfigError
 
 
@@ -24,3 +25,14 @@ def test_a_setting_that_is_wrong_ends_it_with_status_2(tmp_path: Path, capsys: p
     config.write_text("[gateway]\nprot = 1\n")
     assert gateway.main(["--config", str(config)]) == 2
     assert "gateway.prot" in capsys.readouterr().err
+
+
+def test_without_the_published_schemas_it_works_and_serves_no_wsdl(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(_: str) -> list[Path]:
+        raise JarError("the wsdl jars have not been fetched; run: arborcast fetch")
+
+    monkeypatch.setattr(gateway.jars, "jar_paths", missing)
+    assert gateway._descriptions() is None
+    assert "arborcast fetch" in caplog.text

@@ -6,6 +6,7 @@ pushing them. GetMessages takes out what it answers with.
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import AsyncExitStack
 
@@ -18,9 +19,11 @@ from ingest.errors import InvalidRequest, OperationRefused
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, WSA, WSNT, wsnt
 from ingest.subscription_manager import ending
-from topic_model.errors import UnknownResource
+from topic_model.errors import InfrastructureError, UnknownResource
 from topic_model.pull_log import StoredMessage
 from topic_model.records import ControlRecord, PullPointEnded, PullPointRecord, Tombstone, pull_point_key
+
+logger = logging.getLogger(__name__)
 
 PULL = "urn:arborcast:pull"
 """Namespace of what we add: attribute or element `Wait`, a duration, in GetMessages."""
@@ -105,6 +108,19 @@ async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:
         ]
         records += (PullPointEnded(pull_point_id, "destroyed", now_ms), Tombstone(pull_point_key(pull_point_id)))
         await gateway.changes.commit(records)
+
+
+async def end_orphans(gateway: Gateway) -> None:
+    """End subscriptions to pull points that are gone: one gateway subscribed while another destroyed. Never raises."""
+    for subscription_id in gateway.pull_points.orphans():
+        async with gateway.locks.hold(subscription_id):
+            if gateway.table.get(subscription_id) is not None:
+                try:
+                    now_ms = termination.to_ms(gateway.now())
+                    await gateway.changes.commit(ending(subscription_id, "destroyed", now_ms))
+                except InfrastructureError as error:
+                    logger.warning("a subscription whose pull point is gone cannot be ended now: %s", error)
+                    return
 
 
 async def _create(gateway: Gateway, name: str) -> PullPointRecord:

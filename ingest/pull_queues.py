@@ -132,13 +132,14 @@ class PullQueues:
         self._store.forget(pull_point_id)
         self.arrived(pull_point_id)
 
-    async def sweep_forever(self) -> None:
-        """Run until cancelled."""
+    async def sweep_forever(self, also: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled; `also` is done with each sweep."""
         sweeps = 0
         while True:
             await asyncio.sleep(_SWEEP_S)
             sweeps += 1
             await self.sweep()
+            await also()
             if sweeps % _CUT_EVERY == 0:
                 await self._log.cut()
 

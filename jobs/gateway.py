@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from ingest.metrics import Registry
 from ingest.notification_log import NotificationLog
 from ingest.oasis import PublishedDocuments
 from ingest.publishers.worker import DemandWorker
+from ingest.pull_points import end_orphans
 from ingest.pull_queues import PullQueues
 from ingest.pull_view import PullLog, PullView
 from ingest.repeats import RepeatMemory, Repeats
@@ -162,7 +164,7 @@ class GatewayProcess:
         self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
         await self._pull_view.until_caught_up()
-        self._spawn(self._pulls.sweep_forever(), "pull-points")
+        self._spawn(self._pulls.sweep_forever(partial(end_orphans, self._gateway)), "pull-points")
         if self._settings.gateway.demand_publishing and self._has_duties:
             self._spawn(DemandWorker(self._gateway, lambda: self._view.applied).run(), "demand")
         if self._sync is not None:

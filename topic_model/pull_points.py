@@ -67,6 +67,15 @@ class PullPoints:
         """Ids of the subscriptions whose consumer is this pull point."""
         return self._filled.get(pull_point_id, frozenset())
 
+    def orphans(self) -> list[str]:
+        """Ids of the subscriptions whose pull point is not there."""
+        return [
+            subscription_id
+            for pull_point_id, filling in self._filled.items()
+            if not self.is_there(pull_point_id)
+            for subscription_id in filling
+        ]
+
     def __len__(self) -> int:
         """How many were created and are there."""
         return len(self._points)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from lxml import etree
 
-from ingest.pull_points import PULL
+from ingest.pull_points import PULL, end_orphans
 from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -316,6 +316,18 @@ def test_abandoned_claims_are_returned_and_strangers_forgotten(parts: GatewayPar
 
     asyncio.run(sweep())
     assert payloads(parts.post(get(), path)) == ["1"]
+
+
+def test_a_subscription_to_what_another_gateway_destroyed_is_ended(parts: GatewayParts) -> None:
+    path = create(parts)
+    parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}")))
+    parts.pull_points.apply(Tombstone(f"pull:{path.rpartition('/')[2]}"))
+    parts.control.error = InfrastructureError("away", 2)
+    asyncio.run(end_orphans(parts.gateway))
+    assert len(list(parts.table.subscriptions())) == 1
+    parts.control.error = None
+    asyncio.run(end_orphans(parts.gateway))
+    assert list(parts.table.subscriptions()) == []
 
 
 def test_elements_that_are_not_in_memory_are_read_from_the_log(parts: GatewayParts) -> None:

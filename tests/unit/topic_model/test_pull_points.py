@@ -88,6 +88,15 @@ def test_a_subscription_may_be_its_own_pull_point() -> None:
     assert not points.is_there("s")
 
 
+def test_subscriptions_to_what_is_gone_are_orphans() -> None:
+    points = folded(PullPointRecord("p", "http://h/p"), subscription("s", "p"), subscription("own", "own"))
+    assert points.orphans() == []
+    points.apply(Tombstone("pull:p"))
+    assert points.orphans() == ["s"]
+    points.apply(Tombstone("sub:s"))
+    assert points.orphans() == []
+
+
 def test_other_records_change_nothing() -> None:
     assert len(folded(TopicRecord(TopicPath("a")), Tombstone("topic:a"), Tombstone("pub:x"))) == 0
 

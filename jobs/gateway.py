@@ -207,6 +207,12 @@ class GatewayProcess:
         self._server.stop()
 
     def _obstacle(self) -> str:
+        own = self._own_obstacle()
+        if own or self._share is None:
+            return own
+        return self._share.waits_for(self._settings.gateway.workers)
+
+    def _own_obstacle(self) -> str:
         if not self._caught_up():
             return "the logs are not read to their ends yet"
         if not (self._notifications.connected and self._view.reachable):
@@ -260,12 +266,13 @@ class GatewayProcess:
             "Requests since the start that were repetitions of accepted ones.",
             lambda: self._gateway.repeats.count,
         )
-        metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: 0 if self._obstacle() else 1)
+        metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: 0 if self._own_obstacle() else 1)
         metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
         metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
         metrics.gauge("process_start_time_seconds", "When the process started.", lambda: started)
         if isinstance(metrics, WorkerMetrics):
-            threading.Thread(target=metrics.publish_forever, name="metrics", daemon=True).start()
+            arguments = (self._own_obstacle,)
+            threading.Thread(target=metrics.publish_forever, args=arguments, name="metrics", daemon=True).start()
         return metrics
 
 

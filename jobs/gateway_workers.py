@@ -11,6 +11,7 @@ parent, however that ends.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import mmap
 import os
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +47,8 @@ _STOP_MARGIN_S = 3.0
 
 _CONFIG_ERROR = 2
 
+_READY = ".ready"
+
 
 @dataclass(frozen=True)
 class Share:
@@ -55,6 +58,11 @@ class Share:
     listener: socket.socket
     memory: mmap.mmap
     folder: Path
+
+    def waits_for(self, count: int) -> str:
+        """Which of `count` workers is not ready yet, empty when all are: any of them may get the next connection."""
+        missing = [number for number in range(count) if not (self.folder / f"{number}{_READY}").exists()]
+        return f"worker {missing[0]} is not ready yet" if missing else ""
 
     @property
     def first(self) -> bool:
@@ -93,14 +101,21 @@ class WorkerMetrics(Registry):
                 texts[file.stem] = file.read_text()
         return merged(dict(sorted(texts.items())), "worker")
 
-    def publish_forever(self) -> None:
-        """Leave them for the other workers. Ends with the process."""
+    def publish_forever(self, obstacle: Callable[[], str]) -> None:
+        """Leave them for the other workers, and whether this one is ready. Ends with the process."""
         own = self._share.folder / f"{self._share.number}.metrics"
-        fresh = own.with_suffix(".new")
-        while self._share.folder.is_dir():
-            fresh.write_text(super().text())
-            fresh.rename(own)
-            time.sleep(_PUBLISH_S)
+        fresh, ready = own.with_suffix(".new"), own.with_suffix(_READY)
+        # The parent takes the folder away when all is over.
+        with contextlib.suppress(FileNotFoundError):
+            while True:
+                fresh.write_text(super().text())
+                fresh.rename(own)
+                if obstacle():
+                    ready.unlink(missing_ok=True)
+                    time.sleep(_POLL_S)
+                else:
+                    ready.touch()
+                    time.sleep(_PUBLISH_S)
 
 
 @dataclass
@@ -144,7 +159,8 @@ class Workers:
                     self._start(worker, memory, folder)
             elif (code := worker.process.poll()) is not None:
                 worker.process = None
-                (folder / f"{worker.number}.metrics").unlink(missing_ok=True)
+                for left in folder.glob(f"{worker.number}.*"):
+                    left.unlink(missing_ok=True)
                 if code == _CONFIG_ERROR:
                     return _CONFIG_ERROR
                 worker.failures = failures_after(worker.failures, now - worker.started, _LIVED_S)

@@ -17,7 +17,7 @@ import pytest
 import requests
 from lxml import etree
 
-from ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived
+from ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support import soap_messages as soap
 from tests.support.bad_requests import CASES, LIMIT, BadRequest
@@ -179,7 +179,7 @@ def test_what_another_process_writes_is_seen(gateway: GatewayRun, kafka_settings
 @pytest.mark.chaos
 def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
-    with gateway_run(tmp_path, settings) as gateway, Client(gateway.base) as client:
+    with gateway_run(tmp_path, settings) as gateway, Client(gateway.base, retries=Retries(attempts=1)) as client:
         subscription = client.subscribe("a//.", to="http://127.0.0.1:9/")
         client.notify("a/b", "<n>before</n>")
         own_broker.kill()

@@ -1,42 +1,74 @@
-"""Whether those who get little wait for those who get much: one backlog of many messages, one message for others.
+"""Whether those who get little wait for those who get much, within a partition of a batch: one lane with many messages,
+one message for each of the others, one message per request, over libcurl.
 
     python -m tests.benchmarks.fairness [--quick] [--json FILE]
-
-All are in the log before the job sees the first. One message per request, each receiver takes 2 ms to answer.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
+from dispatch.envelope import Envelope
+from dispatch.lanes import LaneLimits, Lanes
+from dispatch.settings import PushSettings
+from dispatch.transport.contract import PushResult
+from dispatch.transport.curl import CurlTransport
 from tests.benchmarks._harness import Report, run
-from tests.benchmarks.dispatching import dispatching
-from tests.benchmarks.subscribers import raw_subscriptions
+from tests.support.dispatch_process import ROOT
+from topic_model.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
 
 
 def measure(report: Report) -> None:
-    backlog, others = (1_000, 10) if report.quick else (10_000, 100)
-    with dispatching({"dispatch.max_rows_per_batch": 100_000}, partitions=1) as bench:
-        url = bench.receiver_url
-        bench.control(raw_subscriptions({"much": f"{url}/slow/0.002"}, "bench/topic0"))
-        little = {f"little{number}": f"{url}/little{number}" for number in range(others)}
-        bench.control(raw_subscriptions(little, "bench/topic1"))
-        columns = ("waiting for one", "others", "backlog done, ms", "first of the others, ms", "last of the others, ms")
-        with report.table("one partition of one batch", *columns) as table:
-            for number in range(3):
-                bench.clear()
-                # Of two topics in turn: the last one goes to the others.
-                bench.append([f"f{number}-{each}" for each in range(backlog)], topics=1)
-                bench.append([f"g{number}-0", f"g{number}-1"], topics=2)
-                arrived = bench.arrivals(backlog + 1 + others, timeout=20)
-                began = min(arrival.at for arrival in arrived)
-                much = [arrival.at for arrival in arrived if "slow" in arrival.path]
-                rest = [arrival.at for arrival in arrived if "little" in arrival.path]
-                table.add(
-                    len(much),
-                    len(rest),
-                    (max(much) - began) * 1e3,
-                    (min(rest) - began) * 1e3,
-                    (max(rest) - began) * 1e3,
-                )
+    backlog, others = (500, 20) if report.quick else (10_000, 100)
+    receiver = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.receiver"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        assert receiver.stdout is not None
+        url = receiver.stdout.readline().split()[0].rstrip("/")
+        columns = ("in the long lane", "other lanes", "others done after, ms", "long lane done after, ms")
+        with report.table("lanes served in turn", *columns) as table:
+            for _ in range(3):
+                last, end = _serve(url, backlog, others)
+                table.add(backlog, others, last * 1e3, end * 1e3)
+    finally:
+        receiver.kill()
+        receiver.wait()
+
+
+def _serve(url: str, backlog: int, others: int) -> tuple[float, float]:
+    """Seconds until the last of the others has its message, and until all is done."""
+    lanes = Lanes(LaneLimits(1, 1))
+    for number in range(backlog + others):
+        name = "long" if number < backlog else f"other{number}"
+        target = Subscription(name, EndpointReference(f"{url}/{name}"), form="raw")
+        lanes.add(Notification(str(number), TopicPath("a"), b"<x/>" * 200, 0), target)
+    transport = CurlTransport(PushSettings())
+    began = time.perf_counter()
+    last = 0.0
+    while not lanes.empty:
+        while transport.in_flight < 64 and (taken := lanes.take()) is not None:
+            subscription, messages = taken
+
+            def settled(result: PushResult, name: str = subscription.id) -> None:
+                nonlocal last
+                assert result.status == 202, result
+                lanes.settle(name)
+                if name != "long":
+                    last = time.perf_counter() - began
+
+            transport.submit(Envelope(subscription).request(messages, attempt=1), settled)
+        transport.drive(1.0)
+    transport.close()
+    return last, time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ class GatewaySettings:
     requires_registration: bool = setting(
         False, "Only publishers that registered (RegisterPublisher) may publish, and only on their topics."
     )
+    registrations: int = setting(10_000, "So many publishers may be registered.", minimum=0)
     demand_publishing: bool = setting(
         True,
         "Subscribe at publishers that registered with Demand while somebody wants what they offer. Of several gateways "

@@ -7,15 +7,24 @@ is paused, or ended where the publisher knows no pause. A paused one is not rene
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from topic_model.patterns import XPATH_SCHEME, Alternative, Reach, anchors_above, parse_normal
+from topic_model.patterns import (
+    XPATH_SCHEME,
+    Alternative,
+    Reach,
+    anchors_above,
+    is_below,
+    parse_normal,
+    root_anchor,
+)
 from topic_model.publishers import Registration, Upstream
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription, TopicFilter
-from topic_model.topics import TopicPath
+from topic_model.topics import TopicPath, parent_of
 
 
 @dataclass(frozen=True)
@@ -84,27 +93,61 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
     return planned
 
 
-def is_wanted(topic: TopicFilter, table: RoutingTable, subscriptions: Iterable[Subscription], now_ms: int) -> bool:
-    """Whether an active subscription wants a registered topic.
-
-    For one that names a single topic the table is asked. For others, topics that do not exist yet count too, so the
-    `subscriptions` (all of the table) are gone through; when in doubt, it is wanted.
-    """
-    single = parse_normal(topic.normal).single_topic()
-    if single is not None:
-        return any(not one.expired(now_ms) for one in table.match(single))
-    return any(
-        not one.paused and not one.expired(now_ms) and all(overlap(topic.normal, each.normal) for each in one.topics)
-        for one in subscriptions
-    )
+def single_topic(topic: TopicFilter) -> TopicPath | None:
+    """The one topic that a registered topic names, None when it may be several."""
+    return _single(topic.normal)
 
 
 @lru_cache(maxsize=100_000)
+def _single(normal: str) -> TopicPath | None:
+    return parse_normal(normal).single_topic()
+
+
+def is_wanted(path: TopicPath, table: RoutingTable, now_ms: int) -> bool:
+    """Whether an active subscription wants a topic."""
+    return any(not one.expired(now_ms) for one in table.match(path))
+
+
+def may_want(subscription: Subscription, topic: TopicFilter, now_ms: int) -> bool:
+    """Whether an active subscription wants something that a registered topic with wildcards stands for.
+
+    Topics that do not exist yet count too; when in doubt, it does.
+    """
+    return (
+        not subscription.paused
+        and not subscription.expired(now_ms)
+        and all(overlap(topic.normal, each.normal) for each in subscription.topics)
+    )
+
+
+# A topic, or an anchor with a reach, and nothing else: nearly all expressions, told without being parsed.
+_PLAIN = re.compile(r"((?:\{[^}]*\}|[^{}*|/]++|/(?![/*]))+)(//\.|//\*|/\*)?")
+
+
 def overlap(one: str, other: str) -> bool:
     """Whether some topic may be selected by both normal forms. False only when there can be none."""
     if one.startswith(XPATH_SCHEME) or other.startswith(XPATH_SCHEME):
         return True
-    return any(_may_meet(a, b) for a in parse_normal(one).alternatives for b in parse_normal(other).alternatives)
+    a, b = _PLAIN.fullmatch(one), _PLAIN.fullmatch(other)
+    if a is None or b is None:
+        return any(_may_meet(x, y) for x in parse_normal(one).alternatives for y in parse_normal(other).alternatives)
+    if a[2] is None:
+        return _selects(b[1], b[2], TopicPath(a[1]))
+    if b[2] is None:
+        return _selects(a[1], a[2], TopicPath(b[1]))
+    return a[1] == b[1] or is_below(TopicPath(a[1]), b[1]) or is_below(TopicPath(b[1]), a[1])
+
+
+def _selects(anchor: str, reach: str | None, path: TopicPath) -> bool:
+    match reach:
+        case None:
+            return path == anchor
+        case "//.":
+            return path == anchor or is_below(path, anchor)
+        case "//*":
+            return is_below(path, anchor)
+        case _:
+            return (parent_of(path) or root_anchor(path)) == anchor
 
 
 def _may_meet(a: Alternative, b: Alternative) -> bool:

@@ -34,6 +34,8 @@ _MAX_TOPICS = 500
 async def register_publisher(gateway: Gateway, request: Request, _target: Target) -> Reply:
     """Register a publisher. What it names as topics is there, or with a fixed topic set must be there, from now on."""
     now = gateway.now()
+    if len(gateway.registrations) >= gateway.settings.registrations:
+        raise _rejected(f"there are {len(gateway.registrations)} registrations already, as many as may be")
     registration = _read(gateway, request, now)
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
     await gateway.admit(path for path in singles if path is not None)

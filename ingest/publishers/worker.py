@@ -2,7 +2,7 @@
 
 What there should be is decided by `topic_model.demand`; what there is, is in the registrations' records, so another
 process goes on where this one ended. Each publisher is dealt with by itself: one that hangs or refuses is tried again
-later and later, and nobody waits for it.
+later and later, and the others do not wait for it.
 
 A process that dies between a publisher's answer to Subscribe and the record of it leaves a subscription that nobody
 knows; it runs out after gateway.upstream_termination_s, because nobody renews it. The same holds for one whose
@@ -15,9 +15,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -31,7 +31,6 @@ from ingest.publishers.registration import consumer_address
 from topic_model import demand
 from topic_model.demand import End, Forget, Pause, Renew, Resume, Step, Subscribe
 from topic_model.errors import InfrastructureError
-from topic_model.patterns import parse_normal
 from topic_model.publishers import Registration, Upstream
 from topic_model.records import RegistrationRecord
 from topic_model.subscriptions import TopicFilter
@@ -44,12 +43,16 @@ T = TypeVar("T")
 _LOOK_S = 0.1
 _ANYWAY_S = 1.0
 
-# Topics with wildcards mean going through all subscriptions, in slices, so that requests get their turn in between.
-_WILDCARDS_ANYWAY_S = 30.0
-_SLICE = 2_000
+# Topics with wildcards mean going through all subscriptions, about 4 us for each of both: in slices, so that requests
+# get their turn in between, and not again before four times as long has gone by.
+_SLICE = 200
+_SHARE = 4
 
-# Requests to publishers under way at the same time.
-_THREADS = 8
+# Requests to publishers under way at the same time: so many may hang before others have to wait for them.
+_THREADS = 32
+
+# So many registrations are looked at before requests get their turn.
+_AT_ONCE = 100
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 
@@ -67,12 +70,12 @@ class _Trouble:
 
 @dataclass(frozen=True)
 class _Wildcards:
-    """Which topics with wildcards were wanted when all subscriptions were gone through."""
+    """Which topics with wildcards were wanted, by which subscription, when all subscriptions were gone through."""
 
     position: int = -1
-    at: float = 0.0
+    next_at: float = 0.0
     topics: Set[str] = frozenset()
-    wanted: Set[str] = frozenset()
+    wanted: Mapping[str, str] = field(default_factory=dict)
 
 
 class DemandWorker:
@@ -117,7 +120,9 @@ class DemandWorker:
             return
         await self._look_for_wildcards(there.values())
         now_ms = termination.to_ms(gateway.now())
-        for registration in there.values():
+        for number, registration in enumerate(there.values(), 1):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
             trouble = self._troubles.get(registration.id)
             if registration.id in self._busy or (trouble is not None and trouble.until > time.monotonic()):
                 continue
@@ -129,29 +134,37 @@ class DemandWorker:
                     self._start(current.id, self._carry_out(current, planned))
 
     def _is_wanted(self, now_ms: int, topic: TopicFilter) -> bool:
-        if _is_single(topic):
-            return demand.is_wanted(topic, self._gateway.table, (), now_ms)
+        path = demand.single_topic(topic)
+        if path is not None:
+            return demand.is_wanted(path, self._gateway.table, now_ms)
         return topic.normal in self._wildcards.wanted
 
     async def _look_for_wildcards(self, registrations: Iterable[Registration]) -> None:
-        topics = {topic.normal: topic for one in registrations for topic in one.topics if not _is_single(topic)}
-        seen, position, now = self._wildcards, self._position(), time.monotonic()
-        if not topics or (
-            seen.position == position and seen.topics == topics.keys() and now < seen.at + _WILDCARDS_ANYWAY_S
-        ):
+        topics = {
+            topic.normal: topic for one in registrations for topic in one.topics if demand.single_topic(topic) is None
+        }
+        seen, position, began = self._wildcards, self._position(), time.monotonic()
+        if not topics or began < seen.next_at or (seen.position == position and seen.topics == topics.keys()):
             return
         table, now_ms = self._gateway.table, termination.to_ms(self._gateway.now())
-        subscriptions = list(table.subscriptions())
-        missing = dict(topics)
-        for start in range(0, len(subscriptions), _SLICE):
-            part = subscriptions[start : start + _SLICE]
-            found = [normal for normal, topic in missing.items() if demand.is_wanted(topic, table, part, now_ms)]
-            for normal in found:
+        wanted: dict[str, str] = {}
+        for normal, topic in topics.items():
+            # Mostly it is still the same subscription that wants it.
+            before = table.get(seen.wanted.get(normal, ""))
+            if before is not None and demand.may_want(before, topic, now_ms):
+                wanted[normal] = before.id
+        missing = {normal: topic for normal, topic in topics.items() if normal not in wanted}
+        subscriptions = list(table.subscriptions()) if missing else []
+        for number, subscription in enumerate(subscriptions, 1):
+            for normal in [normal for normal, topic in missing.items() if demand.may_want(subscription, topic, now_ms)]:
+                wanted[normal] = subscription.id
                 del missing[normal]
             if not missing:
                 break
-            await asyncio.sleep(0)
-        self._wildcards = _Wildcards(position, now, frozenset(topics), topics.keys() - missing.keys())
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+        took = time.monotonic() - began
+        self._wildcards = _Wildcards(position, began + _SHARE * took, topics.keys(), wanted)
 
     def _start(self, registration_id: str, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"publisher {registration_id}")
@@ -287,7 +300,3 @@ class DemandWorker:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-
-
-def _is_single(topic: TopicFilter) -> bool:
-    return parse_normal(topic.normal).single_topic() is not None

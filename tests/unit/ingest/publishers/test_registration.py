@@ -124,6 +124,16 @@ def test_a_fixed_topic_set_has_the_last_word() -> None:
     assert parts.control.records == []
 
 
+def test_there_may_be_so_many_registrations() -> None:
+    parts = GatewayParts(GatewaySettings(registrations=1))
+    path = path_of(parts.post(soap.envelope(register())))
+    answer = parts.post(soap.envelope(register()))
+    assert answer.fault == "PublisherRegistrationRejectedFault"
+    assert len(parts.registrations) == 1
+    parts.post(soap.envelope(f'<b:DestroyRegistration xmlns:b="{BR}"/>'), path)
+    assert parts.post(soap.envelope(register())).status == 200
+
+
 def test_destroying_a_registration() -> None:
     parts = GatewayParts()
     path = path_of(parts.post(soap.envelope(register())))

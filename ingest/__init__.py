@@ -7,7 +7,9 @@
     topic_reading, filters, endpoints, fragments, termination, addresses, ids     what requests are made of
     resource_properties, resource_lifetime                 WSRF, on what the port types have made
     pull_points, pull_queues, pull_view                    messages that are fetched, not pushed
+    publishers/                                            registration, and subscribing at publishers on demand
     onvif/                                                 ONVIF's event service on top
+    legacy/                                                the envelope of HPwsn
     current_message, retained                              the last message of topics that keep it
     service_wsdl, oasis                                    what ?wsdl answers
     gateway             what all operations share

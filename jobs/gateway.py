@@ -49,7 +49,7 @@ from jobs.settings import Settings, load_settings
 from jobs.stack import jars
 from jobs.stack.errors import StackError
 from topic_model.control_log import ControlLog
-from topic_model.directory.directory import open_directory
+from topic_model.directory.opening import open_directory
 from topic_model.directory.sync import DirectorySync
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 from topic_model.pull_points import PullPoints
@@ -230,6 +230,9 @@ class GatewayProcess:
         )
         metrics.gauge(
             "arborcast_subscriptions", "Subscriptions in force.", lambda: self._view.table.statistics().subscriptions
+        )
+        metrics.gauge(
+            "arborcast_publisher_registrations", "Publishers registered.", lambda: len(self._gateway.registrations)
         )
         metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(self._gateway.pull_points))
         store = self._pull_view.store

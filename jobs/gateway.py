@@ -49,7 +49,7 @@ from jobs.settings import Settings, load_settings
 from jobs.stack import jars
 from jobs.stack.errors import StackError
 from topic_model.control_log import ControlLog
-from topic_model.directory.directory import open_directory
+from topic_model.directory.opening import open_directory
 from topic_model.directory.sync import DirectorySync
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 from topic_model.pull_points import PullPoints

@@ -12,8 +12,9 @@ import pytest
 from tests.support.directory import Log, Watch, eventually, topic
 from tests.support.slapd import SUFFIX, Slapd
 from topic_model.directory.changes import Move, Put, Remove
-from topic_model.directory.directory import Directory, open_directory
+from topic_model.directory.directory import Directory
 from topic_model.directory.listing import Listing, ProblemKind
+from topic_model.directory.opening import open_directory
 from topic_model.directory.sync import DirectorySync
 from topic_model.errors import InfrastructureError
 from topic_model.records import TopicRemoved

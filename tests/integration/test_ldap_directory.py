@@ -446,7 +446,7 @@ def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd)
 def test_the_file_directory_never_imports_ldap3() -> None:
     code = (
         "import sys; from pathlib import Path; from topic_model.settings import DirectorySettings\n"
-        "from topic_model.directory.directory import open_directory; import topic_model.directory.sync\n"
+        "from topic_model.directory.opening import open_directory; import topic_model.directory.sync\n"
         "open_directory(DirectorySettings(), Path('x')); print('ldap3' in sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)

@@ -1,18 +1,14 @@
-"""What a directory is to the rest of the engine, and the one place that chooses which."""
+"""What a directory is to the rest of the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from topic_model.directory.changes import Change, Move, Put, Remove
-from topic_model.directory.dn import parse_dn
-from topic_model.directory.errors import DirectoryError, DnError
+from topic_model.directory.errors import DirectoryError
 from topic_model.directory.listing import Listing, Problem, ProblemKind
-from topic_model.errors import ConfigError
-from topic_model.settings import DirectorySettings
 from topic_model.topics import TopicPath
 
 
@@ -57,30 +53,6 @@ class Directory(Protocol):
 
     def close(self) -> None:
         """Stop watching and let go of connections. Returns when the thread has ended."""
-
-
-def open_directory(settings: DirectorySettings, default_file: Path) -> Directory | None:
-    """The directory that the settings ask for, None for kind = none. Touches neither file nor server yet.
-
-    Raises ConfigError for settings with which no directory can be reached.
-    """
-    if settings.kind == "none":
-        return None
-    try:
-        if not parse_dn(settings.base_dn):
-            raise ConfigError("directory.base_dn is empty; it must be the DN of the entry above the root topics")
-    except DnError as error:
-        raise ConfigError(f"directory.base_dn: {error}") from error
-    if settings.kind == "file":
-        from topic_model.directory.file_directory import FileDirectory
-
-        return FileDirectory(Path(settings.file) if settings.file else default_file, settings)
-    if not settings.url.startswith(("ldap://", "ldaps://", "ldapi://")):
-        raise ConfigError(f"directory.url is {settings.url!r}; it must begin with ldap://, ldaps:// or ldapi://")
-    # Only here, so that an engine with a file never pays for (or is warned by) ldap3.
-    from topic_model.directory.ldap_directory import LdapDirectory
-
-    return LdapDirectory(settings)
 
 
 def conflicts(changes: Sequence[Change], seen: Listing, now: Listing) -> dict[Change, Problem]:

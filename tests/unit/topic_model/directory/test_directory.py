@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from topic_model.directory.directory import open_directory
 from topic_model.directory.file_directory import FileDirectory
+from topic_model.directory.opening import open_directory
 from topic_model.errors import ConfigError
 from topic_model.settings import DirectorySettings
 

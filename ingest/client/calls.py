@@ -31,6 +31,9 @@ Namespaces = Mapping[str, str] | None
 
 _REMEMBERED_TOPICS = 1_000
 
+# Namespace of what our broker adds to GetMessages; others ignore it, as the schema lets them.
+_PULL = "urn:arborcast:pull"
+
 
 @dataclass(frozen=True)
 class Call(Generic[ResultT]):
@@ -134,13 +137,16 @@ class Calls:
             repeatable=False,
         )
 
-    def get_messages(self, pull_point: str | Remote, maximum: int | None) -> Call[list[ReceivedMessage]]:
+    def get_messages(
+        self, pull_point: str | Remote, maximum: int | None, wait_s: float | None
+    ) -> Call[list[ReceivedMessage]]:
         # Not repeatable: what was handed out is gone, and an error must be seen.
+        wait = "" if wait_s is None else f' xmlns:p="{_PULL}" p:Wait="PT{wait_s:.3f}S"'
         number = "" if maximum is None else f"<wsnt:MaximumNumber>{maximum}</wsnt:MaximumNumber>"
         return Call(
             _remote(pull_point),
             f"{ACTION_BW}/PullPoint/GetMessagesRequest",
-            f'<wsnt:GetMessages xmlns:wsnt="{WSNT}">{number}</wsnt:GetMessages>',
+            f'<wsnt:GetMessages xmlns:wsnt="{WSNT}"{wait}>{number}</wsnt:GetMessages>',
             replies.messages,
             repeatable=False,
         )

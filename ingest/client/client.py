@@ -114,9 +114,14 @@ class Client:
         """A place at the broker where messages wait to be fetched: subscribe with it as `to`."""
         return self._perform(self._calls.create_pull_point())
 
-    def get_messages(self, pull_point: str | Remote, maximum: int | None = None) -> list[ReceivedMessage]:
-        """Take messages out of a pull point, oldest first, at most `maximum`. They are gone from there then."""
-        return self._perform(self._calls.get_messages(pull_point, maximum))
+    def get_messages(
+        self, pull_point: str | Remote, maximum: int | None = None, *, wait_s: float | None = None
+    ) -> list[ReceivedMessage]:
+        """Take messages out of a pull point, oldest first, at most `maximum`. They are gone from there then.
+
+        An Arborcast broker waits up to `wait_s` seconds for the first one; keep it below the client's timeout.
+        """
+        return self._perform(self._calls.get_messages(pull_point, maximum, wait_s))
 
     def destroy_pull_point(self, pull_point: str | Remote) -> None:
         """Give up a pull point and what waits in it."""

@@ -142,9 +142,11 @@ class FuturesClient:
         """See Client.create_pull_point."""
         return self._submit(self._calls.create_pull_point())
 
-    def get_messages(self, pull_point: str | Remote, maximum: int | None = None) -> Future[list[ReceivedMessage]]:
+    def get_messages(
+        self, pull_point: str | Remote, maximum: int | None = None, *, wait_s: float | None = None
+    ) -> Future[list[ReceivedMessage]]:
         """See Client.get_messages."""
-        return self._submit(self._calls.get_messages(pull_point, maximum))
+        return self._submit(self._calls.get_messages(pull_point, maximum, wait_s))
 
     def destroy_pull_point(self, pull_point: str | Remote) -> Future[None]:
         """See Client.destroy_pull_point."""

@@ -185,3 +185,14 @@ def test_a_listener_stops_with_a_connection_open() -> None:
         listener.stop()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", listener.port), timeout=1)
+
+
+def test_a_pull_point_from_beginning_to_end(url: str) -> None:
+    with Client(url) as client:
+        point = client.create_pull_point()
+        assert client.get_messages(point, 5, wait_s=0.01) == []
+        client.destroy_pull_point(point)
+        with pytest.raises(FaultReceived) as gone:
+            client.get_messages(point)
+        assert gone.value.fault == "ResourceUnknownFault"
+        assert client.current_message("a") is None

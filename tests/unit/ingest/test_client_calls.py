@@ -80,8 +80,9 @@ def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() ->
 
 
 def test_maximum_number() -> None:
-    assert sent(CALLS.get_messages("http://b/p", 5)).findtext("{*}MaximumNumber") == "5"
-    assert len(sent(CALLS.get_messages("http://b/p", None))) == 0
+    assert sent(CALLS.get_messages("http://b/p", 5, None)).findtext("{*}MaximumNumber") == "5"
+    assert len(sent(CALLS.get_messages("http://b/p", None, None))) == 0
+    assert sent(CALLS.get_messages("http://b/p", None, 1.5)).get("{urn:arborcast:pull}Wait") == "PT1.500S"
 
 
 def test_a_topic_of_a_notification_is_one() -> None:

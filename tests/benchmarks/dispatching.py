@@ -148,6 +148,7 @@ def dispatching(
     with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         broker = new_broker(home / "kafka")
+        broker.start()  # before the receiver, which may take a thousand ports
         receiver = subprocess.Popen(
             [sys.executable, "-m", "tests.support.receiver", *receiver_options],
             stdin=subprocess.PIPE,
@@ -158,7 +159,6 @@ def dispatching(
         try:
             assert receiver.stdout is not None
             url, *more_ports = receiver.stdout.readline().split()
-            broker.start()
             assert broker.pid is not None
             kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=partitions)
             ensure_topics(kafka)

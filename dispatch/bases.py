@@ -39,7 +39,7 @@ class Bases(Protocol):
 
 def bases_for(context: SparkContext, folder: Path) -> Bases:
     """Files in `folder` (which is then ours alone) where the workers run on the driver's host, else broadcasts."""
-    return FileBases(folder) if context.master.startswith("local") else BroadcastBases(context)
+    return FileBases(folder) if (context.master or "").startswith("local") else BroadcastBases(context)
 
 
 @dataclass(frozen=True)

@@ -4,26 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from jobs import gateway
+from jobs.gateway import __main__ as command
+from jobs.gateway import parts
 from jobs.settings import load_settings
 from jobs.stack.errors import JarError
 from topic_model.errors import ConfigError
 
 
 def test_the_defaults_fit_together(tmp_path: Path) -> None:
-    gateway._check_sizes(load_settings(home=tmp_path))
+    parts.check_sizes(load_settings(home=tmp_path))
 
 
 def test_what_is_accepted_must_fit_into_a_record(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path, overrides={"gateway.max_body_bytes": 8 * 1024 * 1024})
     with pytest.raises(ConfigError, match=r"kafka\.max_record_bytes = 8388608 .* gateway\.max_body_bytes = 8388608"):
-        gateway._check_sizes(settings)
+        parts.check_sizes(settings)
 
 
 def test_a_setting_that_is_wrong_ends_it_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "arborcast.toml"
     config.write_text("[gateway]\nprot = 1\n")
-    assert gateway.main(["--config", str(config)]) == 2
+    assert command.main(["--config", str(config)]) == 2
     assert "gateway.prot" in capsys.readouterr().err
 
 
@@ -33,6 +34,6 @@ def test_without_the_published_schemas_it_works_and_serves_no_wsdl(
     def missing(_: str) -> list[Path]:
         raise JarError("the wsdl jars have not been fetched; run: arborcast fetch")
 
-    monkeypatch.setattr(gateway.jars, "jar_paths", missing)
-    assert gateway._descriptions() is None
+    monkeypatch.setattr(parts.jars, "jar_paths", missing)
+    assert parts.descriptions() is None
     assert "arborcast fetch" in caplog.text

@@ -1,0 +1,72 @@
+"""The gateway process:
+
+    python -m jobs.gateway --config arborcast.toml
+
+It listens at once (`/health/live`), waits for Kafka as long as it takes, and is ready (`/health/ready`) when it has
+read the control log to its end. SIGTERM or SIGINT stop it within a few seconds; a second one at once. The exit status
+is 0 after an orderly stop, 1 when it could not go on, 2 for wrong settings or a busy port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from ingest.serving import listen, listen_for_workers
+from jobs.gateway import workers
+from jobs.gateway.process import GatewayProcess
+from jobs.gateway.workers import Share, Workers
+from jobs.settings import Settings, load_settings
+from topic_model.errors import ConfigError
+
+logger = logging.getLogger("arborcast.gateway")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the gateway until it is stopped."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.gateway", description="Arborcast's gateway: SOAP in, log out."
+    )
+    parser.add_argument("--config", type=Path, help="settings file (TOML)")
+    parser.add_argument("--home", type=Path, help="data directory")
+    workers.add_arguments(parser)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # The client libraries report every failed attempt of theirs; ours say what it means.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        settings = load_settings(options.config, options.home)
+        share = workers.share_of(options)
+        if share is None and settings.gateway.workers > 1:
+            given = sys.argv[1:] if arguments is None else arguments
+            return Workers(settings.gateway, given, listen_for_workers(settings.gateway)).run()
+        listener = share.listener if share else listen(settings.gateway)
+        # Not closed: that would wait for threads that may be waiting for a broker that is away.
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        return runner.run(_run(settings, listener, share))
+    except ConfigError as error:
+        print(f"arborcast gateway: {error}", file=sys.stderr)
+        return 2
+
+
+async def _run(settings: Settings, listener: socket.socket, share: Share | None) -> int:
+    host, port = listener.getsockname()[:2]
+    process = GatewayProcess(settings, host, port, share)
+    logger.info("listening on %s port %d, reached as %s", host, port, process.own.broker)
+    return await process.run(listener)
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # Everything is stopped and written. Python's own end would wait for threads too, see above.
+    os._exit(status)

@@ -1,0 +1,64 @@
+"""What the gateway's /metrics shows beside the requests; names and units are what dashboards rely on."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+from ingest.gateway import Gateway
+from ingest.metrics import Registry
+from ingest.pull_queues import PullQueues
+from ingest.view import ControlView
+from topic_model.directory.sync import DirectorySync
+from topic_model.pull_store import PullStore
+
+
+def declare_process(metrics: Registry) -> None:
+    """The process, under the names that every Prometheus client uses."""
+    process = psutil.Process()
+    started = time.time()
+    metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
+    metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
+    metrics.gauge("process_start_time_seconds", "When the process started.", lambda: started)
+
+
+def declare_routing(metrics: Registry, view: ControlView, gateway: Gateway) -> None:
+    """What the control log folds to."""
+    metrics.gauge("arborcast_subscriptions", "Subscriptions in force.", lambda: view.table.statistics().subscriptions)
+    metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(view.table.topics))
+    metrics.gauge("arborcast_publisher_registrations", "Publishers registered.", lambda: len(gateway.registrations))
+    metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(gateway.pull_points))
+    metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
+    metrics.gauge(
+        "arborcast_gateway_repeated_requests",
+        "Requests since the start that were repetitions of accepted ones.",
+        lambda: gateway.repeats.count,
+    )
+
+
+def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) -> None:
+    """What waits to be pulled."""
+    metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
+    metrics.gauge("arborcast_pull_claims", "Answers with messages on their way.", lambda: store.claims)
+    metrics.gauge("arborcast_pull_memory_bytes", "Of these, held in memory.", lambda: store.resident_bytes)
+    metrics.gauge(
+        "arborcast_pull_dropped_messages",
+        "Messages that had to go since the start because their pull point was full.",
+        lambda: store.dropped,
+    )
+    metrics.gauge("arborcast_pull_waiting_clients", "Requests that wait for messages.", lambda: pulls.waiting_clients)
+
+
+def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
+    """How the topic directory is."""
+    metrics.gauge(
+        "arborcast_directory_connected",
+        "1 when the topic directory can be read.",
+        lambda: 1 if sync.status.connected else 0,
+    )
+    metrics.gauge(
+        "arborcast_directory_problems",
+        "Entries of the directory that could not be taken over, and changes that it refused.",
+        lambda: len(sync.status.problems),
+    )

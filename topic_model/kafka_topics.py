@@ -16,9 +16,6 @@ logger = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
 
-# A parked delivery's record is a notification's and this much more at most.
-PARKED_OVERHEAD = 16 * 1024
-
 # A reader that was away for less than this still sees why a subscription ended, not only that it is gone: compaction
 # leaves records alone for so long, and tombstones after it.
 _CONTROL_HISTORY_MS = 24 * _HOUR_MS
@@ -59,19 +56,11 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
-    # Deliveries that wait, or were given up: mostly short-lived, so old segments are worth compacting soon.
-    unfinished = control | {
-        "max.message.bytes": str(kafka.max_record_bytes + PARKED_OVERHEAD),
-        "min.compaction.lag.ms": "0",
-        "segment.ms": str(_HOUR_MS),
-    }
     return (
         # One partition: the order of all control records is the order in which every reader applies them.
         LogSpecification(kafka.topic("control"), 1, True, control, ordered=True),
         LogSpecification(kafka.topic("notifications"), kafka.partitions, False, kept_for_a_while),
         LogSpecification(kafka.topic("attempts"), kafka.partitions, False, kept_for_a_while),
-        LogSpecification(kafka.topic("parked"), kafka.partitions, True, unfinished),
-        LogSpecification(kafka.topic("dead"), kafka.partitions, True, unfinished),
         LogSpecification(kafka.topic("retained"), 1, True, latest_of_each, ordered=True),
         # One partition here too: the order of the claims decides who hands out what.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),

@@ -111,7 +111,10 @@ class DirectorySettings:
     key_file: str = setting("", "With bind = external over TLS: its key (PEM).")
     poll_interval_s: float = setting(
         # An edit of the file takes this long to be seen, and another tenth of a second to have settled.
-        0.5, "How often to look for changes where the server (or the file) cannot tell us.", minimum=0.05, unit="s"
+        0.5,
+        "How often to look for changes where the server (or the file) cannot tell us.",
+        minimum=0.05,
+        unit="s",
     )
 
     def __post_init__(self) -> None:

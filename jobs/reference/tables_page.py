@@ -16,6 +16,7 @@ With delta-rs and pandas (no Java needed):
 
 ```python
 from deltalake import DeltaTable
+
 DeltaTable(".arborcast/tables/attempts").to_pandas()
 ```
 

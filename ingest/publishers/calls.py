@@ -191,7 +191,7 @@ def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]
         raise PublisherRefused(f"{url} answered with a document type declaration")
     fault = next((each for name in (SOAP11, SOAP12) for each in root.iter(f"{{{name}}}Fault")), None)
     if fault is not None or not ok:
-        reason = "" if fault is None else " ".join("".join(str(part) for part in fault.itertext()).split())
+        reason = "" if fault is None else " ".join(" ".join(str(part) for part in fault.itertext()).split())
         raise PublisherRefused(f"{url} answered {status}: {reason[:300] or content[:200]!r}")
     return root, content
 

@@ -116,6 +116,12 @@ def test_match_and_who(shell: Shell, kafka_settings: KafkaSettings) -> None:
     with closing(ControlLog(kafka_settings)) as log:
         log.append([SubscriptionRecord(subscription)])
     assert shell.json("who", "ALARM:fire") == [
-        {"subscription": "s1", "state": "paused", "expression": "ALARM//.", "consumer": "http://c.example/"}
+        {
+            "subscription": "s1",
+            "state": "paused",
+            "expression": "ALARM//.",
+            "only_if": "",
+            "consumer": "http://c.example/",
+        }
     ]
     assert "nobody" in shell("who", "{urn:t}Größe/x")

@@ -16,9 +16,18 @@ ENVELOPE_NAMESPACES: Final = frozenset(
         "http://docs.oasis-open.org/wsn/b-2",
         "http://docs.oasis-open.org/wsn/br-2",
         "http://docs.oasis-open.org/wsn/t-1",
+        "http://docs.oasis-open.org/wsrf/bf-2",
+        "http://docs.oasis-open.org/wsrf/r-2",
+        "http://docs.oasis-open.org/wsrf/rl-2",
+        "http://docs.oasis-open.org/wsrf/rp-2",
+        "http://www.onvif.org/ver10/events/wsdl",
     }
 )
-"""Namespaces of the messages themselves; no topic lives in one."""
+"""Namespaces of the messages themselves; no topic lives in one.
+
+Those of WSRF too: clients made from the WSDL by JAXB declare every namespace of the schemas in each message, one of
+them as the default, whichever the binding happens to put first.
+"""
 
 
 class Declarations:

@@ -80,6 +80,40 @@ def test_topic_expressions(text: str, dialect: str | None, normal: str) -> None:
     assert only_subscription(parts).selector() == normal
 
 
+# As Apache CXF's clients write that are made from the WSDL: every namespace of the schemas, one of them as the default.
+GENERATED = (
+    '<soap:Envelope xmlns:soap="http://schemas.xmlsoap.org/soap/envelope/"><soap:Body><ns3:{0} xmlns="{2}"'
+    ' xmlns:ns2="http://www.w3.org/2005/08/addressing" xmlns:ns3="http://docs.oasis-open.org/wsn/b-2"'
+    ' xmlns:ns5="http://docs.oasis-open.org/wsn/t-1">{1}</ns3:{0}></soap:Body></soap:Envelope>'
+)
+GENERATED_SUBSCRIBE = (
+    "<ns3:ConsumerReference><ns2:Address>http://127.0.0.1:9/x</ns2:Address></ns3:ConsumerReference><ns3:Filter>"
+    f'<ns3:TopicExpression Dialect="{soap.DIALECT}Concrete">alarm/fire</ns3:TopicExpression></ns3:Filter>'
+)
+GENERATED_NOTIFY = (
+    f'<ns3:NotificationMessage><ns3:Topic Dialect="{soap.DIALECT}Concrete">alarm/fire</ns3:Topic>'
+    '<ns3:Message><order xmlns="urn:o">1</order></ns3:Message></ns3:NotificationMessage>'
+)
+
+
+@pytest.mark.parametrize(
+    "default",
+    [
+        "http://docs.oasis-open.org/wsrf/bf-2",
+        "http://docs.oasis-open.org/wsrf/r-2",
+        "http://docs.oasis-open.org/wsrf/rp-2",
+        "http://docs.oasis-open.org/wsn/br-2",
+        "http://www.w3.org/2005/08/addressing",
+    ],
+)
+def test_the_default_namespace_of_a_generated_client_is_not_its_topics(default: str) -> None:
+    parts = GatewayParts()
+    assert parts.post(GENERATED.format("Subscribe", GENERATED_SUBSCRIBE, default).encode()).status == 200
+    assert parts.post(GENERATED.format("Notify", GENERATED_NOTIFY, default).encode()).status == 202
+    assert only_subscription(parts).selector() == "alarm/fire"
+    assert [one.topic for one in parts.notifications.accepted] == [TopicPath("alarm/fire")]
+
+
 def test_several_topic_expressions_are_all_kept() -> None:
     parts = GatewayParts()
     filters = soap.topic_expression("t:a//.") + soap.topic_expression("t://b")

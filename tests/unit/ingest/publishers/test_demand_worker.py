@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import asyncio
 import contextlib
 import socket
@@ -131,7 +132,10 @@ def test_subscribe_when_the_first_comes_pause_when_the_last_goes_resume_when_one
     assert publisher.operations == ["Subscribe", "PauseSubscription", "ResumeSubscription"]
 
 
-def test_a_publisher_that_cannot_pause_is_left_and_subscribed_at_again(running: Running, publisher: Publisher) -> None:
+def test_a_publisher_that_cannot_pause_is_left_and_subscribed_at_again(
+    running: Running, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ingest.publishers")
     publisher.refuses = {"PauseSubscription"}
     running.post(register(publisher, "t:a"))
     for _ in range(2):
@@ -142,6 +146,7 @@ def test_a_publisher_that_cannot_pause_is_left_and_subscribed_at_again(running: 
     # It was asked for a pause only once.
     assert publisher.operations == ["Subscribe", "PauseSubscription", "Unsubscribe", "Subscribe", "Unsubscribe"]
     assert publisher.subscriptions == {}
+    assert "answered 500: 's:Client no'" in caplog.text
 
 
 def test_each_topic_has_a_subscription_of_its_own(running: Running, publisher: Publisher) -> None:

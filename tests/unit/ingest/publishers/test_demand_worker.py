@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator

@@ -13,7 +13,7 @@ import json
 import time
 from pathlib import Path
 
-from tests.benchmarks.dispatching import dispatching, out_of_order, settings_arguments
+from tests.benchmarks._dispatching import dispatching, out_of_order, settings_arguments
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.benchmarks._harness import Report, run
-from tests.benchmarks.through_gateway import OUTCOME, Rig, rig
+from tests.benchmarks._through_gateway import OUTCOME, Rig, rig
 from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath

@@ -143,7 +143,7 @@ def _request(folder: Path, messages: int) -> Path:
 def _load(
     gateway: GatewayRun, file: Path, connections: int, seconds: float, rate: float | None = None
 ) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.benchmarks.http_load", str(gateway.port), str(file)]
+    command = [sys.executable, "-m", "tests.benchmarks._http_load", str(gateway.port), str(file)]
     command += [str(connections), str(seconds), *([str(rate)] if rate else [])]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, float] = json.loads(finished.stdout)

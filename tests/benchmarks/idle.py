@@ -12,7 +12,7 @@ import json
 import time
 from pathlib import Path
 
-from tests.benchmarks.dispatching import dispatching, settings_arguments
+from tests.benchmarks._dispatching import dispatching, settings_arguments
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tests.benchmarks.dispatching import dispatching, out_of_order, percentile, settings_arguments
+from tests.benchmarks._dispatching import dispatching, out_of_order, percentile, settings_arguments
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 
 from tests.benchmarks._harness import Report, run
-from tests.benchmarks.through_gateway import OUTCOME, Rig, rig
+from tests.benchmarks._through_gateway import OUTCOME, Rig, rig
 from tests.support.receiver import refusing_url
 from topic_model.records import SubscriptionEnded, SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter

@@ -6,7 +6,7 @@ python -m tests.benchmarks.throughput [--quick] [--json FILE]
 from __future__ import annotations
 
 from tests.benchmarks._harness import Report, run
-from tests.benchmarks.through_gateway import OUTCOME, Outcome, Rig, rig
+from tests.benchmarks._through_gateway import OUTCOME, Outcome, Rig, rig
 
 _PARTS = ("gateway", "kafka", "jvm", "driver", "worker", "receiver")
 

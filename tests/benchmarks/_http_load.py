@@ -1,6 +1,6 @@
 """A load generator that costs little: requests are prepared bytes, answers are counted by their status lines.
 
-    python -m tests.benchmarks.http_load PORT REQUEST_FILE CONNECTIONS SECONDS [RATE]
+    python -m tests.benchmarks._http_load PORT REQUEST_FILE CONNECTIONS SECONDS [RATE]
 
 Without RATE each connection sends its next request when it has its answer; with it, requests begin at fixed times
 whether or not earlier ones are answered, and latencies count from those times. Prints one JSON object. A process of

@@ -1,6 +1,6 @@
 """Publishers in a process of their own: each has a connection, a topic, and marks its messages with a number.
 
-    python -m tests.benchmarks.publishers PORT COUNT SECONDS OUT [--rate R] [--bytes 800] [--topic bench/p]
+    python -m tests.benchmarks._publishers PORT COUNT SECONDS OUT [--rate R] [--bytes 800] [--topic bench/p]
 
 Without a rate each publisher sends when its last message was acknowledged. With one, messages begin at fixed times in
 all, whether or not earlier ones are answered. OUT gets a JSON object: mark -> the time at which it was meant to begin,

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from tests.benchmarks.dispatching import Dispatching, dispatching, percentile
+from tests.benchmarks._dispatching import Dispatching, dispatching, percentile
 from tests.support.dispatch_process import ROOT
 from tests.support.gateway_process import GatewayRun, gateway_run
 
@@ -88,7 +88,7 @@ class Rig:
         self.clear()
         before = self._cpu()
         out = self._folder / "sent.json"
-        command = [sys.executable, "-m", "tests.benchmarks.publishers", str(self.gateway.port), str(publishers)]
+        command = [sys.executable, "-m", "tests.benchmarks._publishers", str(self.gateway.port), str(publishers)]
         command += [str(seconds), str(out), "--bytes", str(size), "--topic", topic]
         subprocess.run([*command, *(["--rate", str(rate)] if rate else [])], check=True, cwd=ROOT)
         told = json.loads(out.read_text())

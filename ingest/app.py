@@ -24,7 +24,7 @@ from ingest import (
 )
 from ingest.addresses import FACTORIES, Kind, Target, target_of
 from ingest.envelope import Request, parse
-from ingest.errors import TooLarge, UnknownOperation, UnreadableRequest
+from ingest.errors import Compressed, TooLarge, UnknownOperation, UnreadableRequest
 from ingest.faults import Answer
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.legacy import operations as legacy
@@ -130,7 +130,7 @@ class GatewayApp:
         except (PeerError, InfrastructureError) as error:
             answer = self._refusal(error, request)
             self._requests.add(operation, str(answer.status))
-            await _send_answer(send, answer, close=isinstance(error, TooLarge))
+            await _send_answer(send, answer, close=isinstance(error, (TooLarge, Compressed)))
         except Exception:
             logger.exception("%s failed", operation)
             self._requests.add(operation, "500")
@@ -212,7 +212,10 @@ def _manner(request: Request | None) -> tuple[Any, Any]:
 
 
 async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive, limit: int) -> bytes | None:
-    """The whole body, None when the client went away. Raises TooLarge as soon as that is known."""
+    """The whole body, None when the client went away. Raises TooLarge as soon as that is known, or Compressed."""
+    encoding = _header(headers, b"content-encoding").strip().lower()
+    if encoding not in (b"", b"identity"):
+        raise Compressed(f"a body with Content-Encoding {encoding.decode('latin-1')[:60]} is not taken: send it plain")
     declared = _header(headers, b"content-length")
     if declared.isdigit() and int(declared) > limit:
         raise TooLarge(f"the request has {int(declared)} bytes, {limit} are taken")

@@ -4,6 +4,7 @@ PeerError
 ├── UnreadableRequest              (an EnvelopeError) knows in which SOAP version to answer
 │   ├── MalformedMessage               not XML, a DTD, no body, two operations (HTTP 400)
 │   ├── TooLarge                       more bytes than we take (HTTP 413)
+│   ├── Compressed                     a body that would have to be unpacked first (HTTP 415)
 │   ├── VersionMismatch                an envelope of neither SOAP 1.1 nor 1.2
 │   └── NotUnderstood                  a mandatory header of an unknown kind
 ├── UnknownOperation               (an EnvelopeError) not an operation, or not one of this address
@@ -43,6 +44,10 @@ class MalformedMessage(UnreadableRequest):
 
 class TooLarge(UnreadableRequest):
     """The body has more bytes than the gateway takes."""
+
+
+class Compressed(UnreadableRequest):
+    """The body is compressed. A few bytes may unpack to gigabytes, so nothing is unpacked for a stranger."""
 
 
 class VersionMismatch(UnreadableRequest):

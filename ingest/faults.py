@@ -14,6 +14,7 @@ from ingest import answers, termination
 from ingest.answers import text
 from ingest.envelope import Addressing
 from ingest.errors import (
+    Compressed,
     MalformedMessage,
     NotUnderstood,
     TooLarge,
@@ -117,6 +118,8 @@ def _answer(status: int, soap: SoapVersion, body: str, action: str, addressing: 
 def _status(error: PeerError) -> int:
     if isinstance(error, TooLarge):
         return 413
+    if isinstance(error, Compressed):
+        return 415
     if isinstance(error, MalformedMessage):
         return 400
     return 500

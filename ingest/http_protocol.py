@@ -46,7 +46,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
         """Called by the event loop."""
         too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)

@@ -97,6 +97,6 @@ def make_server(app: GatewayApp, settings: GatewaySettings) -> GatewayServer:
             backlog=_BACKLOG,
             timeout_keep_alive=settings.keep_alive_s,
             # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
-            timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # seconds may be fractions
         )
     )

@@ -1,7 +1,7 @@
 """Which conditions are accepted: XPath 1.0 as far as its cost is bounded by the size of the document.
 
 - location paths downward from the payload element or its root: child, attribute and self steps, names, `*`, `.`,
-  `text()`, `node()`, predicates (nested twice); at the beginning of a path one `//x`, `.//x` or `/root//x`;
+  `text()`, `node()`, predicates (nested twice); at the beginning of a path one `//x`, `.//x` or `/top//x`;
 - the core functions, arithmetic, `and`, `or`, literals; comparisons of which one side is a literal, a number or a
   function (`string(a) = string(b)` for two paths, whose comparison would cost the product of their nodes);
 - what contains(), translate() and the like look for must be a literal (else: the product of two texts);
@@ -168,7 +168,7 @@ class _Scanner:
         # The root has one element, so `/name` is one node too.
         from_top = operand and self._text_at(index - 2) == "/" and self._begins(index - 2) and self._is_step(index - 1)
         if operand and not from_itself and not from_top:
-            self._fail(token, "// may only begin a path, as //x, .//x or /root//x")
+            self._fail(token, "// may only begin a path, as //x, .//x or /top//x")
 
     def _begins(self, index: int) -> bool:
         """Whether a path begins with the token at this place."""

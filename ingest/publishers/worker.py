@@ -181,7 +181,7 @@ class DemandWorker:
         before = self._troubles.get(registration_id)
         wait_s = self._first_wait_s if before is None else min(2 * before.wait_s, _LONGEST_WAIT_S)
         # Publishers that went away together must not all be asked in the same moment.
-        until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)  # noqa: S311
+        until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)  # noqa: S311  # jitter, no secret
         self._troubles[registration_id] = _Trouble(wait_s, until)
 
     async def _carry_out(self, registration: Registration, planned: Sequence[Step]) -> None:

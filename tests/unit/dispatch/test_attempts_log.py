@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from dispatch import attempts, attempts_log
+from dispatch import attempts, durable_writer
 from dispatch.attempts import Attempt
 from dispatch.attempts_log import AttemptsLog
 from topic_model.errors import InfrastructureError
@@ -58,7 +58,7 @@ class PlayedProducer:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts_log, "_RETRY_S", 0.0)
+    monkeypatch.setattr(durable_writer, "RETRY_S", 0.0)
 
 
 def attempt(subscription: str, number: int) -> Attempt:

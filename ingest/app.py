@@ -28,12 +28,12 @@ from ingest.errors import Compressed, TooLarge, UnknownOperation, UnreadableRequ
 from ingest.faults import Answer
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.legacy import operations as legacy
-from ingest.metrics import Registry
 from ingest.namespaces import wsnt
 from ingest.onvif import device_service, event_service
 from ingest.publishers import registration
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
+from topic_model.metrics import CONTENT_TYPE, Registry
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +91,11 @@ class GatewayApp:
         self._requests = metrics.counter(
             "arborcast_gateway_requests_total", "Requests answered.", ("operation", "status")
         )
+        self._refused = metrics.counter(
+            "arborcast_gateway_refused_total",
+            "Requests answered with a fault, by its cause: the kind of error as the documentation of faults names it.",
+            ("reason",),
+        )
         self._accept_seconds = metrics.histogram(
             "arborcast_gateway_notify_seconds", "From the whole Notify received to its acknowledgement by Kafka."
         )
@@ -130,10 +135,12 @@ class GatewayApp:
         except (PeerError, InfrastructureError) as error:
             answer = self._refusal(error, request)
             self._requests.add(operation, str(answer.status))
+            self._refused.add(type(error).__name__)
             await _send_answer(send, answer, close=isinstance(error, (TooLarge, Compressed)))
         except Exception:
             logger.exception("%s failed", operation)
             self._requests.add(operation, "500")
+            self._refused.add("Defect")
             await _send_answer(send, faults.of_defect(*_manner(request)))
         else:
             if reply is None:
@@ -172,7 +179,7 @@ class GatewayApp:
                 await _send(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
             case "/metrics":
                 body = self._metrics.text().encode()
-                await _send(send, 200, body, b"text/plain; version=0.0.4; charset=utf-8")
+                await _send(send, 200, body, CONTENT_TYPE)
             case page if page.startswith(FOLDER):
                 await self._wsdl(send, lambda descriptions: descriptions.document(page.removeprefix(FOLDER)))
             case _:

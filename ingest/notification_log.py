@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ingest.settings import GatewaySettings
@@ -51,15 +51,17 @@ _REMEMBERED_PARTITIONS = 100_000
 class _Append:
     """The records of one request, settled together."""
 
-    __slots__ = ("count", "deadline", "future", "outcomes", "records", "retained", "size")
+    __slots__ = ("began", "count", "deadline", "future", "outcomes", "records", "retained", "size")
 
     def __init__(
         self,
         future: asyncio.Future[None],
         records: list[tuple[bytes, bytes]],
         retained: list[tuple[bytes, bytes]],
+        began: float,
         deadline: float,
     ) -> None:
+        self.began = began
         self.future = future
         self.records = records
         self.retained = retained
@@ -94,6 +96,8 @@ class NotificationLog:
         self._sweep: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self.unacknowledged_bytes = 0
+        self.acknowledged: Callable[[int, float], object] = lambda _count, _seconds: None
+        """Told about every request's notifications once they are stored: how many, and how many seconds it took."""
 
     @property
     def connected(self) -> bool:
@@ -132,7 +136,8 @@ class NotificationLog:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
         records = [encode(notification) for notification in notifications]
         current = [encode(notification) for notification in retained]
-        append = _Append(self._loop.create_future(), records, current, self._loop.time() + self._timeout_s)
+        began = self._loop.time()
+        append = _Append(self._loop.create_future(), records, current, began, began + self._timeout_s)
         if self.unacknowledged_bytes + append.size > self._limit:
             raise InfrastructureError(
                 f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
@@ -212,6 +217,7 @@ class NotificationLog:
             error = next(filter(None, append.outcomes), None)
             if error is None:
                 append.future.set_result(None)
+                self.acknowledged(len(append.records), self._loop.time() - append.began)
             else:
                 failure = as_infrastructure_error("the notification cannot be stored", error)
                 append.future.set_exception(failure)

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 
 from ingest.gateway import Gateway
-from ingest.metrics import Registry
+from ingest.notification_log import NotificationLog
 from ingest.pull_queues import PullQueues
 from ingest.view import ControlView
 from topic_model.directory.sync import DirectorySync
+from topic_model.metrics import Registry
 from topic_model.pull_store import PullStore
 
 
 def declare_process(metrics: Registry) -> None:
     """The process, under the names that every Prometheus client uses."""
     process = psutil.Process()
-    started = time.time()
+    started = process.create_time()
     metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
-    metrics.gauge("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
-    metrics.gauge("process_start_time_seconds", "When the process started.", lambda: started)
+    metrics.counted("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
+    metrics.gauge("process_start_time_seconds", "When the process started, since the epoch.", lambda: started)
+    metrics.gauge("process_threads", "Threads.", process.num_threads)
+    metrics.gauge("process_open_fds", "Open file descriptors.", process.num_fds)
+
+
+def declare_log(metrics: Registry, log: NotificationLog) -> None:
+    """The way into the log."""
+    accepted = metrics.counter("arborcast_gateway_accepted_total", "Notifications stored; these were acknowledged.")
+    append_seconds = metrics.histogram(
+        "arborcast_gateway_append_seconds", "From handing a request's notifications to Kafka to its acknowledgement."
+    )
+
+    def acknowledged(count: int, seconds: float) -> None:
+        accepted.add(by=count)
+        append_seconds.observe(seconds)
+
+    log.acknowledged = acknowledged
+    metrics.gauge(
+        "arborcast_gateway_unacknowledged_bytes",
+        "Bytes of notifications that Kafka has not acknowledged yet.",
+        lambda: log.unacknowledged_bytes,
+    )
 
 
 def declare_routing(metrics: Registry, view: ControlView, gateway: Gateway) -> None:

@@ -15,7 +15,6 @@ from ingest.app import GatewayApp
 from ingest.changes import ControlChanges
 from ingest.expiry import end_expired_forever
 from ingest.gateway import Gateway
-from ingest.metrics import Registry
 from ingest.notification_log import NotificationLog
 from ingest.publishers.worker import DemandWorker
 from ingest.pull_points import end_orphans
@@ -26,12 +25,13 @@ from ingest.repeats_history import remember_history
 from ingest.retained import RetainedMessages
 from ingest.serving import GatewayServer, make_server
 from ingest.view import ControlView
-from jobs.gateway.metrics import declare_directory, declare_process, declare_pull_points, declare_routing
+from jobs.gateway.metrics import declare_directory, declare_log, declare_process, declare_pull_points, declare_routing
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
 from jobs.settings import Settings
 from topic_model.control_log import ControlLog
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
+from topic_model.metrics import Registry
 from topic_model.pull_points import PullPoints
 from topic_model.registrations import Registrations
 
@@ -203,15 +203,11 @@ class GatewayProcess:
     def _declare(self, metrics: Registry) -> None:
         """Everything that /metrics shows beside the requests."""
         declare_process(metrics)
+        declare_log(metrics, self._notifications)
         declare_routing(metrics, self._view, self._gateway)
         declare_pull_points(metrics, self._pull_view.store, self._pulls)
         if self._sync is not None:
             declare_directory(metrics, self._sync)
-        metrics.gauge(
-            "arborcast_gateway_unacknowledged_bytes",
-            "Bytes of notifications that Kafka has not acknowledged yet.",
-            lambda: self._notifications.unacknowledged_bytes,
-        )
         metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: 0 if self._own_obstacle() else 1)
         if isinstance(metrics, WorkerMetrics):
             arguments = (self._own_obstacle,)

@@ -25,11 +25,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingest.metrics import Registry, merged
 from ingest.repeats import TABLE_BYTES
 from ingest.settings import GatewaySettings
 from jobs.stack import leash
 from jobs.stack.backoff import failures_after, wait_before_start
+from topic_model.metrics import Registry, merged
 
 logger = logging.getLogger("arborcast.gateway")
 

@@ -13,11 +13,11 @@ from lxml import etree
 from ingest.addresses import OwnAddresses
 from ingest.app import GatewayApp
 from ingest.gateway import Gateway
-from ingest.metrics import Registry
 from ingest.pull_queues import PullQueues
 from ingest.settings import GatewaySettings
 from ingest.view import Fold
 from topic_model.errors import InfrastructureError
+from topic_model.metrics import Registry
 from topic_model.notifications import Notification
 from topic_model.pull_log import PullRecord, StoredMessage
 from topic_model.pull_points import PullPoints

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.metrics import Registry, merged
+from topic_model.metrics import Registry, merged
 
 
 def test_the_text_that_prometheus_reads() -> None:
@@ -53,4 +53,32 @@ def test_the_metrics_of_several_processes_are_told_apart() -> None:
         "# TYPE ready gauge",
         'ready{worker="0"} 1',
         'ready{worker="1"} 1',
+    ]
+
+
+def test_readings_show_what_is_there_now() -> None:
+    states = {("open",): 2.0, ("closed",): 1.0}
+    registry = Registry()
+    registry.gauges("breakers", "Breakers.", ("state",), lambda: states)
+    registry.counted("seconds_total", "Seconds.", lambda: 1.5)
+    assert registry.text().splitlines()[2:] == [
+        'breakers{state="closed"} 1.0',
+        'breakers{state="open"} 2.0',
+        "# HELP seconds_total Seconds.",
+        "# TYPE seconds_total counter",
+        "seconds_total 1.5",
+    ]
+    del states[("open",)]
+    assert 'state="open"' not in registry.text()
+
+
+def test_a_histogram_with_labels_and_bounds_of_its_own() -> None:
+    registry = Registry()
+    registry.histogram("s", "S.", ("stage",), buckets=(1, 10)).observe(5, "job", count=3)
+    assert registry.text().splitlines()[2:] == [
+        's_bucket{stage="job",le="1"} 0',
+        's_bucket{stage="job",le="10"} 3',
+        's_bucket{stage="job",le="+Inf"} 3',
+        's_sum{stage="job"} 15.000000',
+        's_count{stage="job"} 3',
     ]

@@ -40,14 +40,17 @@ def properties(
     master: str | None = None,
     python: str = sys.executable,
     local_dir: Path | None = None,
+    code: Path | None = None,
 ) -> dict[str, str]:
-    """Spark properties for the dispatch job. On a cluster Arborcast has to be installed where Python workers start;
-    where it only comes along as `--py-files`, leave `spark.python.daemon.module` out.
+    """Spark properties for the dispatch job. On a cluster either Arborcast is installed where Python workers start, or
+    it comes along as `code`, a zip file of our packages.
 
-    `master` None leaves the choice to spark-submit's command line; "local" is local mode with as many task slots as the
-    settings say. `local_dir` is where Spark keeps temporary files.
+    `master` None leaves the choice to spark-submit's command line, "" too, but knows that it will be a cluster; "local"
+    is local mode with as many task slots as the settings say. `local_dir` is where Spark keeps temporary files.
     """
     chosen = dict(_FIXED)
+    if master is not None and not master.startswith("local"):
+        chosen |= _CLUSTER
     chosen |= {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": python,
@@ -62,8 +65,13 @@ def properties(
     if master == "local":
         # Four tries per task: with plain local[N] the death of one Python worker fails the query.
         chosen["spark.master"] = f"local[{settings.task_slots},4]"
-    elif master is not None:
+    elif master:
         chosen["spark.master"] = master
+    if code is not None:
+        chosen["spark.submit.pyFiles"] = str(code)
+        # Executors fetch it into the folder that they run in, and the Python daemon is started with our module before
+        # Spark has told any worker of it.
+        chosen["spark.executorEnv.PYTHONPATH"] = code.name
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     if local_dir is not None:
@@ -113,6 +121,23 @@ _FIXED: Mapping[str, str] = {
     # -- house -------------------------------------------------------------------------------------------------------
     # Times in the tables are UTC wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
+}
+
+
+# Where executors are other processes, on other hosts.
+_CLUSTER: Mapping[str, str] = {
+    # A host that is cut off (a killed process is noticed at once, by its closed connections) holds the batch of all
+    # others until it is given up.
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.network.timeout": "30s",
+    # The warm-up reaches only executors that are there; do not begin with the first of them.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "15s",
+    # Rows and Python workers: the JVM of an executor holds little, and each Python worker takes some 100 MB beside it.
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -XX:-UsePerfData",
+    # An executor or a whole worker that dies takes its tasks with it, and they are tried elsewhere. A cluster that
+    # loses machines one after the other while one batch lasts must not fail the query for it.
+    "spark.task.maxFailures": "8",
 }
 
 

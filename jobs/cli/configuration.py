@@ -1,7 +1,8 @@
-"""`arborcast config`: what is in force, and where it came from."""
+"""`arborcast config`: what is in force, and where it came from. `arborcast bundle`: what a Spark cluster gets of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("spark")(spark)
     app.add_typer(group, name="config")
+    app.command()(bundle)
 
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -56,3 +58,29 @@ def spark(
 
     settings = settings_of(config, home)
     print(as_text(properties(settings.dispatch, jars=jars.jar_paths("spark"), master=master)), end="")
+
+
+def bundle(
+    folder: Annotated[Path, typer.Argument(help="Where to write it.", metavar="FOLDER")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Name a master in the file; without, spark-submit's own --master decides.", metavar="URL"),
+    ] = None,
+    python: Annotated[
+        str, typer.Option(help="The Python of the cluster's hosts that has the packages we need.", metavar="PATH")
+    ] = "python3",
+) -> None:
+    """Write the streaming job for a Spark cluster: code, script and properties for spark-submit."""
+    from jobs.bundle import write_bundle
+    from jobs.stack import jars
+
+    settings = settings_of(config, home)
+    code, script, file = write_bundle(folder, settings.dispatch, jars.jar_paths("spark"), master=master, python=python)
+    out = console()
+    out.print(f"wrote {code}, {script.name}, {file.name}; to run it:", highlight=False, soft_wrap=True)
+    chosen = "" if master else "--master URL "
+    out.print(
+        f"  spark-submit {chosen}--properties-file {file} {script} --config FILE", highlight=False, soft_wrap=True
+    )

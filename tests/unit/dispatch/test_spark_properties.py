@@ -31,6 +31,19 @@ def test_master_is_left_to_the_command_line_or_taken_as_given() -> None:
     assert properties(DispatchSettings(), master="spark://host:7077")["spark.master"] == "spark://host:7077"
 
 
+def test_a_cluster_gives_up_a_silent_host_sooner_than_local_mode_which_has_none() -> None:
+    assert properties(DispatchSettings(), master="local")["spark.network.timeout"] == "120s"
+    for master in ("spark://host:7077", "k8s://https://host", ""):
+        assert properties(DispatchSettings(), master=master)["spark.network.timeout"] == "30s"
+
+
+def test_code_is_found_by_the_python_daemon_of_an_executor() -> None:
+    values = properties(DispatchSettings(), master="spark://host:7077", code=Path("/out/arborcast.zip"))
+
+    assert values["spark.submit.pyFiles"] == "/out/arborcast.zip"
+    assert values["spark.executorEnv.PYTHONPATH"] == "arborcast.zip", "relative: the executor fetches it to where it is"
+
+
 def test_file_is_one_that_java_reads_back(tmp_path: Path) -> None:
     file = tmp_path / "spark.properties"
 

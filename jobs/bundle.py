@@ -1,0 +1,82 @@
+"""What a Spark cluster needs of ours, in one folder: `arborcast bundle`.
+
+    arborcast.zip        the four packages, for spark-submit's --py-files
+    dispatch_stream.py   the job's script
+    spark.properties     the tuned settings, naming the jars and the zip
+
+The cluster's Python needs the packages that ours depend on (`arborcast bundle` does not carry them: some are compiled
+for one system), not Arborcast itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dispatch.settings import DispatchSettings
+from dispatch.spark_properties import properties, write_properties
+from topic_model.errors import ConfigError
+
+CODE = "arborcast.zip"
+SCRIPT = "dispatch_stream.py"
+PROPERTIES = "spark.properties"
+
+_PACKAGES = ("dispatch", "ingest", "jobs", "topic_model")
+
+# The oldest time that a zip file can hold. The same code makes the same bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def write_bundle(
+    folder: Path,
+    settings: DispatchSettings,
+    jars: Sequence[Path],
+    *,
+    master: str | None = None,
+    python: str = "python3",
+) -> list[Path]:
+    """Write the three files, over older ones; returns their paths. `python` is the interpreter's path on the cluster;
+    the driver, which spark-submit starts on this machine, runs with our own.
+
+    Raises ConfigError when the folder cannot be written.
+    """
+    code, script, file = folder / CODE, folder / SCRIPT, folder / PROPERTIES
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_zip(code)
+        script.write_bytes((_folder_of("jobs") / SCRIPT).read_bytes())
+        values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
+        write_properties(file, values | {"spark.pyspark.driver.python": sys.executable})
+    except OSError as error:
+        raise ConfigError(f"the bundle cannot be written to {folder}: {error.strerror}") from error
+    return [code, script, file]
+
+
+def _write_zip(target: Path) -> None:
+    draft = target.with_name(f".{target.name}")
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in _PACKAGES:
+            root = _folder_of(package)
+            for file in _files(root):
+                entry = zipfile.ZipInfo(f"{package}/{file.relative_to(root).as_posix()}", _NO_TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, file.read_bytes())
+    draft.replace(target)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for file in sorted(root.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield file
+
+
+def _folder_of(package: str) -> Path:
+    # Not imported: some of ours load much.
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        raise ConfigError(f"the package {package} is not where Python finds it: install Arborcast, then bundle it")
+    return Path(spec.origin).parent

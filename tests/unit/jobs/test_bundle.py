@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dispatch.settings import DispatchSettings
+from jobs.bundle import write_bundle
+from tests.support.bare_python import bare_python
+from topic_model.errors import ConfigError
+
+
+def test_zip_alone_is_enough_to_import_what_the_workers_run(tmp_path: Path) -> None:
+    code, _, _ = write_bundle(tmp_path / "out", DispatchSettings(), [])
+    python = bare_python(tmp_path / "python")
+
+    without = subprocess.run([python, "-c", "import dispatch"], capture_output=True, cwd=tmp_path, check=False)
+    assert without.returncode != 0, "this Python has no Arborcast of its own"
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", "import dispatch.worker_daemon, sys; print(dispatch.__file__)"],
+        env={"PYTHONPATH": str(code)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(code))
+
+
+def test_script_and_properties_lie_beside_it(tmp_path: Path) -> None:
+    code, script, file = write_bundle(
+        tmp_path, DispatchSettings(), [Path("/jars/a.jar")], master="spark://host:7077", python="/opt/env/bin/python"
+    )
+
+    values = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+    assert values["spark.master"] == "spark://host:7077"
+    assert values["spark.jars"] == "/jars/a.jar"
+    assert values["spark.submit.pyFiles"] == str(code)
+    assert values["spark.pyspark.python"] == "/opt/env/bin/python"
+    assert values["spark.pyspark.driver.python"] == sys.executable, "spark-submit starts the driver here"
+    assert "def main" in script.read_text()
+
+
+def test_same_code_makes_the_same_bytes(tmp_path: Path) -> None:
+    first, *_ = write_bundle(tmp_path / "a", DispatchSettings(), [])
+    second, *_ = write_bundle(tmp_path / "b", DispatchSettings(), [])
+
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError, match=r"cannot be written to .*file/out"):
+        write_bundle(tmp_path / "file" / "out", DispatchSettings(), [])

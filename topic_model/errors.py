@@ -14,9 +14,11 @@ ArborcastError
 │   ├── TopicError               a topic that cannot be, or is not there
 │   │   ├── TopicNotSupported        not in the (fixed) topic set
 │   │   └── DocumentError            a TopicSet, TopicNamespace or JSON document of topics
-│   └── UnknownResource          no such subscription, pull point, registration
+│   ├── UnknownResource          no such subscription, pull point, registration
+│   └── SignatureError           a push that is not signed by whom it should be
 ├── DeliveryError            one push failed; carries endpoint and phase
 └── InfrastructureError      Kafka, Delta or LDAP; carries what to do and when to try again
+    └── SecretError              a secret that cannot be read, sealed or opened; never quotes it
 """
 
 from __future__ import annotations
@@ -121,6 +123,12 @@ class UnknownResource(PeerError):
         self.resource = resource
 
 
+class SignatureError(PeerError):
+    """A push is not signed, or by somebody else, or too long ago."""
+
+    fault = "Client"
+
+
 class DeliveryError(ArborcastError):
     """One push failed."""
 
@@ -135,3 +143,7 @@ class InfrastructureError(ArborcastError):
 
 class RecordVersionError(InfrastructureError):
     """A log holds a record that a newer Arborcast wrote. Going on would misread it: upgrade this process first."""
+
+
+class SecretError(InfrastructureError):
+    """A secret cannot be read, sealed or opened. The message never quotes it."""

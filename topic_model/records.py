@@ -23,7 +23,10 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 1
+VERSION = 2
+
+# What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials.
+_VERSION_FOR_ALL = 1
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -175,7 +178,8 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     key = key_of(record).encode()
     if isinstance(record, Tombstone):
         return key, None
-    return key, _encoder.encode(_Versioned(VERSION, record))
+    protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
+    return key, _encoder.encode(_Versioned(VERSION if protected else _VERSION_FOR_ALL, record))
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:

@@ -57,6 +57,25 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 DEFAULT_POLICY = DeliveryPolicy()
 
 
+class SigningSecret(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A secret that pushes are signed with, sealed (`topic_model.keyring`); not any more from `until_ms` on."""
+
+    sealed: str
+    until_ms: int | None = None
+
+
+class Protection(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """How a receiver knows that a push is ours.
+
+    `secrets` sign, newest first. `authorization` is the value of the HTTP header, sealed; `certificate` the name of a
+    client certificate that the operator has put where pushes are made.
+    """
+
+    secrets: tuple[SigningSecret, ...] = ()
+    authorization: str = ""
+    certificate: str = ""
+
+
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
 
@@ -80,6 +99,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     paused: bool = False
     owner: str = ""
     pull_point: str = ""
+    protection: Protection | None = None
 
     def expired(self, now_ms: int) -> bool:
         """Whether the termination time has come."""
@@ -89,8 +109,15 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """The normal form of all topic filters together: equal selectors select equal topics."""
         return " & ".join(sorted({f.normal for f in self.topics}))
 
+    def sealing_context(self) -> str:
+        """What its secrets are bound to when they are sealed: they are of no use to another address."""
+        return f"{self.id}\n{self.consumer.address}"
+
     def identity(self) -> tuple[object, ...]:
-        """Equal for two subscriptions that would deliver the same things to the same place in the same way."""
+        """Equal for two subscriptions that would deliver the same things to the same place in the same way.
+
+        How they are protected is left out: who subscribes again with a new secret replaces the old one.
+        """
         return (
             self.consumer.address,
             self.consumer.reference_parameters,

@@ -56,6 +56,7 @@ class Sharing:
             paused=subscription.paused,
             owner=_shared(self._texts, subscription.owner),
             pull_point=subscription.pull_point,
+            protection=subscription.protection,
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:

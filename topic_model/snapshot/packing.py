@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
+from topic_model.subscriptions import EndpointReference, Protection, Subscription, TopicFilter, XPathFilter
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -27,6 +27,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     content: tuple[XPathFilter, ...] = ()
     producer: tuple[XPathFilter, ...] = ()
     pull_point: str = ""
+    protection: Protection | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -87,6 +88,7 @@ class Packer:
             member.content,
             member.producer,
             member.pull_point,
+            member.protection,
         )
 
 
@@ -124,4 +126,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         shape.paused,
         packed.owner,
         packed.pull_point,
+        packed.protection,
     )

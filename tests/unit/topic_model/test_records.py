@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.records import (
-    VERSION,
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -22,7 +21,14 @@ from topic_model.records import (
     encode,
     key_of,
 )
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from topic_model.subscriptions import (
+    DeliveryPolicy,
+    EndpointReference,
+    Protection,
+    SigningSecret,
+    Subscription,
+    TopicFilter,
+)
 from topic_model.topics import TopicPath
 
 A = TopicPath("{http://example.org/t}Überwachung/b")
@@ -59,18 +65,33 @@ def test_round_trip_under_the_key_of_the_entity(record: ControlRecord, key: str)
     assert decode(encoded_key, value) == record
 
 
+def test_what_must_not_be_overlooked_is_refused_by_older_readers() -> None:
+    """One that skipped the new field would push unsigned, or without credentials."""
+    plain = Subscription("s1", EndpointReference("http://c/"))
+    guarded = Subscription(
+        "s1", EndpointReference("http://c/"), protection=Protection((SigningSecret("k:x", 7),), "k:y")
+    )
+    versions = []
+    for subscription in (plain, guarded):
+        key, value = encode(SubscriptionRecord(subscription))
+        assert value is not None
+        assert decode(key, value) == SubscriptionRecord(subscription)
+        versions.append(json.loads(value)["v"])
+    assert versions == [1, 2]
+
+
 def test_values_can_be_read_with_any_tool() -> None:
     _, value = encode(TopicRecord(A, code="C1"))
     assert value is not None
-    assert json.loads(value) == {"v": VERSION, "record": {"type": "topic", "path": A, "code": "C1"}}
+    assert json.loads(value) == {"v": 1, "record": {"type": "topic", "path": A, "code": "C1"}}
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        b'{"v":2,"record":{"type":"topic","path":"a"}}',
-        b'{"v":2,"record":{"type":"topic","path":"a","new field":1}}',
-        b'{"v":2,"record":{"type":"a new kind"}}',
+        b'{"v":3,"record":{"type":"topic","path":"a"}}',
+        b'{"v":3,"record":{"type":"topic","path":"a","new field":1}}',
+        b'{"v":3,"record":{"type":"a new kind"}}',
         b'{"v":99,"something else":[]}',
     ],
 )

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given
 
@@ -15,10 +16,19 @@ from topic_model.errors import InfrastructureError
 from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
 from topic_model.routing.overlay import Changes
+from topic_model.routing.sharing import Sharing
 from topic_model.snapshot import Overlay, Snapshot, SnapshotView
 from topic_model.snapshot.flat import FlatMap, build_flat
 from topic_model.snapshot.packing import Packer, decode_packed, decode_shape, unpack
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, XPathFilter
+from topic_model.subscriptions import (
+    DeliveryPolicy,
+    EndpointReference,
+    Protection,
+    SigningSecret,
+    Subscription,
+    TopicFilter,
+    XPathFilter,
+)
 from topic_model.topics import TopicPath
 
 PATH = TopicPath("{urn:t}a/b")
@@ -194,7 +204,11 @@ def test_every_field_survives_packing() -> None:
         34,
         True,
         "owner",
+        "pull-1",
+        Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
     )
+    assert rich == Sharing().compact(rich)
+    assert None not in msgspec.structs.astuple(rich), "every field is set here"
     plain = make_subscription("id-2", "a")
     addressed = Subscription("id-3", EndpointReference("http://c/"), "http://broker/sub/id-3")
     packer = Packer()

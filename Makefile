@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := pip==26.3 setuptools==84.2.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint format docs notebook bench constraints pins clean distclean
+.PHONY: help setup run test test-cluster check lint format docs notebook bench constraints pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,10 @@ run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
 	@$(BIN)/arborcast up --demo $(ARGS)
 
 test: setup lint ## Run every check and every test, with real Kafka, Spark and OpenLDAP
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -m 'not cluster' $(ARGS)
+
+test-cluster: setup ## On loopback: a Spark cluster, three Kafka brokers, several gateways; what is lost, what stalls
+	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
 check: setup lint ## Before every commit: style, types, unit tests
 	$(BIN)/python -m pytest tests/unit -m 'not (kafka or spark or ldap or stack or chaos or benchmark)' $(ARGS)

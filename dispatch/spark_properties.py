@@ -130,6 +130,7 @@ _CLUSTER: Mapping[str, str] = {
     # others until it is given up.
     "spark.executor.heartbeatInterval": "5s",
     "spark.network.timeout": "30s",
+    "spark.network.timeoutInterval": "10s",
     # The warm-up reaches only executors that are there; do not begin with the first of them.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "15s",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -25,13 +26,28 @@ from topic_model.settings import KafkaSettings
 ROOT = Path(__file__).parents[2]
 
 
+@dataclass(frozen=True)
+class Bundle:
+    """What `arborcast bundle` has written, and the Python of the cluster."""
+
+    script: Path
+    properties: Path
+    python: Path
+
+
 class DispatchProcess:
     """spark-submit, the JVM, the Python driver and its workers: one process group."""
 
     def __init__(
-        self, home: Path, kafka: KafkaSettings, settings: Mapping[str, str | int | float] | None = None
+        self,
+        home: Path,
+        kafka: KafkaSettings,
+        settings: Mapping[str, str | int | float] | None = None,
+        bundle: Bundle | None = None,
     ) -> None:
         self.home = home
+        self._script = bundle.script if bundle else ROOT / "jobs" / "dispatch_stream.py"
+        self._python = bundle.python if bundle else Path(sys.executable)
         self._log = home / "dispatch.log"
         self._ready = home / "ready.json"
         self._properties = home / "spark.properties"
@@ -49,6 +65,9 @@ class DispatchProcess:
         given = {key.partition(".")[2]: value for key, value in chosen.items() if key.startswith("dispatch.")}
         dispatch = dataclasses.replace(DispatchSettings(), **given)  # type: ignore[arg-type]
         (home / "spark").mkdir(exist_ok=True)
+        if bundle is not None:
+            self._properties = bundle.properties
+            return
         write_properties(
             self._properties,
             properties(dispatch, jars=jars.jar_paths("spark"), master="local", local_dir=home / "spark"),
@@ -63,7 +82,7 @@ class DispatchProcess:
             "JAVA_HOME": str(runtime.executable.parent.parent),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "ARBORCAST_READY_FILE": str(self._ready),
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(self._python),
             "MALLOC_ARENA_MAX": "2",
         }
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -73,7 +92,7 @@ class DispatchProcess:
                     str(submit),
                     "--properties-file",
                     str(self._properties),
-                    str(ROOT / "jobs" / "dispatch_stream.py"),
+                    str(self._script),
                     "--config",
                     str(self.home / "arborcast.toml"),
                 ],
@@ -152,10 +171,13 @@ def with_suppressed_kill(process: psutil.Process) -> None:
 
 @contextmanager
 def running_job(
-    home: Path, kafka: KafkaSettings, settings: Mapping[str, str | int | float] | None = None
+    home: Path,
+    kafka: KafkaSettings,
+    settings: Mapping[str, str | int | float] | None = None,
+    bundle: Bundle | None = None,
 ) -> Iterator[DispatchProcess]:
-    """A started job, killed in the end."""
-    job = DispatchProcess(home, kafka, settings)
+    """A started job, killed in the end. With a bundle it is what that says, on the cluster that it names."""
+    job = DispatchProcess(home, kafka, settings, bundle)
     try:
         yield job.start()
     finally:

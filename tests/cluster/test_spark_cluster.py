@@ -1,0 +1,120 @@
+"""The streaming job on a standalone Spark cluster, started the way docs/operations.md says: bundled, with spark-submit.
+
+The first test belongs to every test run, the others to `make test-cluster`.
+The hosts' Python has our dependencies and no Arborcast: what runs there came in the bundle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.chaos.test_dispatch_kills import assert_all_arrived, under_load, wait_for_more
+from tests.support.bare_python import bare_python
+from tests.support.command import Engine
+from tests.support.dispatch_process import Bundle, DispatchProcess, running_job
+from tests.support.receiver import Receiver
+from tests.support.spark_cluster import SparkCluster, running_cluster
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with running_cluster(tmp_path_factory.mktemp("spark-cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as started:
+        yield started
+
+
+def bundled(folder: Path, cluster: SparkCluster) -> Bundle:
+    """What a user does before the first spark-submit."""
+    python = bare_python(folder / "python")
+    out = folder / "bundle"
+    Engine(folder).run("bundle", str(out), "--master", cluster.url, "--python", str(python))
+    # Two executors beside a driver on a small machine.
+    with (out / "spark.properties").open("a") as file:
+        file.write("spark.executor.memory 512m\n")
+    return Bundle(out / "dispatch_stream.py", out / "spark.properties", python)
+
+
+def test_lost_worker_loses_nothing_and_reorders_nothing(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    bundle = bundled(tmp_path, cluster)
+    with running_job(tmp_path, kafka_settings, bundle=bundle) as job, under_load(kafka_settings, receiver) as load:
+        receiver.wait_for(100)
+        assert pushing(cluster, receiver) == 2, "both executors push"
+        lost = cluster.workers[0]
+        assert lost.executors()
+        lost.kill()
+        # What is appended from now on can only come through the other one.
+        wait_for_more(receiver)
+        time.sleep(2)
+        assert running(job)
+        cluster.add_worker()
+        wait_for_executors(cluster, 2)
+        time.sleep(2)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+
+
+@pytest.mark.cluster
+def test_lost_executor_is_replaced(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    bundle = bundled(tmp_path, cluster)
+    with running_job(tmp_path, kafka_settings, bundle=bundle) as job, under_load(kafka_settings, receiver) as load:
+        receiver.wait_for(100)
+        killed = cluster.executors()[0]
+        killed.kill()
+        wait_for_more(receiver)
+        wait_for_executors(cluster, 2, without=killed.pid)
+        assert running(job)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+
+
+def pushing(cluster: SparkCluster, receiver: Receiver) -> int:
+    """How many executors have Python workers that are connected to the receiver."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        count = sum(any(connected(each, receiver) for each in below(executor)) for executor in cluster.executors())
+        if count == 2:
+            return count
+        time.sleep(0.2)
+    return count
+
+
+def below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def connected(process: psutil.Process, receiver: Receiver) -> bool:
+    try:
+        return any(each.raddr and each.raddr[1] == receiver.port for each in process.net_connections("tcp"))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def running(job: DispatchProcess) -> bool:
+    return all(process.is_running() for process in job.processes()["driver"])
+
+
+def wait_for_executors(cluster: SparkCluster, count: int, without: int = 0, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while len([each for each in cluster.executors() if each.pid != without]) < count:
+        assert time.monotonic() < deadline, "the cluster has started no new executor"
+        time.sleep(0.1)

@@ -1,0 +1,134 @@
+"""A standalone Spark cluster on loopback, from the pip-installed pyspark: a master and workers, which may be killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from jobs.stack import java, ports
+
+SPARK_HOME = Path(pyspark.__file__).parent
+
+_HOST = "127.0.0.1"
+
+
+class _Daemon:
+    """A JVM of the cluster, in a session of its own."""
+
+    def __init__(self, folder: Path, name: str, main: str, arguments: list[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / f"{name}.log"
+        self._name = name
+        runtime = java.find_java()
+        environment = {
+            **os.environ,
+            "JAVA_HOME": str(runtime.executable.parent.parent),
+            "SPARK_HOME": str(SPARK_HOME),
+            # spark-class would find it out; plain java has to be told.
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_WORKER_DIR": str(folder / name),
+        }
+        command = [str(runtime.executable), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_OPENED]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "-cp", f"{SPARK_HOME}/jars/*", f"org.apache.spark.deploy.{main}", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    def wait_until(self, pattern: str, timeout: float = 60.0) -> str:
+        """Until its log has a line with `pattern`; what the pattern's group matched."""
+        deadline = time.monotonic() + timeout
+        while True:
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+            if found := re.search(pattern, text):
+                return found[1] if found.groups() else found[0]
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self._name} did not say {pattern!r}:\n{text[-3000:]}")
+            time.sleep(0.05)
+
+    def executors(self) -> list[psutil.Process]:
+        """The JVMs that it runs for applications."""
+        with suppress(psutil.NoSuchProcess):
+            return [child for child in psutil.Process(self.process.pid).children() if "java" in child.name()]
+        return []
+
+    def kill(self) -> None:
+        """kill -9 of it and of everything that it runs: what the loss of the machine is to the others."""
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.process.pid)
+            for process in [root, *root.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
+        self.process.wait(30)
+
+
+class SparkCluster:
+    """A master and `workers` workers of one core each, or more."""
+
+    def __init__(self, folder: Path, workers: int = 2, cores: int = 1, memory_mb: int = 1024) -> None:
+        self._folder = folder
+        self._cores = cores
+        self._memory_mb = memory_mb
+        port = ports.free_port()
+        arguments = ["--host", _HOST, "--port", str(port), "--webui-port", "0"]
+        self.master = _Daemon(folder, "master", "master.Master", arguments)
+        self.url = f"spark://{_HOST}:{port}"
+        self.workers: list[_Daemon] = []
+        try:
+            self.master.wait_until(r"I have been elected leader")
+            for _ in range(workers):
+                self.add_worker()
+        except BaseException:
+            self.kill()
+            raise
+
+    def add_worker(self) -> _Daemon:
+        """Start one more worker, and wait until it belongs to the cluster."""
+        name = f"worker-{len(self.workers)}"
+        limits = ["--cores", str(self._cores), "--memory", f"{self._memory_mb}m"]
+        arguments = ["--host", _HOST, "--webui-port", "0", *limits, self.url]
+        worker = _Daemon(self._folder, name, "worker.Worker", arguments)
+        self.workers.append(worker)
+        worker.wait_until(r"Successfully registered with master")
+        return worker
+
+    def executors(self) -> list[psutil.Process]:
+        """The executors of all workers that live."""
+        return [executor for worker in self.workers for executor in worker.executors()]
+
+    def kill(self) -> None:
+        """End all of it."""
+        for daemon in (*self.workers, self.master):
+            daemon.kill()
+
+
+@contextmanager
+def running_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
+    """A started cluster, killed in the end."""
+    cluster = SparkCluster(folder, workers)
+    try:
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+# What spark-class would add: Spark reaches into these packages of Java 17.
+_OPENED = [
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in ("java.lang", "java.lang.invoke", "java.net", "java.nio", "java.util", "sun.nio.ch")
+]

@@ -42,6 +42,11 @@ class Keeper:
         self.failures = 0
         self.gave_up = False
 
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query as last started; None before."""
+        return self._query
+
     def start(self) -> None:
         """Start the query and keep it."""
         self._thread.start()

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from dispatch.bases import bases_for
 from dispatch.gate import StopGate
+from dispatch.job_sources import JobSources, Watched
 from dispatch.keeper import Keeper
+from dispatch.metrics import JobMetrics
 from dispatch.record import AttemptsTable, start_recording
 from dispatch.settings import DispatchSettings, PushSettings, TableSettings
 from dispatch.sink import SinkJob, push_partition
@@ -55,7 +57,9 @@ class JobSettings:
 class DispatchJob:
     """The hot query and the record query in one Spark session."""
 
-    def __init__(self, spark: SparkSession, settings: JobSettings, gate: StopGate) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: JobSettings, gate: StopGate, metrics: JobMetrics | None = None
+    ) -> None:
         self._spark = spark
         self._settings = settings
         self._gate = gate
@@ -63,7 +67,8 @@ class DispatchJob:
             settings.kafka, spark.sparkContext, bases_for(spark.sparkContext, settings.home / "routing")
         )
         self._table = AttemptsTable(ATTEMPTS.location(settings.tables, settings.home))
-        hot = HotPath(settings.kafka, settings.dispatch, settings.push, self._view, gate)
+        metrics = metrics or JobMetrics()
+        hot = HotPath(settings.kafka, settings.dispatch, settings.push, self._view, gate, metrics)
         self._keepers = (
             Keeper("push", lambda: hot.start(spark, settings.checkpoint("push")), gate),
             Keeper(
@@ -77,6 +82,10 @@ class DispatchJob:
                 essential=False,
             ),
         )
+
+        queries = {"push": "notifications", "record": "attempts"}
+        watched = {keeper.name: Watched(queries[keeper.name], keeper) for keeper in self._keepers}
+        metrics.sources = JobSources(settings.kafka, watched, self._view)
 
     def run(self, ready: Callable[[], None]) -> bool:
         """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.

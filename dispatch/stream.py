@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatch.gate import StopGate
+from dispatch.metrics import JobMetrics
 from dispatch.settings import DispatchSettings, PushSettings
 from dispatch.sink import SinkJob, push_partition
 from dispatch.source import read_log
@@ -19,13 +20,20 @@ class HotPath:
     """What a batch does: read the control log to its end, hand the view to the workers, run the sink."""
 
     def __init__(
-        self, kafka: KafkaSettings, dispatch: DispatchSettings, push: PushSettings, view: RoutingView, gate: StopGate
+        self,
+        kafka: KafkaSettings,
+        dispatch: DispatchSettings,
+        push: PushSettings,
+        view: RoutingView,
+        gate: StopGate,
+        metrics: JobMetrics,
     ) -> None:
         self._kafka = kafka
         self._dispatch = dispatch
         self._push = push
         self._view = view
         self._gate = gate
+        self._metrics = metrics
 
     def start(self, spark: SparkSession, checkpoint: str) -> StreamingQuery:
         """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
@@ -53,7 +61,9 @@ class HotPath:
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
         that subscription.
         """
-        with self._gate.batch():
+        with self._gate.batch(), self._metrics.batch() as stages:
             view = self._view.refresh(self._kafka.request_timeout_s)
+            stages.over("view", ("control", self._view.read_s))
             job = SinkJob(self._kafka, self._dispatch, self._push, view, batch)
             frame.foreachPartition(partial(push_partition, job))
+            stages.over("job")

@@ -7,12 +7,14 @@ at the log's end; after a change a new overlay; a new base is made beside the ba
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
 from dispatch.bases import Bases, SharedBase
+from dispatch.metrics import ViewSize
 from dispatch.rebasing import MIN_OVERLAY, Rebasing
 from topic_model.control_log import ControlFollower
 from topic_model.records import ControlRecord
@@ -63,6 +65,15 @@ class RoutingView:
         self._rebasing = Rebasing(self._table, bases, min_overlay)
         self._shared: SharedView | None = None
         self._overlay: Overlay | None = None  # what is in the broadcast
+        self._made_at = 0.0
+        self.read_s = 0.0
+        """Seconds that reading the control log took, of the last `refresh`."""
+
+    @property
+    def size(self) -> ViewSize:
+        """What the workers have, as of the last `refresh`."""
+        overlay = self._overlay
+        return ViewSize(self._table.statistics().subscriptions, self._made_at, overlay.size if overlay else 0)
 
     def refresh(self, timeout_s: float) -> SharedView:
         """Read the control log to its end and return the view of that moment.
@@ -71,9 +82,13 @@ class RoutingView:
         Raises InfrastructureError when the log cannot be read to its end in time, RecordVersionError when a newer
         Arborcast has written to it.
         """
+        began = time.perf_counter()
         self._follower.read_to_end(timeout_s)
+        self.read_s = time.perf_counter() - began
         base, overlay = self._rebasing.current()
         if self._shared is None or base != self._shared.base or overlay is not self._overlay:
+            if self._shared is None or base != self._shared.base:
+                self._made_at = time.time()
             self._shared = self._share(base, overlay)
         return self._shared
 

@@ -100,6 +100,12 @@ class Histogram:
         counts[bisect_left(self._buckets, seconds)] += count
         self._sums[values] += seconds * count
 
+    def observe_all(self, counts: Sequence[int], seconds: float, *values: str) -> None:
+        """Many more at once: how many fell into each bucket (one count more than there are bounds), and their sum."""
+        known = self._counts.get(values) or self._begin(values)
+        known[:] = [one + other for one, other in zip(known, counts, strict=True)]
+        self._sums[values] += seconds
+
     def lines(self) -> Iterator[str]:
         """Samples in text form."""
         for values, counts in sorted(self._counts.items()):

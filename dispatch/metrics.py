@@ -1,0 +1,271 @@
+"""What the dispatch job shows on /metrics; names and units are what dashboards rely on.
+
+Everything is counted on the driver: batches where they are run, attempts where they are recorded (columns at a time,
+after the commit, so that pushing pays nothing), lag and Spark's own figures only when somebody asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch.endpoints_seen import EndpointFigures, EndpointsSeen
+from dispatch.lag import Lag
+from dispatch.progress import Progress
+from topic_model.metrics import BUCKETS, Registry
+
+# Seconds from acceptance to answer: retries may take days.
+_DELIVERY_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
+
+# Seconds of a batch: from one that found nothing to do to one with pushes that timed out, several times.
+_BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class ViewSize(NamedTuple):
+    """The workers' view: entries of the base, when it was made (seconds since the epoch), entries of the overlay."""
+
+    base: int = 0
+    made_at: float = 0.0
+    overlay: int = 0
+
+
+class Sources(Protocol):
+    """Where the figures come from that are only looked up when somebody asks."""
+
+    def lag(self) -> Mapping[str, Lag]:
+        """By query."""
+
+    def progress(self) -> Mapping[str, Progress]:
+        """By query."""
+
+    def view(self) -> ViewSize:
+        """The workers' view."""
+
+    def waiting(self) -> Mapping[str, float]:
+        """`parked` and `due`: deliveries that wait, and those of them whose time has come."""
+
+    def breakers(self) -> Mapping[str, float]:
+        """Endpoints by the state of their breaker."""
+
+
+class NoSources:
+    """A job that has not begun."""
+
+    def lag(self) -> Mapping[str, Lag]:
+        return {}
+
+    def progress(self) -> Mapping[str, Progress]:
+        return {}
+
+    def view(self) -> ViewSize:
+        return ViewSize()
+
+    def waiting(self) -> Mapping[str, float]:
+        return {}
+
+    def breakers(self) -> Mapping[str, float]:
+        return {}
+
+
+class Stages:
+    """A clock that is read at the end of each stage of a batch."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def over(self, stage: str, *parts: tuple[str, float]) -> None:
+        """This stage is over; `parts` of it, with their seconds, are stages of their own."""
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._last - sum(seconds for _, seconds in parts)
+        self.seconds.update(parts)
+        self._last = now
+
+
+class JobMetrics:
+    """Counts what the job does. `sources` is set when the job has them."""
+
+    def __init__(self, registry: Registry | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.registry = registry or Registry()
+        self.sources: Sources = NoSources()
+        self._clock = clock
+        self._endpoints = EndpointsSeen()
+        self._batch_began: float | None = None
+        self._lock = threading.Lock()
+        self._declare_batches(self.registry)
+        self._declare_deliveries(self.registry)
+        self._declare_view(self.registry)
+
+    @contextmanager
+    def batch(self) -> Iterator[Stages]:
+        """Around a batch of the hot path; what was told about its stages counts if it comes to its end."""
+        self._batch_began = self._clock()
+        stages = Stages()
+        try:
+            yield stages
+        except BaseException:
+            self._failed_batches.add()
+            raise
+        finally:
+            self._batch_began = None
+        for stage, seconds in stages.seconds.items():
+            self._stage_seconds.observe(seconds, stage)
+        self._batches.add()
+
+    def recorded(self, rows: pa.Table) -> None:
+        """Attempts that are in the table now: rows as `dispatch.tables.ATTEMPTS` describes them."""
+        if not rows.num_rows:
+            return
+        by_outcome = rows.group_by(["state", "error"], use_threads=False).aggregate([([], "count_all")])
+        for row in by_outcome.to_pylist():
+            self._attempts.add(row["state"], row["error"], by=row["count_all"])
+        self._count_latencies(rows)
+        self._count_pushes(rows)
+
+    def slowest(self, count: int = 10) -> list[EndpointFigures]:
+        """The endpoints whose pushes took longest over the last minutes."""
+        with self._lock:
+            return self._endpoints.slowest(count, self._clock())
+
+    def _count_latencies(self, rows: pa.Table) -> None:
+        delivered = rows.filter(pc.equal(rows["state"], "delivered"))
+        waited = pc.subtract(delivered["started_at"].cast(pa.int64()), delivered["accepted_at"].cast(pa.int64()))
+        seconds = waited.to_numpy() / 1e6 + delivered["duration_ms"].to_numpy() / 1e3
+        self._delivery_seconds.observe_all(_by_bucket(seconds, _DELIVERY_BUCKETS), float(seconds.sum()))
+
+    def _count_pushes(self, rows: pa.Table) -> None:
+        sent = rows.filter(pc.not_equal(rows["push"], ""))
+        if not sent.num_rows:
+            return
+        # One push may have carried many notifications; all of its rows say the same about it.
+        first = sent.append_column("failed", pc.not_equal(sent["state"], "delivered")).group_by(
+            "push", use_threads=False
+        )
+        pushes = first.aggregate(
+            [(name, "first") for name in ("endpoint", "duration_ms", "reused", "failed", "request_bytes")]
+        )
+        seconds = pushes["duration_ms_first"].to_numpy() / 1e3
+        self._push_seconds.observe_all(_by_bucket(seconds, BUCKETS), float(seconds.sum()))
+        reused = pc.sum(pushes["reused_first"]).as_py()
+        self._connections.add("reused", by=reused)
+        self._connections.add("new", by=pushes.num_rows - reused)
+        self._bytes.add(by=pc.sum(pushes["request_bytes_first"]).as_py())
+        by_endpoint = pushes.group_by("endpoint_first", use_threads=False).aggregate(
+            [("failed_first", "sum"), ("duration_ms_first", "sum"), ("duration_ms_first", "max"), ([], "count_all")]
+        )
+        figures = [
+            EndpointFigures(
+                row["endpoint_first"],
+                row["count_all"],
+                row["failed_first_sum"],
+                row["duration_ms_first_sum"] / 1e3,
+                row["duration_ms_first_max"] / 1e3,
+            )
+            for row in by_endpoint.to_pylist()
+        ]
+        with self._lock:
+            self._endpoints.add(figures, self._clock())
+
+    def _declare_batches(self, registry: Registry) -> None:
+        self._batches = registry.counter("arborcast_dispatch_batches_total", "Batches of the hot path that are done.")
+        self._failed_batches = registry.counter(
+            "arborcast_dispatch_failed_batches_total", "Batches that came to nothing and are repeated."
+        )
+        self._stage_seconds = registry.histogram(
+            "arborcast_dispatch_batch_seconds",
+            "What a batch spends: control (reading the control log), view (sharing it with the workers), job (matching "
+            "and pushing, until all outcomes are stored).",
+            ("stage",),
+            _BATCH_BUCKETS,
+        )
+        registry.gauge(
+            "arborcast_dispatch_batch_under_way_seconds",
+            "How long the batch under way has been so; 0 when none is.",
+            lambda: self._clock() - began if (began := self._batch_began) is not None else 0.0,
+        )
+        registry.gauges(
+            "arborcast_dispatch_spark_stage_seconds",
+            "What Spark itself spent on the last batch of a query, by its own names of stages (addBatch is ours).",
+            ("query", "stage"),
+            lambda: {
+                (query, stage): seconds
+                for query, progress in self.sources.progress().items()
+                for stage, seconds in progress.stages.items()
+            },
+        )
+        registry.gauges(
+            "arborcast_dispatch_last_batch_rows",
+            "Rows of a query's last batch.",
+            ("query",),
+            lambda: {(query,): progress.rows for query, progress in self.sources.progress().items()},
+        )
+        registry.gauges(
+            "arborcast_dispatch_lag_records",
+            "Records in a query's log that it has not settled yet; what is under way counts.",
+            ("query",),
+            lambda: {(query,): lag.records for query, lag in self.sources.lag().items()},
+        )
+        registry.gauges(
+            "arborcast_dispatch_lag_seconds",
+            "How long the oldest of these has been there, exact to the time between two scrapes.",
+            ("query",),
+            lambda: {(query,): lag.seconds for query, lag in self.sources.lag().items()},
+        )
+
+    def _declare_deliveries(self, registry: Registry) -> None:
+        self._attempts = registry.counter(
+            "arborcast_attempts_total",
+            "Recorded attempts, one per notification and subscription, by state and class of error.",
+            ("state", "error"),
+        )
+        self._delivery_seconds = registry.histogram(
+            "arborcast_delivery_seconds",
+            "From a notification's acceptance to the receiver's answer that took it.",
+            buckets=_DELIVERY_BUCKETS,
+        )
+        self._push_seconds = registry.histogram("arborcast_push_seconds", "HTTP pushes, whatever came of them.")
+        self._connections = registry.counter(
+            "arborcast_push_connections_total", "Pushes by their connection: new, or reused.", ("connection",)
+        )
+        self._bytes = registry.counter("arborcast_push_bytes_total", "Bytes of pushed request bodies.")
+        registry.gauges(
+            "arborcast_deliveries_waiting",
+            "Deliveries that wait: parked, all of them; due, those whose time has come.",
+            ("kind",),
+            lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
+        )
+        registry.gauges(
+            "arborcast_endpoint_breakers",
+            "Endpoints that did not answer as they should, by the state of their breaker.",
+            ("state",),
+            lambda: {(state,): value for state, value in self.sources.breakers().items()},
+        )
+
+    def _declare_view(self, registry: Registry) -> None:
+        registry.gauge(
+            "arborcast_view_base_subscriptions",
+            "Subscriptions in the base of the workers' view.",
+            lambda: self.sources.view().base,
+        )
+        registry.gauge(
+            "arborcast_view_base_age_seconds",
+            "How old that base is; it is made anew when enough has changed.",
+            lambda: self._clock() - made if (made := self.sources.view().made_at) else 0.0,
+        )
+        registry.gauge(
+            "arborcast_view_overlay_entries",
+            "Changes since, which travel as a broadcast of their own.",
+            lambda: self.sources.view().overlay,
+        )
+
+
+def _by_bucket(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], bounds: tuple[float, ...]) -> list[int]:
+    places = np.searchsorted(np.asarray(bounds), seconds, side="left")
+    return [int(count) for count in np.bincount(places, minlength=len(bounds) + 1)]

@@ -1,0 +1,96 @@
+"""A small HTTP server for pages that are made when somebody asks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from topic_model.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# A client that sends nothing would keep all others out: one thread serves them in turn.
+_PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: what it is, and how it is made."""
+
+    content_type: str
+    make: Callable[[], bytes]
+
+
+class Endpoint:
+    """Serves pages by path, one request after the other in one thread of its own, which ends with the process.
+
+    One thread, because whoever asks often must not be able to take more than one thread's share from the engine.
+    """
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], name: str) -> None:
+        """Listens at once. Raises ConfigError when the port is taken."""
+        try:
+            self._server = _Server((host, port), _handler(dict(pages)))
+        except OSError as error:
+            raise ConfigError(f"metrics cannot be served on {host} port {port}: {error.strerror or error}") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.5,), name=name, daemon=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class _Server(HTTPServer):
+    # Finding out our own name may take seconds where there is no name server, and nobody asks for it.
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that go away in the middle are nobody's fault."""
+
+
+def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+
+        def do_GET(self) -> None:
+            page = pages.get(self.path.partition("?")[0])
+            if page is None:
+                self._answer(404, "text/plain; charset=utf-8", ("here are: " + ", ".join(pages) + "\n").encode())
+                return
+            try:
+                body = page.make()
+            except Exception:
+                logger.exception("the page %s cannot be made", self.path[:100])
+                self._answer(500, "text/plain; charset=utf-8", b"this page cannot be made now; the log says why\n")
+            else:
+                self._answer(200, page.content_type, body)
+
+        def _answer(self, status: int, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """A scrape every few seconds is no news."""
+
+    return Handler

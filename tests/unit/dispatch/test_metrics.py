@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from dispatch import endpoints_seen
+from dispatch.endpoints_seen import EndpointFigures, EndpointsSeen
+from dispatch.lag import Lag
+from dispatch.metrics import JobMetrics, ViewSize
+from dispatch.progress import Progress
+from dispatch.tables import ATTEMPTS
+
+_AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def attempt(push: str, state: str = "delivered", error: str = "", **more: object) -> dict[str, object]:
+    return {
+        "endpoint": "http://one/",
+        "push": push,
+        "state": state,
+        "error": error,
+        "accepted_at": _AT,
+        "started_at": _AT + timedelta(milliseconds=40),
+        "duration_ms": 20.0,
+        "request_bytes": 700,
+        "reused": False,
+        **more,
+    }
+
+
+def rows_of(*attempts: dict[str, object]) -> pa.Table:
+    schema = pa.schema([field for field in ATTEMPTS.arrow_schema() if field.name in attempt("")])
+    return pa.Table.from_pylist(list(attempts), schema=schema)
+
+
+def lines(metrics: JobMetrics) -> list[str]:
+    return metrics.registry.text().splitlines()
+
+
+def test_recorded_attempts_are_counted_by_notification_and_pushes_once() -> None:
+    metrics = JobMetrics()
+    told = [attempt("p1"), attempt("p1"), attempt("p2", reused=True), attempt("p3", "parked", "timeout")]
+    metrics.recorded(rows_of(*told, attempt("", "dead", "skipped")))
+    shown = lines(metrics)
+    assert 'arborcast_attempts_total{state="delivered",error=""} 3' in shown
+    assert 'arborcast_attempts_total{state="parked",error="timeout"} 1' in shown
+    assert 'arborcast_attempts_total{state="dead",error="skipped"} 1' in shown
+    assert 'arborcast_push_connections_total{connection="new"} 2' in shown
+    assert 'arborcast_push_connections_total{connection="reused"} 1' in shown
+    assert "arborcast_push_seconds_count 3" in shown
+    assert "arborcast_push_bytes_total 2100" in shown
+    # 40 ms until the push began, 20 ms until it was answered.
+    assert "arborcast_delivery_seconds_count 3" in shown
+    assert 'arborcast_delivery_seconds_bucket{le="0.05"} 0' in shown
+    assert 'arborcast_delivery_seconds_bucket{le="0.075"} 3' in shown
+
+
+def test_slow_endpoints_are_known_by_name_but_never_a_label() -> None:
+    metrics = JobMetrics(clock=lambda: 1_000.0)
+    metrics.recorded(
+        rows_of(
+            attempt("p1", endpoint="http://slow/", duration_ms=900.0),
+            attempt("p2", endpoint="http://slow/", duration_ms=100.0, state="parked", error="timeout"),
+            attempt("p3", endpoint="http://quick/"),
+        )
+    )
+    slow, quick = metrics.slowest()
+    assert slow == EndpointFigures("http://slow/", 2, 1, pytest.approx(1.0), 0.9)
+    assert quick.endpoint == "http://quick/"
+    assert "http://" not in metrics.registry.text()
+
+
+def test_stages_of_a_batch_and_batches_that_fail() -> None:
+    metrics = JobMetrics()
+    with metrics.batch() as stages:
+        stages.over("view", ("control", 0.0))
+        stages.over("job")
+    with pytest.raises(ValueError, match="lost"), metrics.batch():
+        raise ValueError("lost")
+    shown = lines(metrics)
+    assert "arborcast_dispatch_batches_total 1" in shown
+    assert "arborcast_dispatch_failed_batches_total 1" in shown
+    for stage in ("view", "control", "job"):
+        assert f'arborcast_dispatch_batch_seconds_count{{stage="{stage}"}} 1' in shown
+    assert "arborcast_dispatch_batch_under_way_seconds 0.0" in shown
+
+
+class _Sources:
+    def lag(self) -> dict[str, Lag]:
+        return {"push": Lag(3, 1.5)}
+
+    def progress(self) -> dict[str, Progress]:
+        return {"push": Progress(7, 12, {}, {"addBatch": 0.25})}
+
+    def view(self) -> ViewSize:
+        return ViewSize(100, 1_000.0, 7)
+
+    def waiting(self) -> dict[str, float]:
+        return {"parked": 4, "due": 1}
+
+    def breakers(self) -> dict[str, float]:
+        return {"open": 2}
+
+
+def test_what_is_looked_up_when_somebody_asks() -> None:
+    metrics = JobMetrics(clock=lambda: 1_060.0)
+    metrics.sources = _Sources()
+    shown = lines(metrics)
+    for line in (
+        'arborcast_dispatch_lag_records{query="push"} 3',
+        'arborcast_dispatch_lag_seconds{query="push"} 1.5',
+        'arborcast_dispatch_spark_stage_seconds{query="push",stage="addBatch"} 0.25',
+        'arborcast_dispatch_last_batch_rows{query="push"} 12',
+        'arborcast_deliveries_waiting{kind="parked"} 4',
+        'arborcast_endpoint_breakers{state="open"} 2',
+        "arborcast_view_base_subscriptions 100",
+        "arborcast_view_base_age_seconds 60.0",
+        "arborcast_view_overlay_entries 7",
+    ):
+        assert line in shown
+
+
+def test_endpoints_are_forgotten_after_a_while_and_never_too_many() -> None:
+    seen = EndpointsSeen()
+    seen.add([EndpointFigures("http://old/", 1, 0, 5.0, 5.0)], now=1_000)
+    assert [one.endpoint for one in seen.slowest(5, now=1_100)] == ["http://old/"]
+    assert [one.endpoint for one in seen.slowest(5, now=1_400)] == ["http://old/"]
+    assert seen.slowest(5, now=3_000) == []
+    many = [EndpointFigures(f"http://{n}/", 1, 0, n / 1e3, n / 1e3) for n in range(3 * endpoints_seen.MAX_ENDPOINTS)]
+    seen.add(many, now=3_000)
+    assert len(seen._now) <= endpoints_seen.MAX_ENDPOINTS
+    assert seen.slowest(1, now=3_000)[0].endpoint == many[-1].endpoint

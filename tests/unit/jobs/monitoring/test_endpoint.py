@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from jobs.monitoring.endpoint import Endpoint, Page
+from topic_model.errors import ConfigError
+
+
+def _broken() -> bytes:
+    raise RuntimeError("no")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    pages = {"/metrics": Page("text/plain", lambda: b"up 1\n"), "/broken": Page("text/plain", _broken)}
+    endpoint = Endpoint("127.0.0.1", 0, pages, "test")
+    endpoint.start()
+    yield endpoint
+    endpoint.close()
+
+
+def test_pages_by_path(endpoint: Endpoint) -> None:
+    base = f"http://127.0.0.1:{endpoint.port}"
+    answer = requests.get(f"{base}/metrics?x=1", timeout=10)
+    assert (answer.status_code, answer.text, answer.headers["Content-Type"]) == (200, "up 1\n", "text/plain")
+    other = requests.get(f"{base}/", timeout=10)
+    assert other.status_code == 404
+    assert "/metrics" in other.text
+    assert requests.get(f"{base}/broken", timeout=10).status_code == 500
+    assert requests.post(f"{base}/metrics", timeout=10).status_code == 501
+
+
+def test_a_client_that_says_nothing_does_not_keep_others_out(endpoint: Endpoint) -> None:
+    with socket.create_connection(("127.0.0.1", endpoint.port)):
+        assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10).text == "up 1\n"
+
+
+def test_a_taken_port_is_named(endpoint: Endpoint) -> None:
+    with pytest.raises(ConfigError, match=str(endpoint.port)):
+        Endpoint("127.0.0.1", endpoint.port, {}, "second")

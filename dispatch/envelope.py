@@ -10,19 +10,23 @@ Three forms:
 WS-Addressing headers go only to subscribers whose Subscribe had some; then the consumer's reference parameters are
 echoed as headers. No header is ever marked mustUnderstand. The notification's id, the attempt's number and the
 subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
-receiver can drop repeats behind whatever stack it has.
+receiver can drop repeats behind whatever stack it has. What a subscription asks for beside (signatures, credentials) is
+`guard`'s.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import time
 import uuid
 from collections.abc import Sequence
 from functools import lru_cache
 from xml.sax.saxutils import escape, quoteattr
 
+from dispatch.guard import Guard, Vault
 from dispatch.transport.contract import PushRequest
+from topic_model.errors import SecretError
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.loose_content import unwrap
 from topic_model.notifications import Notification
@@ -55,12 +59,16 @@ _VERBATIM = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<\?.*?\?>", re.DOTALL)
 class Envelope:
     """The prepared form of the pushes to one subscription. Never changes, so it may be kept as long as that does."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription, vault: Vault | None = None) -> None:
+        """Raises SecretError when what protects the pushes cannot be opened: then none may leave."""
+        self._guard = _guard(subscription, vault)
         self._url = subscription.consumer.address
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
         self._form = subscription.form
         self._headers = _http_headers(subscription)
+        if self._guard is not None:
+            self._headers += self._guard.fixed
         if subscription.form == "legacy":
             self._start, self._end = _LEGACY_START, _LEGACY_END
             return
@@ -75,11 +83,24 @@ class Envelope:
             f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>"
         ).encode()
 
-    def request(self, notifications: Sequence[Notification], attempt: int) -> PushRequest:
-        """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one."""
+    def request(self, notifications: Sequence[Notification], attempt: int, now_s: float | None = None) -> PushRequest:
+        """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one.
+
+        `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
+        refused when it has become old, so a request is made for each try.
+        """
         ids = ",".join(_header_value(notification.id) for notification in notifications)
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
-        return PushRequest(self._url, headers, self._body(notifications, attempt))
+        body = self._body(notifications, attempt)
+        if self._guard is None:
+            return PushRequest(self._url, headers, body)
+        message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}"
+        signature = self._guard.signature(message_id, body, time.time() if now_s is None else now_s)
+        return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate)
+
+    def redact(self, answer: bytes) -> bytes:
+        """What the receiver answered, without credentials of ours that it sent back."""
+        return answer if self._guard is None else self._guard.redact(answer)
 
     def _body(self, notifications: Sequence[Notification], attempt: int) -> bytes:
         if self._form == "legacy":
@@ -173,9 +194,20 @@ def _message_id(subscription_id: str, notifications: Sequence[Notification]) -> 
     Receivers that drop repeats by wsa:MessageID must neither get a retry as something new, nor lose a message that
     travels with one they have.
     """
+    return uuid.UUID(bytes=_digest(subscription_id, notifications), version=4).urn
+
+
+def _digest(subscription_id: str, notifications: Sequence[Notification]) -> bytes:
     identity = "\n".join((subscription_id, *(n.id for n in notifications)))
-    digest = hashlib.blake2b(identity.encode(), digest_size=16).digest()
-    return uuid.UUID(bytes=digest, version=4).urn
+    return hashlib.blake2b(identity.encode(), digest_size=16).digest()
+
+
+def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
+    if subscription.protection is None:
+        return None
+    if vault is None:
+        raise SecretError("this subscription's pushes are protected, and no keys were given to open what protects them")
+    return vault.guard(subscription)
 
 
 def _header_value(text: str) -> str:

@@ -23,7 +23,7 @@ from dispatch.settings import DispatchSettings, PushSettings, TableSettings
 from ingest.settings import GatewaySettings
 from jobs.stack.settings import StackSettings
 from topic_model.errors import ConfigError
-from topic_model.settings import DirectorySettings, KafkaSettings, SettingInfo, TopicSettings
+from topic_model.settings import DirectorySettings, KafkaSettings, SecretSettings, SettingInfo, TopicSettings
 
 ENV_PREFIX = "ARBORCAST_"
 DEFAULT_HOME = ".arborcast"
@@ -48,6 +48,7 @@ class Settings:
     dispatch: DispatchSettings
     push: PushSettings
     tables: TableSettings
+    secrets: SecretSettings
     stack: StackSettings
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
@@ -60,6 +61,7 @@ SECTIONS: Mapping[str, type] = {
     "dispatch": DispatchSettings,
     "push": PushSettings,
     "tables": TableSettings,
+    "secrets": SecretSettings,
     "stack": StackSettings,
 }
 
@@ -262,6 +264,7 @@ def _fill_from_home(home: Path, values: dict[str, Scalar], origins: dict[str, st
         ("dispatch.checkpoint", "checkpoints"),
         ("tables.path", "tables"),
         ("directory.file", "topics.ldif"),
+        ("secrets.key_file", "secrets.keys"),
     ):
         if values[key] == "":
             values[key] = str(home / name)

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 USER_AGENT = "arborcast/0.1"
@@ -25,11 +25,16 @@ Failure = Literal["", "address", "dns", "connect", "tls", "timeout", "disconnect
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """One POST. Header values are checked when an envelope is prepared, so they hold no line breaks."""
+    """One POST. Header values are checked when an envelope is prepared, so they hold no line breaks.
+
+    `client_certificate` is a PEM file with certificate and key to show instead of the settings' one. The headers may
+    hold credentials, so they are not in the repr.
+    """
 
     url: str
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
     body: bytes
+    client_certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
 
+# What a record of the `parked` and `dead` logs may be longer than the notification in it.
+PARKED_OVERHEAD = 16 * 1024
+
 # A reader that was away for less than this still sees why a subscription ended, not only that it is gone: compaction
 # leaves records alone for so long, and tombstones after it.
 _CONTROL_HISTORY_MS = 24 * _HOUR_MS
@@ -33,9 +36,22 @@ class LogSpecification:
     """Whether more than one partition would break it."""
 
 
+def min_insync_replicas(replication: int) -> int:
+    """How many replicas must have a record before it counts: the majority. With two replicas one, since two would stop
+    the engine with either broker."""
+    return replication // 2 + 1 if replication > 2 else 1
+
+
 def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     """What the logs have to be under these settings."""
-    record_bytes = {"max.message.bytes": str(kafka.max_record_bytes)}
+    record_bytes = {
+        "max.message.bytes": str(kafka.max_record_bytes),
+        # "acks=all" means all replicas that are in step. Without a minimum that may be the leader alone, and its loss
+        # is the loss of what was acknowledged.
+        "min.insync.replicas": str(min_insync_replicas(kafka.replication)),
+        # A replica that was behind must not become the leader: what it lacks was acknowledged.
+        "unclean.leader.election.enable": "false",
+    }
     kept_for_a_while = record_bytes | {
         "cleanup.policy": "delete",
         "retention.ms": str(kafka.retention_hours * _HOUR_MS),
@@ -56,11 +72,20 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
+    # Deliveries that wait, or were given up: mostly short-lived, so that old segments are worth compacting soon. Null
+    # values stay as long as in the control log, for a reader that goes on where it was.
+    unfinished = latest_of_each | {
+        "max.message.bytes": str(kafka.max_record_bytes + PARKED_OVERHEAD),
+        "delete.retention.ms": str(_CONTROL_HISTORY_MS),
+        "min.cleanable.dirty.ratio": "0.2",
+    }
     return (
         # One partition: the order of all control records is the order in which every reader applies them.
         LogSpecification(kafka.topic("control"), 1, True, control, ordered=True),
         LogSpecification(kafka.topic("notifications"), kafka.partitions, False, kept_for_a_while),
         LogSpecification(kafka.topic("attempts"), kafka.partitions, False, kept_for_a_while),
+        LogSpecification(kafka.topic("parked"), kafka.partitions, True, unfinished),
+        LogSpecification(kafka.topic("dead"), kafka.partitions, True, unfinished),
         LogSpecification(kafka.topic("retained"), 1, True, latest_of_each, ordered=True),
         # One partition here too: the order of the claims decides who hands out what.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),

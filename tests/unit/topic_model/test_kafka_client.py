@@ -73,3 +73,7 @@ def test_the_logs_are_what_the_design_says() -> None:
     for log, name in ((notifications, "p.notifications"), (attempts, "p.attempts")):
         assert (log.name, log.partitions) == (name, 6)
         assert (log.configs["cleanup.policy"], log.configs["retention.ms"]) == ("delete", "7200000")
+    for name in ("parked", "dead"):
+        assert (logs[name].partitions, logs[name].configs["cleanup.policy"]) == (6, "compact")
+        # A notification as long as may be still fits when it is parked.
+        assert int(logs[name].configs["max.message.bytes"]) > int(notifications.configs["max.message.bytes"])

@@ -1,0 +1,95 @@
+"""Dead letters: what the `dead` log keeps of deliveries that were given up, the whole message included.
+
+Compacted, keyed by delivery like the `parked` log, so that one can be parked again at its place: a null value forgets
+it, whether it was sent again or thrown away.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatch.attempts import Attempt, ErrorClass, State
+from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.notifications import Notification
+
+VERSION = 1
+
+
+class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A delivery that was given up, or that became too old (`state`), after `number` attempts; why, in the words of its
+    last one. `at_ms` is when, in milliseconds since the epoch; `endpoint` where it was to go then; `push` the last
+    request, and `response` the beginning of its answer."""
+
+    subscription: str
+    endpoint: str
+    notification: Notification
+    state: State
+    at_ms: int
+    number: int
+    error: ErrorClass = ""
+    detail: str = ""
+    status: int = 0
+    push: str = ""
+    response: bytes = b""
+
+
+def letter_of(attempt: Attempt, notification: Notification) -> DeadLetter:
+    """The dead letter of a delivery that ended with this attempt."""
+    return DeadLetter(
+        subscription=attempt.subscription,
+        endpoint=attempt.endpoint,
+        notification=notification,
+        state=attempt.state,
+        at_ms=attempt.started_ms,
+        number=attempt.number,
+        error=attempt.error,
+        detail=attempt.detail,
+        status=attempt.status,
+        push=attempt.push,
+        response=attempt.response,
+    )
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    v: int
+    letter: DeadLetter
+
+
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Versioned)
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+
+
+def encode(letter: DeadLetter) -> bytes:
+    """The Kafka value of a dead letter."""
+    return _encoder.encode(_Versioned(VERSION, letter))
+
+
+def decode(value: bytes) -> DeadLetter:
+    """The dead letter behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
+    try:
+        versioned = _decoder.decode(value)
+    except msgspec.DecodeError as error:
+        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
+        _refuse_newer(_version_of(value))
+        raise InfrastructureError(f"a dead letter cannot be read: {error}") from error
+    _refuse_newer(versioned.v)
+    return versioned.letter
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except msgspec.DecodeError:
+        return VERSION
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"a dead letter has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+        )

@@ -1,0 +1,58 @@
+"""Which lanes have something parked that was never tried, so that no batch pushes past it. Shared by threads.
+
+A lane is held as soon as a batch says that it has parked something of it, and until the redeliverer has read as far
+into the `parked` log as the last batch reached for this lane and has made the first attempt of all it found. That is
+decided at the beginning of a batch, when no other one runs, so nothing can be parked in between and be overtaken. What
+waits to be tried again holds nothing: it has had its turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+
+class LaneBook:
+    """Brings together what batches have parked and what the redeliverer has finished."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reach: dict[tuple[str, int], int] = {}
+        self._live: set[str] = set()
+        self._applied: dict[int, int] = {}
+
+    def parked(self, reach: Mapping[str, tuple[int, int]]) -> None:
+        """Some task of a batch has parked deliveries of these lanes, up to this partition and offset of the log."""
+        with self._lock:
+            for lane, (partition, offset) in reach.items():
+                # Several tasks may have parked for one lane, and report in any order.
+                self._reach[lane, partition] = max(self._reach.get((lane, partition), offset), offset)
+
+    def found(self, lane: str) -> None:
+        """The redeliverer has an untried delivery of this lane. To be told before `applied`."""
+        with self._lock:
+            self._live.add(lane)
+
+    def applied(self, partition: int, position: int) -> None:
+        """The redeliverer knows all that is before this offset."""
+        with self._lock:
+            self._applied[partition] = position
+
+    def drained(self, lane: str) -> None:
+        """The redeliverer has tried all that it knew of this lane."""
+        with self._lock:
+            self._live.discard(lane)
+
+    def for_batch(self) -> frozenset[str]:
+        """The lanes that are held. To be asked between batches."""
+        with self._lock:
+            for (lane, partition), offset in list(self._reach.items()):
+                if self._applied.get(partition, 0) > offset:
+                    # From here on the redeliverer's own knowledge is complete.
+                    del self._reach[lane, partition]
+            return frozenset(self._live.union(lane for lane, _ in self._reach))
+
+    def held(self) -> int:
+        """How many lanes are held, as far as is known now."""
+        with self._lock:
+            return len(self._live.union(lane for lane, _ in self._reach))

@@ -1,0 +1,122 @@
+"""Parked records: what the `parked` log holds of deliveries that are not finished.
+
+    key                        value
+    <delivery>                 Parked | null    the delivery waits, with all that a push needs; null: it is finished
+    <delivery>\\ttried          Tried | null     what it has been through since
+
+A delivery is one notification for one subscription, named by the subscription and the notification's place in its log,
+which also is the order within a lane. The log is compacted, so it holds what is pending and little else, however long
+the engine has been running. All of a subscription is in one partition. MessagePack, versioned like the other logs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.notifications import Notification
+
+VERSION = 1
+
+
+class Place(NamedTuple):
+    """Where a notification was read: the batch, and the partition and offset in the `notifications` log. Places of one
+    topic are in the order of acceptance."""
+
+    batch: int
+    partition: int
+    offset: int
+
+
+class Tries(NamedTuple):
+    """What a delivery has been through: pushes made, how many of them count against it, and when it is due again."""
+
+    number: int = 0
+    counted: int = 0
+    due_ms: int = 0
+
+
+class Delivery(NamedTuple):
+    """The name of a delivery."""
+
+    subscription: str
+    place: Place
+
+    def key(self) -> bytes:
+        """The Kafka key."""
+        batch, partition, offset = self.place
+        return f"{self.subscription}\t{batch}.{partition}.{offset}".encode()
+
+    def tried_key(self) -> bytes:
+        """The Kafka key of what it has been through."""
+        return self.key() + b"\ttried"
+
+
+class Parked(msgspec.Struct, frozen=True, tag="parked"):
+    """A delivery waits."""
+
+    notification: Notification
+    tries: Tries
+
+
+class Tried(msgspec.Struct, frozen=True, tag="tried"):
+    """A delivery was tried again, and waits again."""
+
+    tries: Tries
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    v: int
+    record: Parked | Tried
+
+
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Versioned)
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+
+
+def encode(record: Parked | Tried) -> bytes:
+    """The Kafka value of a record."""
+    return _encoder.encode(_Versioned(VERSION, record))
+
+
+def decode_key(key: bytes) -> tuple[Delivery, bool]:
+    """The delivery behind a Kafka key, and whether the key is that of its tries. Raises InfrastructureError."""
+    try:
+        subscription, place, *tried = key.decode().split("\t")
+        batch, partition, offset = (int(number) for number in place.split("."))
+    except ValueError as error:
+        raise InfrastructureError(f"the key {key!r} is not that of a parked delivery") from error
+    return Delivery(subscription, Place(batch, partition, offset)), bool(tried)
+
+
+def decode(value: bytes) -> Parked | Tried:
+    """The record behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
+    try:
+        versioned = _decoder.decode(value)
+    except msgspec.DecodeError as error:
+        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
+        _refuse_newer(_version_of(value))
+        raise InfrastructureError(f"a record of a parked delivery cannot be read: {error}") from error
+    _refuse_newer(versioned.v)
+    return versioned.record
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except msgspec.DecodeError:
+        return VERSION
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"a parked delivery's record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+        )

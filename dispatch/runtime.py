@@ -24,6 +24,7 @@ from dispatch.tables import ATTEMPTS
 from dispatch.view import RoutingView
 from dispatch.warmup import empty_frame, touch, warm_up
 from topic_model.kafka_topics import ensure_topics
+from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class JobSettings:
     dispatch: DispatchSettings
     push: PushSettings
     tables: TableSettings
+    outbound: AddressPolicy
 
     def checkpoint(self, query: str) -> str:
         """Where a query keeps its progress."""
@@ -68,7 +70,7 @@ class DispatchJob:
         )
         self._table = AttemptsTable(ATTEMPTS.location(settings.tables, settings.home))
         metrics = metrics or JobMetrics()
-        hot = HotPath(settings.kafka, settings.dispatch, settings.push, self._view, gate, metrics)
+        hot = HotPath(settings.kafka, settings.dispatch, settings.push, settings.outbound, self._view, gate, metrics)
         self._keepers = (
             Keeper("push", lambda: hot.start(spark, settings.checkpoint("push")), gate),
             Keeper(
@@ -109,7 +111,7 @@ class DispatchJob:
         ensure_topics(settings.kafka)
         view = self._view.refresh(_FIRST_READ_S)
         self._table.open()
-        job = SinkJob(settings.kafka, settings.dispatch, settings.push, view, batch=-1)
+        job = SinkJob(settings.kafka, settings.dispatch, settings.push, settings.outbound, view, batch=-1)
         warm_up(
             self._spark,
             settings.kafka,

@@ -28,6 +28,7 @@ from dispatch.transport import make_transport
 from dispatch.view import SharedView
 from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import Subscription
 
@@ -52,6 +53,7 @@ class SinkJob:
     kafka: KafkaSettings
     dispatch: DispatchSettings
     push: PushSettings
+    outbound: AddressPolicy
     view: SharedView
     batch: int
 
@@ -80,11 +82,11 @@ class _Worker:
     """What one worker process keeps between partitions."""
 
     def __init__(self, job: SinkJob) -> None:
-        self._settings = (job.kafka, job.push)
+        self._settings = (job.kafka, job.push, job.outbound)
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
         self._frozen = False
         self._conditions = Conditions()
-        self.transport = make_transport(job.push)
+        self.transport = make_transport(job.push, job.outbound)
         self.log = AttemptsLog(job.kafka)
         self.log.connect()
         self.pulls = PullDelivery(job.kafka)
@@ -92,7 +94,7 @@ class _Worker:
 
     def serves(self, job: SinkJob) -> bool:
         """Whether this was made for the same settings: only in tests does one session see several."""
-        return self._settings == (job.kafka, job.push)
+        return self._settings == (job.kafka, job.push, job.outbound)
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow]) -> Lanes:
         """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it

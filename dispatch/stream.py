@@ -13,6 +13,7 @@ from dispatch.settings import DispatchSettings, PushSettings
 from dispatch.sink import SinkJob, push_partition
 from dispatch.source import read_log
 from dispatch.view import RoutingView
+from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings
 
 
@@ -24,6 +25,7 @@ class HotPath:
         kafka: KafkaSettings,
         dispatch: DispatchSettings,
         push: PushSettings,
+        outbound: AddressPolicy,
         view: RoutingView,
         gate: StopGate,
         metrics: JobMetrics,
@@ -31,6 +33,7 @@ class HotPath:
         self._kafka = kafka
         self._dispatch = dispatch
         self._push = push
+        self._outbound = outbound
         self._view = view
         self._gate = gate
         self._metrics = metrics
@@ -64,6 +67,6 @@ class HotPath:
         with self._gate.batch(), self._metrics.batch() as stages:
             view = self._view.refresh(self._kafka.request_timeout_s)
             stages.over("view", ("control", self._view.read_s))
-            job = SinkJob(self._kafka, self._dispatch, self._push, view, batch)
+            job = SinkJob(self._kafka, self._dispatch, self._push, self._outbound, view, batch)
             frame.foreachPartition(partial(push_partition, job))
             stages.over("job")

@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 
 from dispatch.gate import StopGate  # noqa: E402
 from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
+from jobs.outbound import describe, policy_of  # noqa: E402
 from jobs.settings import load_settings  # noqa: E402
 from topic_model.errors import ArborcastError  # noqa: E402
 
@@ -76,7 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
     gate = StopGate()
     spark = SparkSession.builder.getOrCreate()
     _stop_on_signals(spark, gate)
-    job_settings = JobSettings(settings.home, settings.kafka, settings.dispatch, settings.push, settings.tables)
+    logger.info("pushes may go to %s", describe(settings.outbound))
+    job_settings = JobSettings(
+        settings.home, settings.kafka, settings.dispatch, settings.push, settings.tables, policy_of(settings)
+    )
     try:
         healthy = DispatchJob(spark, job_settings, gate).run(_report_ready)
     except ArborcastError as error:

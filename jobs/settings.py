@@ -23,6 +23,7 @@ from dispatch.settings import DispatchSettings, PushSettings, TableSettings
 from ingest.settings import GatewaySettings
 from jobs.stack.settings import StackSettings
 from topic_model.errors import ConfigError
+from topic_model.outbound import OutboundSettings
 from topic_model.settings import DirectorySettings, KafkaSettings, SecretSettings, SettingInfo, TopicSettings
 
 ENV_PREFIX = "ARBORCAST_"
@@ -47,6 +48,7 @@ class Settings:
     gateway: GatewaySettings
     dispatch: DispatchSettings
     push: PushSettings
+    outbound: OutboundSettings
     tables: TableSettings
     secrets: SecretSettings
     stack: StackSettings
@@ -60,6 +62,7 @@ SECTIONS: Mapping[str, type] = {
     "gateway": GatewaySettings,
     "dispatch": DispatchSettings,
     "push": PushSettings,
+    "outbound": OutboundSettings,
     "tables": TableSettings,
     "secrets": SecretSettings,
     "stack": StackSettings,

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dispatch.settings import PushSettings
 from dispatch.transport.contract import Transport
+from topic_model.outbound import AddressPolicy
 
 
-def make_transport(settings: PushSettings) -> Transport:
-    """The transport that the settings ask for; `auto` is libcurl where it is installed."""
+def make_transport(settings: PushSettings, policy: AddressPolicy) -> Transport:
+    """The transport that the settings ask for; `auto` is libcurl where it is installed. It connects where `policy` lets
+    it."""
     if settings.transport != "futures":
         try:
             from dispatch.transport.curl import CurlTransport
@@ -18,7 +20,7 @@ def make_transport(settings: PushSettings) -> Transport:
             if settings.transport == "curl":
                 raise
         else:
-            return CurlTransport(settings)
+            return CurlTransport(settings, policy)
     from dispatch.transport.futures import FuturesTransport
 
-    return FuturesTransport(settings)
+    return FuturesTransport(settings, policy)

@@ -1,11 +1,15 @@
 """What every transport promises.
 
+- Before each new connection the policy judges the concrete address, whatever the host was called; an address that it
+  refuses is not connected to, and the failure is "address" with the rule in `detail`. Through a proxy nobody knows the
+  address: then only the URL's text is judged, and the proxy has to see to the rest.
 - Only http and https; any other scheme, and a URL that cannot be read, is a failed result, never an exception.
 - Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
 - Over https the receiver's certificate and name are verified, with TLS 1.2 or newer; there is no way to switch it off.
 - `total_timeout_s` bounds the whole push, `connect_timeout_s` the part until the connection stands, whatever the
   receiver does: hang, or drip a byte now and then.
-- No more than `max_response_bytes` of an answer are read; the first `keep_response_bytes` are kept.
+- No more than `max_response_bytes` of an answer are read; the first `keep_response_bytes` are kept. Compressed ones are
+  neither asked for nor unpacked. A head of more than 300 KiB is a failure.
 - Connections are kept alive and reused. When a kept connection turns out to have been closed by the receiver before a
   byte of the answer came, the push is sent once more on a new connection: that is no failure of the receiver's.
 - The callback runs exactly once per push, on the thread that calls `drive`. Nothing that a receiver does raises.

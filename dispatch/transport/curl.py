@@ -19,6 +19,8 @@ import pycurl
 
 from dispatch.settings import PushSettings
 from dispatch.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult
+from dispatch.transport.urls import UrlJudge
+from topic_model.outbound import AddressPolicy, GuardedSockets
 
 _EVENTS = {
     pycurl.POLL_IN: selectors.EVENT_READ,
@@ -56,8 +58,10 @@ _FAILURES: dict[int, Failure] = {
 class CurlTransport:
     """The contract over one CurlMulti."""
 
-    def __init__(self, settings: PushSettings) -> None:
+    def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._settings = settings
+        self._policy = policy
+        self._urls = UrlJudge(policy)
         self._multi = pycurl.CurlMulti()
         self._selector = selectors.DefaultSelector()
         self._timer_at: float | None = None
@@ -73,7 +77,11 @@ class CurlTransport:
         return len(self._active) + len(self._refused)
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
-        handle = self._free.pop() if self._free else _Handle(self._settings)
+        refusal = self._urls.refusal(request.url)
+        if refusal is not None:
+            self._refused.append((callback, PushResult(0, "address", str(refusal))))
+            return
+        handle = self._free.pop() if self._free else _Handle(self._settings, self._policy)
         try:
             handle.prepare(request, callback)
         except (pycurl.error, UnicodeError, ValueError) as error:
@@ -148,7 +156,7 @@ class CurlTransport:
 class _Handle:
     """An easy handle with what belongs to its present push; kept and used again."""
 
-    def __init__(self, settings: PushSettings) -> None:
+    def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._limit = settings.max_response_bytes
         self._keep = settings.keep_response_bytes
         self._kept = b""
@@ -169,14 +177,16 @@ class _Handle:
         version = pycurl.CURL_HTTP_VERSION_2TLS if settings.http2 else pycurl.CURL_HTTP_VERSION_1_1
         curl.setopt(pycurl.HTTP_VERSION, version)
         _secure(curl, settings)
+        self._sockets = GuardedSockets(policy)
+        if not settings.proxy:
+            curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open)
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
         curl.setopt(pycurl.TIMEOUT_MS, int(settings.total_timeout_s * 1000))
         curl.setopt(pycurl.MAXAGE_CONN, int(settings.keep_alive_s))
         curl.setopt(pycurl.WRITEFUNCTION, self._take)
 
     def prepare(self, request: PushRequest, callback: Callback) -> None:
-        if not request.url.lower().startswith(("http://", "https://")):
-            raise ValueError(f"{request.url[:200]!r} is neither an http nor an https URL")
+        self._sockets.begin()
         self._kept, self._received, self._overflow = b"", 0, False
         self.callback = callback
         self.curl.setopt(pycurl.URL, request.url)
@@ -188,6 +198,9 @@ class _Handle:
         curl = self.curl
         retry_after = curl.getinfo(pycurl.RETRY_AFTER)
         failure = "" if code == 0 or self._overflow else self._failure(code, message)
+        refusal = self._sockets.refusal
+        if refusal is not None and failure == "connect":
+            failure, message = "address", str(refusal)
         return PushResult(
             status=curl.getinfo(pycurl.RESPONSE_CODE),
             failure=failure,
@@ -205,6 +218,11 @@ class _Handle:
         if "alert" in message and "tls" in message.lower():
             return "tls"  # TLS 1.3: that our certificate is refused, or missed, shows only when we read
         return _FAILURES.get(code, "internal")
+
+    def _open(self, purpose: int, address: Any) -> Any:
+        """The socket for a new connection: libcurl asks with the address that it has resolved and will use."""
+        opened = self._sockets.open(address.family, address.socktype, address.protocol, address.addr)
+        return pycurl.SOCKET_BAD if opened is None else opened
 
     def _take(self, data: bytes) -> int:
         self._received += len(data)

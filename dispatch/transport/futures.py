@@ -21,11 +21,14 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests_futures.sessions import FuturesSession
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from dispatch.settings import PushSettings
+from dispatch.transport.checked_connections import AddressRefused, CheckedConnection
 from dispatch.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult
+from dispatch.transport.urls import UrlJudge
+from topic_model.outbound import AddressPolicy
 
 # More threads than this cost more than they bring: at a few thousand pushes per second the interpreter lock is full.
 _MAX_THREADS = 64
@@ -67,7 +70,7 @@ class _Current(threading.local):
 _current = _Current()
 
 
-class _Watched(HTTPConnection):
+class _Watched(CheckedConnection):
     """Tells the push at hand which connection it is on, and whether that was opened for it."""
 
     def connect(self) -> None:
@@ -87,29 +90,36 @@ class _WatchedTls(_Watched, HTTPSConnection):
     pass
 
 
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Watched
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _WatchedTls
+def _pools(policy: AddressPolicy | None) -> dict[str, type[HTTPConnectionPool]]:
+    """Pool classes by scheme, whose connections ask this policy; urllib3 lets nothing but classes be chosen."""
+    plain = type("_Plain", (_Watched,), {"policy": policy})
+    tls = type("_Tls", (_WatchedTls,), {"policy": policy})
+    return {
+        "http": type("_Pool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+        "https": type("_TlsPool", (HTTPSConnectionPool,), {"ConnectionCls": tls}),
+    }
 
 
 class _Adapter(HTTPAdapter):
+    def __init__(self, policy: AddressPolicy, connections: int, size: int) -> None:
+        self._policy = policy
+        super().__init__(pool_connections=connections, pool_maxsize=size)
+
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        self.poolmanager.pool_classes_by_scheme = _pools(self._policy)
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(*args, **kwargs)
-        manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        # The proxy is of the operator's choosing.
+        manager.pool_classes_by_scheme = _pools(None)
         return manager
 
 
 class _LeanSession(requests.Session):
     """A session whose `request` sends one POST and answers with its PushResult; it never raises."""
 
-    def __init__(self, settings: PushSettings, threads: int) -> None:
+    def __init__(self, settings: PushSettings, policy: AddressPolicy, threads: int) -> None:
         super().__init__()
         self._settings = settings
         self._verify: bool | str = settings.tls_ca_file or True
@@ -118,7 +128,7 @@ class _LeanSession(requests.Session):
         self._proxies = dict.fromkeys(("http", "https"), settings.proxy) if settings.proxy else {}
         self.adapters.clear()
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter(pool_connections=settings.max_idle_connections or 1, pool_maxsize=threads))
+            self.mount(scheme, _Adapter(policy, settings.max_idle_connections or 1, threads))
 
     def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> Any:
         push: _Push = kwargs["push"]
@@ -181,16 +191,19 @@ class _LeanSession(requests.Session):
         with push.lock:
             push.connection = None
         failure = "timeout" if push.overdue else _failure(error)
-        return PushResult(0, failure, str(error), duration_s=time.monotonic() - push.started, reused=not push.opened)
+        return PushResult(
+            0, failure, _detail(error), duration_s=time.monotonic() - push.started, reused=not push.opened
+        )
 
 
 class FuturesTransport:
     """The contract over a FuturesSession."""
 
-    def __init__(self, settings: PushSettings) -> None:
+    def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._settings = settings
+        self._urls = UrlJudge(policy)
         threads = min(settings.max_in_flight, _MAX_THREADS)
-        self._lean = _LeanSession(settings, threads)
+        self._lean = _LeanSession(settings, policy, threads)
         self._session = FuturesSession(max_workers=threads, session=self._lean)
         self._finished: queue.SimpleQueue[tuple[_Push, PushResult]] = queue.SimpleQueue()
         self._waiting: dict[int, _Push] = {}
@@ -203,6 +216,10 @@ class FuturesTransport:
     def submit(self, request: PushRequest, callback: Callback) -> None:
         push = _Push(request, callback)
         self._waiting[id(push)] = push
+        refusal = self._urls.refusal(request.url)
+        if refusal is not None:
+            self._finished.put((push, PushResult(0, "address", str(refusal))))
+            return
         future: Future[PushResult] = self._session.post(request.url, push=push)
         future.add_done_callback(lambda done: self._finished.put((push, done.result())))
         heapq.heappush(self._deadlines, (time.monotonic() + self._settings.total_timeout_s, id(push)))
@@ -285,6 +302,8 @@ def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
     cause = error.args[0] if error.args else None
     if isinstance(cause, urllib3.exceptions.MaxRetryError):
         cause = cause.reason
+    if isinstance(cause, AddressRefused):
+        return "address"
     if isinstance(cause, urllib3.exceptions.NameResolutionError):
         return "dns"
     if isinstance(cause, urllib3.exceptions.NewConnectionError):
@@ -293,6 +312,13 @@ def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
     if isinstance(inner, http.client.HTTPException) and not isinstance(inner, http.client.RemoteDisconnected):
         return "protocol"
     return "disconnected"
+
+
+def _detail(error: Exception) -> str:
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, urllib3.exceptions.MaxRetryError):
+        cause = cause.reason
+    return str(cause.refusal) if isinstance(cause, AddressRefused) else str(error)
 
 
 def _retry_after(value: str) -> float:

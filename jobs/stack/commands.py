@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from jobs.outbound import describe
 from jobs.settings import Settings, load_settings
 from jobs.stack import engine, logfiles, processes, state
 from jobs.stack.deadline import Deadline
@@ -67,6 +68,7 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
     with home.locked() as lock:
         sweep(home, options.report)
         settings = engine.effective(settings)
+        options.report(f"pushes may go to {describe(settings.outbound)}")
         tools = engine.find_tools()
         engine.write_settings(settings, home)
         home.state_file.unlink(missing_ok=True)

@@ -23,7 +23,9 @@ from jobs.stack.java import Java
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
 from jobs.stack.processes import words
+from topic_model.addresses import kind_of, read_address
 from topic_model.errors import ConfigError
+from topic_model.outbound import OutboundSettings
 
 _SCRIPT = Path(__file__).parents[1] / "dispatch_stream.py"
 
@@ -55,7 +57,7 @@ def find_tools(cache: Path | None = None) -> Tools:
 
 
 def effective(settings: Settings) -> Settings:
-    """The settings with every port chosen and the embedded broker's address filled in.
+    """The settings with every port chosen, the embedded broker's address filled in, and where pushes may go.
 
     Raises PortInUse naming the option that chooses another port, ConfigError when two settings contradict each other.
     """
@@ -80,7 +82,18 @@ def effective(settings: Settings) -> Settings:
         settings,
         stack=dataclasses.replace(settings.stack, kafka_port=port),
         kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{ports.LOOPBACK}:{port}"),
+        outbound=_reach(settings),
     )
+
+
+def _reach(settings: Settings) -> OutboundSettings:
+    """With everything on this machine and nobody else let in, subscribers are on this machine too."""
+    chosen = settings.origins.get("outbound.reach", "default") != "default"
+    listens = read_address(settings.gateway.host)
+    private = settings.gateway.host == "localhost" or (listens is not None and kind_of(listens) == "loopback")
+    if chosen or not private:
+        return settings.outbound
+    return dataclasses.replace(settings.outbound, reach="loopback")
 
 
 def addresses(settings: Settings) -> dict[str, str]:

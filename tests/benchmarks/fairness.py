@@ -17,6 +17,7 @@ from dispatch.transport.contract import PushResult
 from dispatch.transport.curl import CurlTransport
 from tests.benchmarks._harness import Report, run
 from tests.support.dispatch_process import ROOT
+from tests.support.outbound import THIS_MACHINE
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
@@ -51,7 +52,7 @@ def _serve(url: str, backlog: int, others: int) -> tuple[float, float]:
         name = "long" if number < backlog else f"other{number}"
         target = Subscription(name, EndpointReference(f"{url}/{name}"), form="raw")
         lanes.add(Notification(str(number), TopicPath("a"), b"<x/>" * 200, 0), target)
-    transport = CurlTransport(PushSettings())
+    transport = CurlTransport(PushSettings(), THIS_MACHINE)
     began = time.perf_counter()
     last = 0.0
     while not lanes.empty:

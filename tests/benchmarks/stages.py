@@ -19,6 +19,7 @@ from dispatch.transport.curl import CurlTransport
 from dispatch.transport.futures import FuturesTransport
 from tests.benchmarks._harness import Report, run, seconds
 from tests.support.dispatch_process import ROOT
+from tests.support.outbound import THIS_MACHINE
 from topic_model import notifications
 from topic_model.conditions import XPATH_1
 from topic_model.notifications import Notification
@@ -94,8 +95,8 @@ def _pushes(add: Callable[[str, float], None], request: PushRequest, count: int)
         assert receiver.stdout is not None
         url = receiver.stdout.readline().split()[0]
         transports: tuple[tuple[str, Transport, int], ...] = (
-            ("push with libcurl", CurlTransport(PushSettings()), count),
-            ("push with requests-futures", FuturesTransport(PushSettings()), count // 10),
+            ("push with libcurl", CurlTransport(PushSettings(), THIS_MACHINE), count),
+            ("push with requests-futures", FuturesTransport(PushSettings(), THIS_MACHINE), count // 10),
         )
         for name, transport, number in transports:
             _push(transport, PushRequest(url, request.headers, request.body), 200)

@@ -16,6 +16,7 @@ from dispatch.gate import StopGate
 from dispatch.runtime import DispatchJob, JobSettings
 from dispatch.settings import DispatchSettings, PushSettings, TableSettings
 from dispatch.tables import ATTEMPTS
+from tests.support.outbound import THIS_MACHINE
 from topic_model import notifications
 from topic_model.control_log import ControlLog
 from topic_model.errors import InfrastructureError
@@ -37,6 +38,7 @@ def job_settings(home: Path, kafka: KafkaSettings, **push: float) -> JobSettings
         DispatchSettings(task_slots=2),
         PushSettings(**settings),  # type: ignore[arg-type]
         TableSettings(interval_s=0.3),
+        THIS_MACHINE,
     )
 
 

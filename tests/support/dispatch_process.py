@@ -58,6 +58,7 @@ class DispatchProcess:
             "kafka.prefix": kafka.prefix,
             "kafka.partitions": kafka.partitions,
             "tables.interval_s": 1.0,
+            "outbound.reach": "loopback",
             **(settings or {}),
         }
         lines = [f'home = "{home}"'] + [f"{key} = {json.dumps(value)}" for key, value in sorted(chosen.items())]

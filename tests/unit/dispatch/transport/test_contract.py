@@ -12,6 +12,7 @@ from dispatch.settings import PushSettings
 from dispatch.transport.contract import PushRequest, PushResult, Transport
 from dispatch.transport.curl import CurlTransport
 from dispatch.transport.futures import FuturesTransport
+from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
 
 SETTINGS = PushSettings(
@@ -31,7 +32,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
 
     def build(**changes: object) -> Transport:
         settings = PushSettings(**{**vars(SETTINGS), **changes})  # type: ignore[arg-type]
-        opened.append(request.param(settings))
+        opened.append(request.param(settings, THIS_MACHINE))
         return opened[-1]
 
     yield build

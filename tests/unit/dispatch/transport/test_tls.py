@@ -14,6 +14,7 @@ from dispatch.transport.curl import CurlTransport
 from dispatch.transport.futures import FuturesTransport
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.http2 import Http2Server
+from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
 from topic_model.errors import ConfigError
 
@@ -31,7 +32,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
     def build(**settings: object) -> Transport:
         chosen = {"connect_timeout_s": 2.0, "total_timeout_s": 4.0, "max_in_flight": 4, **settings}
-        opened.append(request.param(PushSettings(**chosen)))
+        opened.append(request.param(PushSettings(**chosen), THIS_MACHINE))
         return opened[-1]
 
     yield build
@@ -134,7 +135,7 @@ def test_proxy_that_is_away(make: Make) -> None:
 def test_http_2_where_it_is_offered(certificates: Certificates) -> None:
     with Http2Server(certificates.server()) as server:
         for http2 in (True, False):
-            transport = CurlTransport(PushSettings(tls_ca_file=certificates.authority, http2=http2))
+            transport = CurlTransport(PushSettings(tls_ca_file=certificates.authority, http2=http2), THIS_MACHINE)
             try:
                 assert [push(transport, server.url).status for _ in range(2 if http2 else 1)][-1] == 202
             finally:

@@ -1,0 +1,8 @@
+"""The policy that tests push with: their receivers are on this machine, which nobody reaches by default."""
+
+from __future__ import annotations
+
+from topic_model.outbound import AddressPolicy, OutboundSettings
+
+THIS_MACHINE = AddressPolicy(OutboundSettings(reach="loopback"))
+"""Loopback and what is public; the test machine's other addresses are refused."""

@@ -22,6 +22,9 @@ from ingest import (
     resource_properties,
     subscription_manager,
 )
+from ingest.access.errors import AccessRefused
+from ingest.access.gate import Gate
+from ingest.access.visitor import Visitor
 from ingest.addresses import FACTORIES, Kind, Target, target_of
 from ingest.envelope import Request, parse
 from ingest.errors import Compressed, TooLarge, UnknownOperation, UnreadableRequest
@@ -119,9 +122,13 @@ class GatewayApp:
         request: Request | None = None
         operation = "unknown"
         try:
+            gate = self._gateway.gate
+            visitor = None if gate is None else await self._enter(gate, scope, receive)
             body = await _read_body(headers, receive, self._limit)
             if body is None:
                 return
+            if gate is not None and visitor is not None:
+                gate.received(visitor, len(body))
             request = parse(body, _header(headers, b"content-type"))
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
@@ -150,6 +157,15 @@ class GatewayApp:
             else:
                 self._requests.add(operation, "200")
                 await _send_reply(send, request, reply)
+
+    async def _enter(self, gate: Gate, scope: Scope, receive: Receive) -> Visitor:
+        try:
+            return await gate.enter(scope)
+        except AccessRefused:
+            # What was sent with it is taken off the connection, so that the next request can follow; none of it is
+            # kept. Where that would be too much, TooLarge ends the connection.
+            await _read_body(scope["headers"], receive, self._limit, keep=False)
+            raise
 
     async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | None:
         try:
@@ -218,8 +234,13 @@ def _manner(request: Request | None) -> tuple[Any, Any]:
     return ("1.1", None) if request is None else (request.soap, request.addressing)
 
 
-async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive, limit: int) -> bytes | None:
-    """The whole body, None when the client went away. Raises TooLarge as soon as that is known, or Compressed."""
+async def _read_body(
+    headers: list[tuple[bytes, bytes]], receive: Receive, limit: int, *, keep: bool = True
+) -> bytes | None:
+    """The whole body, None when the client went away. Raises TooLarge as soon as that is known, or Compressed.
+
+    Without `keep`, it is read and thrown away.
+    """
     encoding = _header(headers, b"content-encoding").strip().lower()
     if encoding not in (b"", b"identity"):
         raise Compressed(f"a body with Content-Encoding {encoding.decode('latin-1')[:60]} is not taken: send it plain")
@@ -241,8 +262,10 @@ async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive, limit
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
+        piece = message.get("body", b"")
+        size += len(piece)
+        if keep:
+            parts.append(piece)
         if size > limit:
             raise TooLarge(f"the request has more than {limit} bytes")
     return b"".join(parts)
@@ -273,7 +296,7 @@ async def _send_reply(send: Send, request: Request, reply: Reply) -> None:
 
 
 async def _send_answer(send: Send, answer: Answer, *, close: bool = False) -> None:
-    extra = []
+    extra = list(answer.headers)
     if answer.retry_after_s is not None:
         extra.append((b"retry-after", str(answer.retry_after_s).encode()))
     if close:

@@ -6,11 +6,12 @@ element's own children. Errors name their fault by its local name (`PeerError.fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
 from ingest import answers, termination
+from ingest.access.errors import AccessRefused
 from ingest.answers import text
 from ingest.envelope import Addressing
 from ingest.errors import (
@@ -85,6 +86,7 @@ class Answer:
     body: bytes
     content_type: bytes
     retry_after_s: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 def of_peer(error: PeerError, soap: SoapVersion, addressing: Addressing | None, now: datetime) -> Answer:
@@ -94,7 +96,8 @@ def of_peer(error: PeerError, soap: SoapVersion, addressing: Addressing | None, 
         body = _fault(soap, "Client", str(error), detail=_declared(error, namespace, now))
         action = WSN_FAULT_ACTION if namespace in (WSNT, WSN_BR) else WSRF_FAULT_ACTION
         return _answer(500, soap, body, action, addressing)
-    return _answer(_status(error), soap, _undeclared(error, soap), WSA_FAULT_ACTION, addressing)
+    answer = _answer(_status(error), soap, _undeclared(error, soap), WSA_FAULT_ACTION, addressing)
+    return replace(answer, headers=tuple(error.headers())) if isinstance(error, AccessRefused) else answer
 
 
 def of_infrastructure(error: InfrastructureError, soap: SoapVersion, addressing: Addressing | None) -> Answer:
@@ -116,6 +119,8 @@ def _answer(status: int, soap: SoapVersion, body: str, action: str, addressing: 
 
 
 def _status(error: PeerError) -> int:
+    if isinstance(error, AccessRefused):
+        return error.status
     if isinstance(error, TooLarge):
         return 413
     if isinstance(error, Compressed):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from ingest.access.gate import Gate
 from ingest.addresses import Kind, OwnAddresses, Target
 from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
@@ -63,6 +64,7 @@ class Gateway:
     registrations: Registrations = field(default_factory=Registrations)
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
+    gate: Gate | None = None
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)

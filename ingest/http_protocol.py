@@ -1,8 +1,9 @@
 """HTTP/1.1 on one connection: uvicorn's protocol, with what it gets wrong for us, and bounds for hostile clients.
 
 Bounded are the size of a request's head, the number of its headers, the time until it is there as a whole (a client
-that sends a byte every few seconds holds nothing for long), and the number of connections. The size of bodies is the
-application's business. A request that comes in one packet, as nearly all do, pays for none of it but a few additions.
+that sends a byte every few seconds holds nothing for long), the time for which a client may leave its answer unread,
+and the number of connections, in all and from one address. The size of bodies is the application's business. A request
+that comes in one packet, as nearly all do, pays for none of it but a few additions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from ingest.access.connections import PeerConnections
 from ingest.settings import GatewaySettings
 
 # Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
@@ -34,9 +36,19 @@ class GatewayProtocol(HttpToolsProtocol):
     parsed again by a new parser with the offer left out.
     """
 
-    def __init__(self, *arguments: Any, limits: GatewaySettings, **named: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        limits: GatewaySettings,
+        peers: PeerConnections | None = None,
+        send_timeout_s: float = 30.0,
+        **named: Any,
+    ) -> None:
         super().__init__(*arguments, **named)
         self._limits = limits
+        self._peers = peers
+        self._send_timeout_s = send_timeout_s
+        self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         # Of the request that is coming in: whether there is one, whether its head is, and how large that is so far.
         self._open = False
         self._in_head = False
@@ -50,7 +62,9 @@ class GatewayProtocol(HttpToolsProtocol):
         """Called by the event loop."""
         too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
-        if too_many:
+        if self._peers is not None and self.client is not None and self._peers.opened(self.client[0]):
+            self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
+        elif too_many:
             self._refuse(503, "there are too many connections", _RETRY_AFTER)
         else:
             self._expect_request()
@@ -58,7 +72,25 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         self._forget_deadline()
+        if self._unread is not None:
+            self._unread.cancel()
+        if self._peers is not None and self.client is not None:
+            self._peers.closed(self.client[0])
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called by the event loop: more of the answer waits than the connection takes."""
+        super().pause_writing()
+        if self._unread is None:
+            # Also for a connection that is being closed, which would wait for the client for ever.
+            self._unread = self.loop.call_later(self._send_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Called by the event loop: the client has read."""
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """What came from the socket."""

@@ -13,6 +13,8 @@ from collections.abc import Generator
 
 import uvicorn
 
+from ingest.access.connections import PeerConnections
+from ingest.access.settings import LimitSettings
 from ingest.app import GatewayApp
 from ingest.http_protocol import GatewayProtocol
 from ingest.settings import GatewaySettings
@@ -81,12 +83,15 @@ def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-def make_server(app: GatewayApp, settings: GatewaySettings) -> GatewayServer:
+def make_server(app: GatewayApp, settings: GatewaySettings, limits: LimitSettings | None = None) -> GatewayServer:
     """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
+    limits = limits or LimitSettings()
+    peers = PeerConnections(limits.connections_per_client) if limits.connections_per_client else None
+    protocol = functools.partial(GatewayProtocol, limits=settings, peers=peers, send_timeout_s=limits.send_timeout_s)
     return GatewayServer(
         uvicorn.Config(
             app,
-            http=functools.partial(GatewayProtocol, limits=settings),  # type: ignore[arg-type]  # any factory will do
+            http=protocol,  # type: ignore[arg-type]  # any factory will do
             ws="none",
             lifespan="off",
             interface="asgi3",

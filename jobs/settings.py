@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dispatch.settings import DispatchSettings, PushSettings, TableSettings
+from ingest.access.settings import LimitSettings
 from ingest.settings import GatewaySettings
 from jobs.stack.settings import StackSettings
 from topic_model.errors import ConfigError
@@ -46,6 +47,7 @@ class Settings:
     topics: TopicSettings
     directory: DirectorySettings
     gateway: GatewaySettings
+    limits: LimitSettings
     dispatch: DispatchSettings
     push: PushSettings
     outbound: OutboundSettings
@@ -60,6 +62,7 @@ SECTIONS: Mapping[str, type] = {
     "topics": TopicSettings,
     "directory": DirectorySettings,
     "gateway": GatewaySettings,
+    "limits": LimitSettings,
     "dispatch": DispatchSettings,
     "push": PushSettings,
     "outbound": OutboundSettings,

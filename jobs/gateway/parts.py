@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from ingest.access.gate import Gate
+from ingest.access.rates import Rates
 from ingest.oasis import PublishedDocuments
 from ingest.service_wsdl import ServiceDescriptions
 from jobs.settings import Settings
@@ -32,6 +34,12 @@ def check_sizes(settings: Settings) -> None:
             f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
             f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
         )
+
+
+def gate(settings: Settings) -> Gate | None:
+    """What stands before the operations; None where nothing is limited."""
+    rates = Rates(settings.limits)
+    return Gate(rates) if rates.enabled else None
 
 
 def descriptions() -> ServiceDescriptions | None:

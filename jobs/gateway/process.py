@@ -26,7 +26,7 @@ from ingest.retained import RetainedMessages
 from ingest.serving import GatewayServer, make_server
 from ingest.view import ControlView
 from jobs.gateway.metrics import declare_directory, declare_log, declare_process, declare_pull_points, declare_routing
-from jobs.gateway.parts import check_sizes, descriptions, directory_sync, pull_limits
+from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
 from jobs.settings import Settings
 from topic_model.control_log import ControlLog
@@ -97,11 +97,12 @@ class GatewayProcess:
             registrations=registrations,
             repeats=Repeats(self._memory),
             descriptions=descriptions(),
+            gate=gate(settings),
         )
         metrics = WorkerMetrics(share) if share else Registry()
         self._declare(metrics)
         app = GatewayApp(self._gateway, metrics, self._obstacle, self._caught_up)
-        self._server: GatewayServer = make_server(app, settings.gateway)
+        self._server: GatewayServer = make_server(app, settings.gateway, settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
 

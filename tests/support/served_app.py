@@ -8,17 +8,18 @@ import socket
 import threading
 from collections.abc import Iterator
 
+from ingest.access.settings import LimitSettings
 from ingest.serving import listen, make_server
 from ingest.settings import GatewaySettings
 from tests.support.gateway_parts import GatewayParts
 
 
 @contextlib.contextmanager
-def served(parts: GatewayParts, **limits: float) -> Iterator[int]:
+def served(parts: GatewayParts, *, access: LimitSettings | None = None, **limits: float) -> Iterator[int]:
     """The port on which the application is served until the block ends; `limits` are settings of the gateway."""
     settings = GatewaySettings(port=0, **limits)  # type: ignore[arg-type]
     listener = listen(settings)
-    server = make_server(parts.app, settings)
+    server = make_server(parts.app, settings, access)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     try:

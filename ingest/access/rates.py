@@ -1,0 +1,82 @@
+"""How fast each client may go: one token bucket for requests and one for bytes, for a bounded number of clients."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from ingest.access.errors import TooManyRequests
+from ingest.access.settings import LimitSettings
+
+
+class Buckets:
+    """A token bucket for each of many keys, all of one rate and size; those not used for longest are forgotten.
+
+    A bucket gives as long as there is anything in it, and may go below zero by that: so a request larger than the
+    bucket is possible, and is paid for afterwards. What is forgotten begins full again, which costs a little accuracy
+    and bounds the memory.
+    """
+
+    def __init__(self, rate: float, size: float, keys: int) -> None:
+        self._rate, self._size, self._keys = rate, size, keys
+        self._filled: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key to level and when it had that
+
+    def missing_s(self, key: str, now: float) -> float:
+        """How long until there is something in the bucket, 0 when there is."""
+        level = self._level(key, now)
+        # A whole token, or all of a small bucket: a hair above zero would let one more through at each look.
+        least = min(1.0, self._size)
+        return 0.0 if level >= least else (least - level) / self._rate
+
+    def take(self, key: str, amount: float, now: float) -> None:
+        """Take so much out, whether or not it is there."""
+        self._filled[key] = (self._level(key, now) - amount, now)
+        self._filled.move_to_end(key)
+        while len(self._filled) > self._keys:
+            self._filled.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._filled)
+
+    def _level(self, key: str, now: float) -> float:
+        level, at = self._filled.get(key, (self._size, now))
+        return min(self._size, level + (now - at) * self._rate)
+
+
+class Rates:
+    """The rates of all clients of one worker."""
+
+    def __init__(self, limits: LimitSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._requests = Buckets(limits.requests_per_s, limits.request_burst, limits.clients)
+        self._bytes = Buckets(limits.bytes_per_s, limits.byte_burst, limits.clients)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is limited."""
+        return self._limits.requests_per_s > 0 or self._limits.bytes_per_s > 0
+
+    def request(self, client: str) -> None:
+        """A request begins. Raises TooManyRequests, and then it does not count."""
+        now = self._clock()
+        if self._limits.bytes_per_s:
+            wait_s = self._bytes.missing_s(client, now)
+            if wait_s:
+                raise TooManyRequests(
+                    f"more than {self._limits.bytes_per_s} bytes per second: come again in {wait_s:.1f} s", wait_s
+                )
+        if self._limits.requests_per_s:
+            wait_s = self._requests.missing_s(client, now)
+            if wait_s:
+                raise TooManyRequests(
+                    f"more than {self._limits.requests_per_s:g} requests per second: come again in {wait_s:.1f} s",
+                    wait_s,
+                )
+            self._requests.take(client, 1, now)
+
+    def received(self, client: str, size: int) -> None:
+        """So many bytes have come with a request; what is too much is paid for by the next one."""
+        if self._limits.bytes_per_s:
+            self._bytes.take(client, size, self._clock())

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ingest.access.connections import PeerConnections, client_key
+from ingest.access.errors import TooManyRequests
+from ingest.access.gate import Gate
+from ingest.access.rates import Buckets, Rates
+from ingest.access.settings import LimitSettings
+from tests.support.gateway_parts import GatewayParts
+from tests.support.soap_messages import envelope, notify
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limited(clock: Clock, **limits: float) -> Rates:
+    return Rates(dataclasses.replace(LimitSettings(), **limits), clock)  # type: ignore[arg-type]
+
+
+def test_a_burst_then_the_rate() -> None:
+    clock = Clock()
+    rates = limited(clock, requests_per_s=2.0, request_burst=3)
+    for _ in range(3):
+        rates.request("a")
+    with pytest.raises(TooManyRequests, match="2 requests per second") as refused:
+        rates.request("a")
+    assert refused.value.headers() == [(b"retry-after", b"1")]
+    rates.request("b")  # somebody else pays for nothing of it
+    clock.now += 0.5
+    rates.request("a")
+    with pytest.raises(TooManyRequests):
+        rates.request("a")
+
+
+def test_a_refused_request_costs_nothing() -> None:
+    clock = Clock()
+    rates = limited(clock, requests_per_s=1.0, request_burst=1)
+    rates.request("a")
+    for _ in range(50):
+        with pytest.raises(TooManyRequests):
+            rates.request("a")
+    clock.now += 1
+    rates.request("a")
+
+
+def test_bytes_beyond_the_burst_are_paid_for_afterwards() -> None:
+    clock = Clock()
+    rates = limited(clock, bytes_per_s=1000, byte_burst=2000)
+    rates.request("a")
+    rates.received("a", 6000)
+    with pytest.raises(TooManyRequests) as refused:
+        rates.request("a")
+    assert refused.value.retry_after_s == 5  # 4000 too many, and one to go on with
+    clock.now += 4.002
+    rates.request("a")
+
+
+def test_a_bucket_holds_no_more_than_its_size() -> None:
+    clock = Clock()
+    rates = limited(clock, requests_per_s=10.0, request_burst=2)
+    rates.request("a")
+    clock.now += 1_000_000
+    rates.request("a")
+    rates.request("a")
+    with pytest.raises(TooManyRequests):
+        rates.request("a")
+
+
+def test_only_so_many_clients_are_remembered() -> None:
+    buckets = Buckets(1.0, 1.0, keys=3)
+    for number in range(1000):
+        buckets.take(str(number), 1, 0.0)
+    assert len(buckets) == 3
+    assert buckets.missing_s("999", 0.0) == 1
+    assert buckets.missing_s("0", 0.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "key"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::ffff", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("not:an:address", "not:an:address"),
+    ],
+)
+def test_what_counts_as_one_client(host: str, key: str) -> None:
+    assert client_key(host) == key
+
+
+def test_connections_are_counted_and_forgotten() -> None:
+    peers = PeerConnections(2)
+    assert [peers.opened("192.0.2.1") for _ in range(3)] == [False, False, True]
+    assert peers.opened("192.0.2.2") is False
+    for _ in range(3):
+        peers.closed("192.0.2.1")
+    peers.closed("192.0.2.2")
+    assert len(peers) == 0
+
+
+def test_over_the_rate_nothing_is_accepted_and_the_answer_says_when() -> None:
+    parts = GatewayParts()
+    parts.gateway.gate = Gate(limited(Clock(), requests_per_s=1.0, request_burst=1))
+    assert parts.post(envelope(notify())).status == 202
+    answer = parts.post(envelope(notify()))
+    assert answer.status == 429
+    assert answer.headers[b"retry-after"] == b"1"
+    assert "1 requests per second" in answer.reason
+    assert len(parts.notifications.accepted) == 1
+    assert parts.get("/health/live").status == 200

@@ -1,0 +1,270 @@
+"""What is parked, as a fold over the `parked` log in a local file: memory stays bounded with millions waiting.
+
+The file also holds how far into the log it has read, so a restart goes on there; without the file it is read anew from
+the log. Nothing here is the truth, so a commit does not wait for the disk.
+
+Every question is answered from an index in the order that it asks for, so none walks over what it does not want:
+neither the hundred thousand that are not due, nor the million of another lane.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dispatch import parked
+from dispatch.parked import Delivery, Parked, Place, Tries
+from topic_model import notifications
+from topic_model.errors import InfrastructureError
+from topic_model.notifications import Notification
+
+# To be raised with every change of the tables: a file of another form is made anew from the log.
+_FORM = 1
+
+_SCHEMA = """
+CREATE TABLE waiting (
+    lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
+    tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
+    accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
+);
+CREATE UNIQUE INDEX waiting_order ON waiting (lane, tried, batch, part, place);
+CREATE INDEX waiting_age ON waiting (lane, accepted_ms);
+CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
+CREATE INDEX waiting_tries ON waiting (lane, number, due_ms) WHERE tried = 1;
+CREATE TABLE position (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
+CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""
+
+# `tried IN (0, 1)` keeps the lookup by key within the one index.
+_KEY = " WHERE lane = ? AND tried IN (0, 1) AND batch = ? AND part = ? AND place = ?"
+_FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
+_DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
+_LATER = " AND number < ?"
+_TRIED = "UPDATE waiting SET tried = 1, number = ?, counted = ?, due_ms = ?" + _KEY + _LATER  # noqa: S608  # constants
+
+_READ = "SELECT batch, part, place, number, counted, due_ms, notification FROM waiting WHERE lane = ? AND "
+
+_IN_ORDER = "ORDER BY batch, part, place LIMIT ?"
+
+_SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class SpoiltFile(InfrastructureError):
+    """The file is none of ours, or damaged: it is to be removed, and made anew from the log."""
+
+
+class Waiting(NamedTuple):
+    """A delivery that waits."""
+
+    delivery: Delivery
+    tries: Tries
+    notification: Notification
+
+
+class ParkedStore:
+    """The deliveries that wait, by lane. Used by one thread; nothing lasts before `commit`.
+
+    `log` names the log that is folded: a file made from another one is spoilt. Everything raises InfrastructureError
+    when the file cannot be written or read, SpoiltFile when it is of no use.
+    """
+
+    def __init__(self, file: Path | None, log: str = "") -> None:
+        self._file = file
+        with self._translated():
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            # isolation_level None: transactions are ours to begin.
+            self._db = sqlite3.connect(":memory:" if file is None else file, isolation_level=None)
+        try:
+            with self._translated():
+                self._open(log)
+                self._count = int(self._one("SELECT COUNT(*) FROM waiting"))
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self, log: str) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        form = self._one("PRAGMA user_version")
+        if form == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORM}; COMMIT;")
+            self._db.execute("INSERT INTO fact VALUES ('log', ?)", (log,))
+        elif form != _FORM or self._one("SELECT value FROM fact WHERE name = 'log'") != log:
+            raise SpoiltFile(f"the file of parked deliveries, {self._file}, is that of another log or version")
+        self._db.execute("BEGIN")
+
+    @property
+    def count(self) -> int:
+        """How many deliveries wait."""
+        return self._count
+
+    def apply(self, key: bytes, value: bytes | None) -> str | None:
+        """Fold one record of the log in; the lane that has something new to deliver, if one has."""
+        delivery, is_tries = parked.decode_key(key)
+        if value is None:
+            if not is_tries:
+                self.remove(delivery)
+            return None
+        record = parked.decode(value)
+        if isinstance(record, Parked):
+            return delivery.subscription if self._add(delivery, record) else None
+        self.tried(delivery, record.tries)
+        return None
+
+    def _add(self, delivery: Delivery, record: Parked) -> bool:
+        lane, place, tries = delivery.subscription, delivery.place, record.tries
+        with self._translated():
+            if self._db.execute(_FIND, (lane, *place)).fetchone():
+                return False  # a repeated batch has parked it again; we may know of later tries
+            _, notification = notifications.encode(record.notification)
+            self._db.execute(
+                "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (lane, *place, tries.number > 0, *tries, record.notification.accepted_ms, notification),
+            )
+        self._count += 1
+        return True
+
+    def tried(self, delivery: Delivery, tries: Tries) -> bool:
+        """Note a further try; what is known of a later one is not overwritten. Whether the delivery still waits."""
+        key = (delivery.subscription, *delivery.place)
+        with self._translated():
+            changed = self._db.execute(_TRIED, (*tries, *key, tries.number)).rowcount
+            return bool(changed) or self._db.execute(_FIND, key).fetchone() is not None
+
+    def remove(self, delivery: Delivery) -> None:
+        """It does not wait any more."""
+        with self._translated():
+            deleted = self._db.execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
+        self._count -= deleted
+
+    def untried(self, lane: str, limit: int) -> list[Waiting]:
+        """The first deliveries of a lane that were never tried, in order of place."""
+        return self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
+
+    def has_untried(self, lane: str) -> bool:
+        """Whether a lane has deliveries that were never tried."""
+        return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
+
+    def first(self, lane: str) -> Waiting | None:
+        """The first delivery of a lane in order of place, tried or not."""
+        heads = self._read(lane, f"tried = 0 {_IN_ORDER}", 1) + self._read(lane, f"tried = 1 {_IN_ORDER}", 1)
+        return min(heads, key=lambda waiting: waiting.delivery.place, default=None)
+
+    def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Waiting]:
+        """Deliveries of a lane to be tried again by now, those due for the longest first, without those `besides`."""
+        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, limit + len(besides))
+        return [waiting for waiting in found if waiting.delivery not in besides][:limit]
+
+    def least_tried(self, lane: str, now_ms: int, besides: Collection[Delivery] = ()) -> Waiting | None:
+        """The delivery with the fewest tries of those that are to be tried again by now."""
+        number: int | None = 0
+        while True:
+            # From each number of tries to the next: there are few, however many deliveries are not due.
+            more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
+            number = self._one(more, lane, number)
+            if number is None:
+                return None
+            found = self._read(
+                lane,
+                "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?",
+                number,
+                now_ms,
+                1 + len(besides),
+            )
+            for waiting in found:
+                if waiting.delivery not in besides:
+                    return waiting
+
+    def next_due_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
+        """When the next delivery of a lane is to be tried again, those `besides` not counted."""
+        rows = self._rows(
+            "SELECT batch, part, place, due_ms FROM waiting WHERE lane = ? AND tried = 1 ORDER BY due_ms LIMIT ?",
+            (lane, len(besides) + 1),
+        )
+        return next((due for *place, due in rows if Delivery(lane, Place(*place)) not in besides), None)
+
+    def accepted_before(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Waiting]:
+        """Deliveries whose notification was accepted then or earlier, the oldest first, without those `besides`."""
+        found = self._read(lane, "accepted_ms <= ? ORDER BY accepted_ms LIMIT ?", ms, limit + len(besides))
+        return [waiting for waiting in found if waiting.delivery not in besides][:limit]
+
+    def oldest_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
+        """When the oldest notification that waits in a lane was accepted, those `besides` not counted."""
+        rows = self._rows(
+            "SELECT batch, part, place, accepted_ms FROM waiting WHERE lane = ? ORDER BY accepted_ms LIMIT ?",
+            (lane, len(besides) + 1),
+        )
+        return next((accepted for *place, accepted in rows if Delivery(lane, Place(*place)) not in besides), None)
+
+    def lanes(self) -> Iterator[str]:
+        """The lanes in which something waits."""
+        # Hops from lane to lane in the index; DISTINCT would walk through all that waits.
+        lane = ""
+        while True:
+            lane = self._one("SELECT MIN(lane) FROM waiting WHERE lane > ?", lane)
+            if lane is None:
+                return
+            yield lane
+
+    def positions(self) -> dict[int, int]:
+        """How far each partition of the log has been read: the next offset."""
+        return dict(self._rows("SELECT part, next FROM position", ()))
+
+    def advance(self, partition: int, position: int) -> None:
+        """The log has been folded up to before this offset."""
+        with self._translated():
+            self._db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (partition, position))
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Keep a fact beside what waits."""
+        with self._translated():
+            self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
+
+    def recall(self, name: str) -> bytes | None:
+        """A fact that was kept."""
+        value = self._one("SELECT value FROM fact WHERE name = ?", name)
+        return None if value is None else bytes(value)
+
+    def commit(self) -> None:
+        """Make everything so far last."""
+        with self._translated():
+            self._db.execute("COMMIT")
+            self._db.execute("BEGIN")
+
+    def close(self) -> None:
+        """Forget what was not committed, and free the file."""
+        self._db.close()
+
+    def _read(self, lane: str, condition: str, *values: int) -> list[Waiting]:
+        rows = self._rows(_READ + condition, (lane, *values))
+        return [
+            Waiting(
+                Delivery(lane, Place(batch, part, place)),
+                Tries(number, counted, due_ms),
+                notifications.decode(notification),
+            )
+            for batch, part, place, number, counted, due_ms, notification in rows
+        ]
+
+    def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._translated():
+            return self._db.execute(query, values).fetchall()
+
+    def _one(self, query: str, *values: object) -> Any:
+        with self._translated():
+            row = self._db.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            message = f"the file of parked deliveries, {self._file}: {error}"
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT:
+                raise SpoiltFile(message) from error
+            raise InfrastructureError(message, 5.0) from error

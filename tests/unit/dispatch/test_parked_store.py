@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatch import parked
+from dispatch.parked import Delivery, Parked, Place, Tried, Tries
+from dispatch.parked_store import ParkedStore, SpoiltFile, Waiting
+from topic_model.errors import InfrastructureError
+from topic_model.notifications import Notification
+from topic_model.topics import TopicPath
+
+UNTRIED = Tries()
+
+
+def delivery(offset: int, lane: str = "s", batch: int = 1) -> Delivery:
+    return Delivery(lane, Place(batch, 0, offset))
+
+
+def park(store: ParkedStore, which: Delivery, tries: Tries = UNTRIED, accepted_ms: int = 0) -> str | None:
+    notification = Notification(f"n{which.place.offset}", TopicPath("a"), b"<x/>", accepted_ms)
+    return store.apply(which.key(), parked.encode(Parked(notification, tries)))
+
+
+def offsets(found: list[Waiting]) -> list[int]:
+    return [waiting.delivery.place.offset for waiting in found]
+
+
+@pytest.fixture
+def store() -> Iterator[ParkedStore]:
+    opened = ParkedStore(None)
+    yield opened
+    opened.close()
+
+
+def test_untried_deliveries_come_in_the_order_of_their_places(store: ParkedStore) -> None:
+    for which in (delivery(10, batch=2), delivery(9), delivery(100), delivery(1, lane="other")):
+        assert park(store, which) == which.subscription
+
+    assert offsets(store.untried("s", 10)) == [9, 100, 10]
+    assert offsets(store.untried("s", 2)) == [9, 100]
+    assert store.untried("s", 1)[0].notification.id == "n9"
+    assert (store.count, list(store.lanes())) == (4, ["other", "s"])
+
+
+def test_a_delivery_parked_twice_waits_once_and_its_tries_are_kept(store: ParkedStore) -> None:
+    park(store, delivery(1))
+    store.tried(delivery(1), Tries(2, 1, 50))
+
+    assert park(store, delivery(1)) is None
+    (waiting,) = store.due("s", 50, 10)
+    assert (waiting.tries, store.count) == (Tries(2, 1, 50), 1)
+
+
+def test_an_older_record_of_its_tries_does_not_overwrite_a_later_one(store: ParkedStore) -> None:
+    park(store, delivery(1))
+    store.tried(delivery(1), Tries(3, 3, 50))
+    store.apply(delivery(1).tried_key(), parked.encode(Tried(Tries(2, 2, 10))))
+
+    assert store.due("s", 100, 10)[0].tries == Tries(3, 3, 50)
+
+
+def test_tried_ones_come_when_due_the_longest_due_first(store: ParkedStore) -> None:
+    for offset, due in ((1, 30), (2, 10), (3, 20), (4, 99)):
+        park(store, delivery(offset), Tries(1, 1, due))
+    park(store, delivery(5))
+
+    assert offsets(store.due("s", 40, 10)) == [2, 3, 1]
+    assert offsets(store.due("s", 40, 1, {delivery(2)})) == [3]
+    assert store.next_due_ms("s") == 10
+    assert store.next_due_ms("s", {delivery(2), delivery(3), delivery(1)}) == 99
+    assert offsets(store.untried("s", 10)) == [5]
+
+
+def test_the_least_tried_of_those_that_are_due(store: ParkedStore) -> None:
+    for offset, number, due in ((1, 5, 0), (2, 1, 99), (3, 3, 10), (4, 3, 5)):
+        park(store, delivery(offset), Tries(number, number, due))
+
+    def least(now_ms: int, *besides: Delivery) -> int | None:
+        found = store.least_tried("s", now_ms, besides)
+        return found and found.delivery.place.offset
+
+    assert (least(10), least(99), least(10, delivery(4), delivery(3)), least(-1)) == (4, 2, 1, None)
+
+
+def test_the_first_of_all_whether_tried_or_not(store: ParkedStore) -> None:
+    assert store.first("s") is None
+    park(store, delivery(2), Tries(1, 1, 5))
+    park(store, delivery(3))
+    assert offsets([first for first in [store.first("s")] if first]) == [2]
+    park(store, delivery(1))
+    assert offsets([first for first in [store.first("s")] if first]) == [1]
+
+
+def test_the_oldest_in_time_wherever_they_are(store: ParkedStore) -> None:
+    park(store, delivery(1), accepted_ms=300)
+    park(store, delivery(2), Tries(1, 1, 5), accepted_ms=100)
+    park(store, delivery(3), accepted_ms=200)
+
+    assert store.oldest_ms("s") == 100
+    assert store.oldest_ms("s", {delivery(2)}) == 200
+    assert store.oldest_ms("nobody") is None
+    assert offsets(store.accepted_before("s", 200, 10)) == [2, 3]
+    assert offsets(store.accepted_before("s", 200, 1, {delivery(2)})) == [3]
+
+
+def test_what_is_finished_waits_no_more(store: ParkedStore) -> None:
+    park(store, delivery(1))
+    assert store.tried(delivery(1), Tries(1, 1, 5))
+    store.apply(delivery(1).tried_key(), None)
+    assert store.count == 1
+
+    store.apply(delivery(1).key(), None)
+    store.apply(delivery(1).key(), None)  # again, as after a restart
+
+    assert (store.count, list(store.lanes()), store.has_untried("s")) == (0, [], False)
+    assert not store.tried(delivery(1), Tries(2, 2, 9))
+
+
+def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "parked.db"
+    first = ParkedStore(file, "log")
+    park(first, delivery(1))
+    first.advance(0, 11)
+    first.remember("health", b"\x00x")
+    first.commit()
+    park(first, delivery(2))
+    first.advance(0, 12)
+    first.close()
+
+    second = ParkedStore(file, "log")
+
+    assert (offsets(second.untried("s", 10)), second.count, second.positions()) == ([1], 1, {0: 11})
+    assert (second.recall("health"), second.recall("nothing")) == (b"\x00x", None)
+    second.close()
+
+
+def test_the_file_of_another_log_is_spoilt(tmp_path: Path) -> None:
+    ParkedStore(tmp_path / "parked.db", "one").close()
+    with pytest.raises(SpoiltFile, match="another log"):
+        ParkedStore(tmp_path / "parked.db", "other")
+
+
+def test_a_file_that_is_no_database_is_spoilt(tmp_path: Path) -> None:
+    file = tmp_path / "parked.db"
+    file.write_bytes(b"torn" * 5_000)
+    with pytest.raises(SpoiltFile, match=r"parked\.db"):
+        ParkedStore(file, "log")
+
+
+def test_a_file_that_cannot_be_made_is_reported_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "occupied").write_text("")
+    with pytest.raises(InfrastructureError, match="occupied"):
+        ParkedStore(tmp_path / "occupied" / "parked.db")
+
+
+QUERIES = [
+    ("SELECT * FROM waiting WHERE lane = ? AND tried = 0 ORDER BY batch, part, place LIMIT 1", "waiting_order"),
+    ("SELECT * FROM waiting WHERE lane = ? AND tried = 1 AND due_ms <= 5 ORDER BY due_ms LIMIT 1", "waiting_due"),
+    (
+        "SELECT * FROM waiting WHERE lane = ? AND tried = 1 AND number = 5 AND due_ms <= 5 ORDER BY due_ms LIMIT 1",
+        "waiting_tries",
+    ),
+    ("SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > 3", "waiting_tries"),
+    ("SELECT * FROM waiting WHERE lane = ? AND accepted_ms <= 5 ORDER BY accepted_ms LIMIT 1", "waiting_age"),
+]
+
+
+@pytest.mark.parametrize(("query", "index"), QUERIES)
+def test_no_question_walks_over_what_it_does_not_want(tmp_path: Path, query: str, index: str) -> None:
+    ParkedStore(tmp_path / "parked.db").close()
+    database = sqlite3.connect(tmp_path / "parked.db")
+    plan = " ".join(str(row[3]) for row in database.execute(f"EXPLAIN QUERY PLAN {query}", ("s",)))
+    database.close()
+    assert index in plan
+    assert "TEMP B-TREE" not in plan

@@ -20,6 +20,7 @@ from ingest import (
     pull_points,
     resource_lifetime,
     resource_properties,
+    secret_operations,
     subscription_manager,
 )
 from ingest.access.errors import AccessRefused
@@ -57,6 +58,7 @@ _OPERATIONS: dict[tuple[str, Kind], Operation] = {
         *registration.OPERATIONS,
         *resource_properties.OPERATIONS,
         *resource_lifetime.OPERATIONS,
+        *secret_operations.OPERATIONS,
     )
     for kind in operation.kinds
 }

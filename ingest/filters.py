@@ -8,6 +8,7 @@ from lxml import etree
 
 from ingest.errors import UnknownFilters, UnrecognizedPolicy
 from ingest.namespaces import CURRENT_MESSAGE, wsnt
+from ingest.protection import CREDENTIALS, SIGNING, Wish, read_wish
 from ingest.topic_reading import read_filter
 from topic_model.conditions import check_content, check_producer
 from topic_model.errors import ContentExpressionError, ProducerExpressionError
@@ -17,6 +18,7 @@ _TOPICS = wsnt("TopicExpression")
 _CONTENT = wsnt("MessageContent")
 _PRODUCER = wsnt("ProducerProperties")
 _USE_RAW = wsnt("UseRaw")
+_POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS})
 
 # Each is evaluated for every notification of the topics.
 _MAX_CONDITIONS = 16
@@ -66,18 +68,20 @@ def _condition(element: etree._Element) -> XPathFilter:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a Subscribe asks for beyond its filters: how messages are wanted, and whether current ones are at once."""
+    """What a Subscribe asks for beyond its filters: how messages are wanted, whether current ones are at once, and how
+    the pushes are to be known as ours."""
 
     form: DeliveryForm = "notify"
     current_message: bool = False
+    protection: Wish | None = None
 
 
 def read_policy(element: etree._Element | None) -> Policy:
-    """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy."""
+    """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy, or InvalidRequest."""
     if element is None:
         return Policy()
     names = [str(child.tag) for child in element]
-    unknown = tuple(name for name in names if name not in (_USE_RAW, CURRENT_MESSAGE))
+    unknown = tuple(name for name in names if name not in _POLICIES)
     if unknown:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
-    return Policy("raw" if _USE_RAW in names else "notify", CURRENT_MESSAGE in names)
+    return Policy("raw" if _USE_RAW in names else "notify", CURRENT_MESSAGE in names, read_wish(element))

@@ -14,6 +14,7 @@ from ingest.addresses import Kind, OwnAddresses, Target
 from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
+from ingest.protection import Protector
 from ingest.pull_queues import PullQueues
 from ingest.repeats import Repeats
 from ingest.service_wsdl import ServiceDescriptions
@@ -64,6 +65,7 @@ class Gateway:
     registrations: Registrations = field(default_factory=Registrations)
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
+    protector: Protector | None = None
     gate: Gate | None = None
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)

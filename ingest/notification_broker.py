@@ -17,7 +17,9 @@ from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused, Too
 from ingest.filters import Policy, read_filters, read_policy
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
+from ingest.lookups import check_name
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
+from ingest.protection import Wish, required, told_element
 from ingest.publishers.senders import check_sender
 from ingest.repeats import fingerprint
 from ingest.topic_reading import TopicMemory
@@ -83,23 +85,28 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     wanted = _read_subscribe(gateway, request, policy, now)
     if policy.current_message:
         await check_few(gateway, wanted)
+    if not wanted.pull_point:
+        await check_name(gateway.lookups, wanted.consumer.address)
     async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")
-        granted = await _renewed_equal(gateway, wanted)
+        granted, told = await _renewed_equal(gateway, wanted, policy.protection)
     if policy.current_message:
         await send_current_messages(gateway, granted)
     body = (
         f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
         f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
         f"<wsnt:CurrentTime>{termination.written(now)}</wsnt:CurrentTime>"
-        f"{termination_element(granted)}</wsnt:SubscribeResponse>"
+        f"{termination_element(granted)}{told_element(told)}</wsnt:SubscribeResponse>"
     )
     return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
 
 
-async def _renewed_equal(gateway: Gateway, wanted: Subscription) -> Subscription:
-    """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none."""
+async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | None) -> tuple[Subscription, str]:
+    """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none.
+
+    It is protected as wished, else as it was. Also returns the signing secret that was made for it, empty if none was.
+    """
     async with gateway.locks.hold(wanted.identity()):
         while (existing := gateway.table.find_equal(wanted)) is not None:
             async with gateway.locks.hold(existing.id):
@@ -107,11 +114,19 @@ async def _renewed_equal(gateway: Gateway, wanted: Subscription) -> Subscription
                     continue  # changed or ended while we waited for it
                 # Who subscribes again wants messages, whether or not it remembers that it paused.
                 renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
+                renewed, told = _protected(gateway, renewed, wish)
                 if renewed != existing:
                     await gateway.changes.commit([SubscriptionRecord(renewed)])
-                return renewed
+                return renewed, told
+        wanted, told = _protected(gateway, wanted, wish)
         await gateway.changes.commit([SubscriptionRecord(wanted)])
-        return wanted
+        return wanted, told
+
+
+def _protected(gateway: Gateway, subscription: Subscription, wish: Wish | None) -> tuple[Subscription, str]:
+    if wish is None:
+        return subscription, ""
+    return required(gateway.protector).grant(subscription, wish, termination.to_ms(gateway.now()))
 
 
 def termination_element(subscription: Subscription) -> str:
@@ -184,7 +199,7 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: dat
     if reference is None:
         raise InvalidRequest("Subscribe has no wsnt:ConsumerReference")
     consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
-    point = judge_consumer(consumer, gateway.own, gateway.pull_points)
+    point = judge_consumer(consumer, gateway.own, gateway.pull_points, gateway.outbound)
     if point is not None:
         if policy.form != "notify":
             raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")

@@ -16,6 +16,7 @@ from ingest.changes import ControlChanges
 from ingest.expiry import end_expired_forever
 from ingest.gateway import Gateway
 from ingest.notification_log import NotificationLog
+from ingest.protection import Protector
 from ingest.publishers.worker import DemandWorker
 from ingest.pull_points import end_orphans
 from ingest.pull_queues import PullQueues
@@ -97,6 +98,7 @@ class GatewayProcess:
             registrations=registrations,
             repeats=Repeats(self._memory),
             descriptions=descriptions(),
+            protector=Protector(settings.secrets),
             gate=gate(settings),
         )
         metrics = WorkerMetrics(share) if share else Registry()

@@ -32,7 +32,9 @@ from pyspark.java_gateway import ensure_callback_server_started  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dispatch.gate import StopGate  # noqa: E402
+from dispatch.metrics import JobMetrics  # noqa: E402
 from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
+from jobs.monitoring.job_endpoint import serve_job  # noqa: E402
 from jobs.outbound import describe, policy_of  # noqa: E402
 from jobs.settings import load_settings  # noqa: E402
 from topic_model.errors import ArborcastError  # noqa: E402
@@ -78,11 +80,19 @@ def main(arguments: list[str] | None = None) -> int:
     spark = SparkSession.builder.getOrCreate()
     _stop_on_signals(spark, gate)
     logger.info("pushes may go to %s", describe(settings.outbound))
+    metrics = JobMetrics()
+    try:
+        endpoint = serve_job(metrics, settings.metrics)
+    except ArborcastError as error:
+        logger.error("%s", error)
+        spark.stop()
+        return 1
+    logger.info("metrics at http://%s:%d/metrics", settings.metrics.host, endpoint.port)
     job_settings = JobSettings(
         settings.home, settings.kafka, settings.dispatch, settings.push, settings.tables, policy_of(settings)
     )
     try:
-        healthy = DispatchJob(spark, job_settings, gate).run(_report_ready)
+        healthy = DispatchJob(spark, job_settings, gate, metrics).run(_report_ready)
     except ArborcastError as error:
         logger.error("%s", error)
         healthy = False

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 from dispatch.settings import DispatchSettings, PushSettings, TableSettings
 from ingest.access.settings import LimitSettings
 from ingest.settings import GatewaySettings
+from jobs.monitoring.settings import MetricsSettings
 from jobs.stack.settings import StackSettings
 from topic_model.errors import ConfigError
 from topic_model.outbound import OutboundSettings
@@ -54,6 +55,7 @@ class Settings:
     tables: TableSettings
     secrets: SecretSettings
     stack: StackSettings
+    metrics: MetricsSettings
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
@@ -69,6 +71,7 @@ SECTIONS: Mapping[str, type] = {
     "tables": TableSettings,
     "secrets": SecretSettings,
     "stack": StackSettings,
+    "metrics": MetricsSettings,
 }
 
 

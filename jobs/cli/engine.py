@@ -20,6 +20,9 @@ GatewayPortOption = Annotated[
 KafkaPortOption = Annotated[
     int | None, typer.Option("--kafka-port", help="Port of the embedded broker; 0 takes a free one.", metavar="Q")
 ]
+MetricsPortOption = Annotated[
+    int | None, typer.Option("--metrics-port", help="Port of the engine's metrics; 0 takes a free one.", metavar="M")
+]
 
 _STATE_STYLE = {"ready": "green", "starting": "yellow", "restarting": "yellow", "failed": "bold red"}
 _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -36,6 +39,7 @@ def up(
     home: HomeOption = None,
     gateway_port: GatewayPortOption = None,
     kafka_port: KafkaPortOption = None,
+    metrics_port: MetricsPortOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the engine is ready to deliver.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Show notifications arriving, once it is ready.")] = False,
     json: JsonOption = False,
@@ -50,6 +54,8 @@ def up(
         overrides["gateway.port"] = gateway_port
     if kafka_port is not None:
         overrides["stack.kafka_port"] = kafka_port
+    if metrics_port is not None:
+        overrides["metrics.port"] = metrics_port
     settings = settings_of(config, home, overrides)
     from jobs.stack.commands import UpOptions
     from jobs.stack.commands import up as bring_up

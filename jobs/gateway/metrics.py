@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import psutil
-
 from ingest.gateway import Gateway
 from ingest.notification_log import NotificationLog
 from ingest.pull_queues import PullQueues
@@ -11,17 +9,6 @@ from ingest.view import ControlView
 from topic_model.directory.sync import DirectorySync
 from topic_model.metrics import Registry
 from topic_model.pull_store import PullStore
-
-
-def declare_process(metrics: Registry) -> None:
-    """The process, under the names that every Prometheus client uses."""
-    process = psutil.Process()
-    started = process.create_time()
-    metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
-    metrics.counted("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
-    metrics.gauge("process_start_time_seconds", "When the process started, since the epoch.", lambda: started)
-    metrics.gauge("process_threads", "Threads.", process.num_threads)
-    metrics.gauge("process_open_fds", "Open file descriptors.", process.num_fds)
 
 
 def declare_log(metrics: Registry, log: NotificationLog) -> None:

@@ -26,9 +26,10 @@ from ingest.repeats_history import remember_history
 from ingest.retained import RetainedMessages
 from ingest.serving import GatewayServer, make_server
 from ingest.view import ControlView
-from jobs.gateway.metrics import declare_directory, declare_log, declare_process, declare_pull_points, declare_routing
+from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_points, declare_routing
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
+from jobs.monitoring.own_process import declare_process
 from jobs.settings import Settings
 from topic_model.control_log import ControlLog
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError

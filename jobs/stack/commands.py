@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from jobs.monitoring.history import History
+from jobs.monitoring.stack_monitor import StackMonitor, serve
 from jobs.outbound import describe
 from jobs.settings import Settings, load_settings
 from jobs.stack import engine, logfiles, processes, state
@@ -92,9 +94,17 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
 
     with Signals().installed() as signals:
         supervisor = Supervisor(engine.parts(settings, tools, home), settings.stack, home, addresses, report, signals)
+        history = History(home.metrics, settings.metrics.history_hours * 3600)
+        monitor = StackMonitor(
+            lambda: supervisor.status, engine.metrics_urls(settings), history, settings.metrics.sample_s
+        )
+        endpoint = serve(monitor, settings.metrics.host, settings.metrics.port)
+        monitor.start()
         try:
             supervisor.run(ready, companion.stop)
         finally:
+            monitor.stop()
+            endpoint.close()
             companion.stop()
 
 

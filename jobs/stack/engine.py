@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from dispatch import spark_properties
+from jobs.monitoring.settings import MetricsSettings
 from jobs.settings import ENV_PREFIX, Settings, dump
 from jobs.stack import jars, java, kafka_broker, ports
 from jobs.stack.errors import StackError
@@ -65,6 +66,7 @@ def effective(settings: Settings) -> Settings:
         settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=ports.free_port()))
     else:
         ports.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    settings = _replace(settings, metrics=_metrics_ports(settings.metrics))
     if settings.stack.broker == "external":
         return settings
 
@@ -96,6 +98,18 @@ def _reach(settings: Settings) -> OutboundSettings:
     return dataclasses.replace(settings.outbound, reach="loopback")
 
 
+def _metrics_ports(metrics: MetricsSettings) -> MetricsSettings:
+    for port, what, option in (
+        (metrics.port, "metrics", "--metrics-port"),
+        (metrics.job_port, "the job's metrics", "metrics.job_port"),
+    ):
+        if port:
+            ports.require_free(port, what, option, metrics.host)
+    return dataclasses.replace(
+        metrics, port=metrics.port or ports.free_port(), job_port=metrics.job_port or ports.free_port()
+    )
+
+
 def addresses(settings: Settings) -> dict[str, str]:
     """Where the engine can be reached, by name."""
     base = settings.gateway.public_url.rstrip("/") or f"http://{_reachable(settings)}:{settings.gateway.port}"
@@ -103,6 +117,15 @@ def addresses(settings: Settings) -> dict[str, str]:
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
         "kafka": settings.kafka.bootstrap_servers,
+        "metrics": f"http://{_host(settings.metrics.host)}:{settings.metrics.port}",
+    }
+
+
+def metrics_urls(settings: Settings) -> dict[str, str]:
+    """Where the parts that count things show their metrics, by part."""
+    return {
+        "gateway": f"http://{_host(settings.gateway.host)}:{settings.gateway.port}",
+        "dispatch": f"http://{_host(settings.metrics.host)}:{settings.metrics.job_port}",
     }
 
 
@@ -229,7 +252,11 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 def _reachable(settings: Settings) -> str:
     """The gateway's host as a client on this machine says it."""
-    return ports.LOOPBACK if settings.gateway.host in ("", "0.0.0.0", "::") else settings.gateway.host  # noqa: S104
+    return _host(settings.gateway.host)
+
+
+def _host(listened: str) -> str:
+    return ports.LOOPBACK if listened in ("", "0.0.0.0", "::") else listened  # noqa: S104
 
 
 def _package_folder(name: str) -> Path:

@@ -32,6 +32,11 @@ class Home:
         return self.path / "log"
 
     @property
+    def metrics(self) -> Path:
+        """The history of metrics."""
+        return self.path / "metrics"
+
+    @property
     def kafka(self) -> Path:
         return self.path / "kafka"
 

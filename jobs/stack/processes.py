@@ -119,7 +119,7 @@ def usage(processes: Iterable[psutil.Process]) -> Usage:
             times = process.cpu_times()
             # What ended children used is only known to the parent that waited for them.
             ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-            memory += _resident(process)
+            memory += resident(process)
             cpu += times.user + times.system + ended
             count += 1
     return Usage(memory, cpu, count)
@@ -140,7 +140,8 @@ def kill_all(processes: Iterable[psutil.Process], timeout: float = 2.0) -> None:
     psutil.wait_procs(targets, timeout)
 
 
-def _resident(process: psutil.Process) -> int:
+def resident(process: psutil.Process) -> int:
+    """What `usage` counts as the memory of one process, in bytes."""
     if sys.platform == "linux":
         with contextlib.suppress(psutil.AccessDenied):
             return int(process.memory_full_info().pss)

@@ -51,6 +51,11 @@ class Supervisor:
         self._written: EngineStatus | None = None
         self._rotated = 0.0
 
+    @property
+    def status(self) -> EngineStatus | None:
+        """How the engine is, as last written down; None before the start. May be read from any thread."""
+        return self._written
+
     def run(self, on_ready: Callable[[], None] = lambda: None, on_stopping: Callable[[], None] = lambda: None) -> None:
         """Runs until a signal asks to stop. Raises PartFailed when a part does not come up; nothing is left either way.
 

@@ -51,12 +51,16 @@ def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
         "gateway": f"http://127.0.0.1:{chosen.gateway.port}",
         "notification_broker": f"http://127.0.0.1:{chosen.gateway.port}/wsn/NotificationBroker",
         "kafka": chosen.kafka.bootstrap_servers,
+        "metrics": f"http://127.0.0.1:{chosen.metrics.port}",
     }
+    assert engine.metrics_urls(chosen)["dispatch"] == f"http://127.0.0.1:{chosen.metrics.job_port}"
 
 
 def test_a_busy_port_names_its_option(home: Home, busy: int) -> None:
     with pytest.raises(PortInUse, match="--gateway-port"):
         engine.effective(settings(home, gateway__port=busy))
+    with pytest.raises(PortInUse, match="--metrics-port"):
+        engine.effective(settings(home, metrics__port=busy))
     with pytest.raises(PortInUse, match="--kafka-port"):
         engine.effective(settings(home, stack__kafka_port=busy))
 

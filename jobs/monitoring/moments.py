@@ -1,0 +1,167 @@
+"""The engine at one moment, small enough to keep thousands of, and what can be said from two of them. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from jobs.monitoring.exposition import NO_BOUND, Buckets, Readings
+
+
+class ProcessFigures(msgspec.Struct, frozen=True):
+    """What a process, or several of a kind, use: CPU seconds since the start, and now."""
+
+    cpu_seconds: float
+    memory_bytes: float
+    threads: float
+    descriptors: float
+    processes: float = 1
+
+
+class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Figures at `at` (seconds since the epoch). What only grows since a process's start is marked (+)."""
+
+    at: float
+    parts: dict[str, bool] = {}
+    accepted: float = 0  # (+) notifications
+    refused: dict[str, float] = {}  # (+) requests, by reason
+    attempts: dict[str, float] = {}  # (+) by state
+    errors: dict[str, float] = {}  # (+) by class of error
+    pushes: float = 0  # (+)
+    reused: float = 0  # (+) of these, over a connection that was there
+    batches: float = 0  # (+)
+    stages: dict[str, float] = {}  # (+) seconds by stage
+    append: Buckets = ()  # (+)
+    delivery: Buckets = ()  # (+)
+    lag_records: float = 0
+    lag_seconds: float = 0
+    waiting: dict[str, float] = {}
+    breakers: dict[str, float] = {}
+    subscriptions: float = 0
+    processes: dict[str, ProcessFigures] = {}
+
+
+def moment_of(at: float, readings: Readings) -> Moment:
+    """What matters of a scrape."""
+    stages = readings.by("arborcast_dispatch_batch_seconds_sum", "stage")
+    cpu = readings.by("arborcast_process_cpu_seconds_total", "process")
+    memory = readings.by("arborcast_process_memory_bytes", "process")
+    threads = readings.by("arborcast_process_threads", "process")
+    descriptors = readings.by("arborcast_process_descriptors", "process")
+    counts = readings.by("arborcast_processes", "process")
+    return Moment(
+        at=at,
+        parts={part: value > 0 for part, value in readings.by("arborcast_part_ready", "part").items()},
+        accepted=readings.sum("arborcast_gateway_accepted_total"),
+        refused=readings.by("arborcast_gateway_refused_total", "reason"),
+        attempts=readings.by("arborcast_attempts_total", "state"),
+        errors={name: count for name, count in readings.by("arborcast_attempts_total", "error").items() if name},
+        pushes=readings.sum("arborcast_push_seconds_count"),
+        reused=readings.sum("arborcast_push_connections_total", connection="reused"),
+        batches=readings.sum("arborcast_dispatch_batches_total"),
+        stages=stages,
+        append=readings.buckets("arborcast_gateway_append_seconds"),
+        delivery=readings.buckets("arborcast_delivery_seconds"),
+        lag_records=readings.sum("arborcast_dispatch_lag_records", query="push"),
+        lag_seconds=readings.most("arborcast_dispatch_lag_seconds", query="push"),
+        waiting=readings.by("arborcast_deliveries_waiting", "kind"),
+        breakers=readings.by("arborcast_endpoint_breakers", "state"),
+        # Every gateway knows all of them.
+        subscriptions=readings.most("arborcast_subscriptions"),
+        processes={
+            name: ProcessFigures(
+                cpu[name],
+                memory.get(name, 0.0),
+                threads.get(name, 0.0),
+                descriptors.get(name, 0.0),
+                counts.get(name, 1.0),
+            )
+            for name in cpu
+        },
+    )
+
+
+def grown(before: float, after: float) -> float:
+    """By how much a counter has grown; one that is smaller than before began anew."""
+    return after - before if after >= before else after
+
+
+def grown_by(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """The same for several counters."""
+    return {name: grown(before.get(name, 0.0), value) for name, value in after.items()}
+
+
+def grown_buckets(before: Buckets, after: Buckets) -> Buckets:
+    """The same for a histogram: what came in between."""
+    earlier = dict(before)
+    if not before or before[-1][1] > (after[-1][1] if after else 0):
+        return after
+    return tuple((bound, max(0.0, count - earlier.get(bound, 0.0))) for bound, count in after)
+
+
+def quantile(buckets: Buckets, share: float) -> float | None:
+    """The time in seconds within which this share of all were done; None without any.
+
+    Within a bucket they are taken to be spread evenly. What lies beyond the last finite bound counts as that bound.
+    """
+    total = buckets[-1][1] if buckets else 0.0
+    if not total:
+        return None
+    wanted = share * total
+    lower, below = 0.0, 0.0
+    for bound, count in buckets:
+        if count >= wanted:
+            if bound >= NO_BOUND:
+                return lower
+            return lower + (bound - lower) * ((wanted - below) / (count - below) if count > below else 1.0)
+        lower, below = bound, count
+    return lower
+
+
+def rates(moments: Sequence[Moment], name: str, key: str = "") -> list[float | None]:
+    """How fast a counter grew up to each moment, per second; None for the first, and where time stood still."""
+    values = [_value(moment, name, key) for moment in moments]
+    result: list[float | None] = [None]
+    for number in range(1, len(moments)):
+        seconds = moments[number].at - moments[number - 1].at
+        result.append(grown(values[number - 1], values[number]) / seconds if seconds > 0 else None)
+    return result[: len(moments)]
+
+
+def quantiles(moments: Sequence[Moment], name: str, share: float) -> list[float | None]:
+    """A quantile in seconds of what came between each moment and the one before."""
+    result: list[float | None] = [None]
+    for earlier, later in itertools.pairwise(moments):
+        result.append(quantile(grown_buckets(getattr(earlier, name), getattr(later, name)), share))
+    return result[: len(moments)]
+
+
+def cpu_shares(moments: Sequence[Moment], process: str) -> list[float | None]:
+    """How many cores a process kept busy up to each moment."""
+    result: list[float | None] = [None]
+    for earlier, later in itertools.pairwise(moments):
+        now, then = later.processes.get(process), earlier.processes.get(process)
+        seconds = later.at - earlier.at
+        if now is None or then is None or seconds <= 0:
+            result.append(None)
+        else:
+            result.append(grown(then.cpu_seconds, now.cpu_seconds) / seconds)
+    return result[: len(moments)]
+
+
+def thinned(moments: Sequence[Moment], most: int) -> list[Moment]:
+    """At most so many of them, evenly, the last always among them. Counters lose nothing by it."""
+    if len(moments) <= most:
+        return list(moments)
+    step = len(moments) / most
+    return [moments[min(len(moments) - 1, math.ceil((number + 1) * step) - 1)] for number in range(most)]
+
+
+def _value(moment: Moment, name: str, key: str) -> float:
+    value = getattr(moment, name)
+    if not isinstance(value, dict):
+        return float(value)
+    return float(value.get(key, 0.0)) if key else float(sum(value.values()))

@@ -1,0 +1,187 @@
+"""The embedded engine looks at itself: the metrics of all parts and processes, on one page, and their history."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from jobs.monitoring.endpoint import Endpoint, Page
+from jobs.monitoring.exposition import Readings
+from jobs.monitoring.history import History, encode_moments
+from jobs.monitoring.moments import Moment, ProcessFigures, moment_of
+from jobs.monitoring.process_accounts import ProcessAccounts, uses_of
+from jobs.stack.state import EngineStatus, PartState
+from topic_model.metrics import CONTENT_TYPE, Registry, merged
+
+logger = logging.getLogger(__name__)
+
+# Who asks while the last look is this young gets what it saw.
+_FRESH_S = 1.0
+
+# A part that does not answer by then is left out of this look.
+_PATIENCE_S = 2.0
+
+_JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look saw."""
+
+    at: float
+    text: str
+    moment: Moment
+    endpoints: list[dict[str, Any]]
+
+
+class StackMonitor:
+    """Looks now and then, and when asked. Runs in threads of its own; whatever goes wrong here stays here."""
+
+    def __init__(
+        self,
+        status: Callable[[], EngineStatus | None],
+        urls: Mapping[str, str],
+        history: History,
+        sample_s: float,
+        fetch: Callable[[str], bytes] | None = None,
+    ) -> None:
+        """`status` says how the parts are; `urls` are base addresses of those that show metrics, by part."""
+        self._status = status
+        self._urls = urls
+        self._history = history
+        self._sample_s = sample_s
+        self._fetch = fetch or get
+        self._accounts = ProcessAccounts()
+        self._figures: dict[str, ProcessFigures] = {}
+        self._registry = Registry()
+        declare_stack(self._registry, status, lambda: self._figures)
+        self._lock = threading.Lock()
+        self._last: Look | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample_forever, name="monitor", daemon=True)
+
+    def start(self) -> None:
+        """Begin to keep history."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+
+    def look(self) -> Look:
+        """How everything is now, or was a second ago."""
+        with self._lock:
+            now = time.time()
+            if self._last is None or not 0 <= now - self._last.at < _FRESH_S:
+                self._last = self._look(now)
+            return self._last
+
+    def pages(self) -> dict[str, Page]:
+        """What the endpoint serves."""
+        return {
+            "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
+            "/status.json": Page(_JSON, self._status_page),
+            "/recent.json": Page(_JSON, lambda: encode_moments([*self._history.recent(), self.look().moment])),
+        }
+
+    def _look(self, now: float) -> Look:
+        status = self._status()
+        parts = status.parts if status else {}
+        running = {part.process.pid: name for name, part in parts.items() if part.process}
+        self._figures = self._accounts.look(uses_of(running))
+        texts = {}
+        for part, url in self._urls.items():
+            if part in running.values():
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    texts[part] = self._fetch(f"{url}/metrics").decode()
+        text = merged(texts, "component") + self._registry.text()
+        endpoints: list[dict[str, Any]] = []
+        if "dispatch" in texts:
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
+                endpoints = json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))["slowest_endpoints"]
+        return Look(now, text, moment_of(now, Readings.of(text)), endpoints)
+
+    def _status_page(self) -> bytes:
+        look = self.look()
+        document = {"at": look.at, "slowest_endpoints": look.endpoints, "now": msgspec.to_builtins(look.moment)}
+        return json.dumps(document).encode()
+
+    def _sample_forever(self) -> None:
+        while not self._stop.wait(self._sample_s):
+            try:
+                self._history.add(self.look().moment)
+            except Exception:
+                logger.exception("the engine could not look at itself")
+
+
+def declare_stack(
+    registry: Registry,
+    status: Callable[[], EngineStatus | None],
+    figures: Callable[[], Mapping[str, ProcessFigures]],
+) -> None:
+    """What only the supervisor knows: the state of the parts, and what each process uses."""
+
+    def of_parts(read: Callable[[Any], float]) -> dict[tuple[str, ...], float]:
+        known = status()
+        return {(name,): float(read(part)) for name, part in known.parts.items()} if known else {}
+
+    registry.gauges(
+        "arborcast_part_ready",
+        "1 when the part of the embedded engine is ready.",
+        ("part",),
+        lambda: of_parts(lambda part: part.state is PartState.READY),
+    )
+    registry.counts(
+        "arborcast_part_restarts_total",
+        "How often the part died and was started again.",
+        ("part",),
+        lambda: of_parts(lambda part: part.restarts),
+    )
+    for name, attribute, help in (
+        ("arborcast_process_memory_bytes", "memory_bytes", "Memory in use: PSS on Linux, elsewhere RSS."),
+        ("arborcast_process_threads", "threads", "Threads."),
+        ("arborcast_process_descriptors", "descriptors", "Open file descriptors."),
+        ("arborcast_processes", "processes", "Processes of this kind."),
+    ):
+        registry.gauges(name, help, ("process",), _reader(figures, attribute))
+    registry.counts(
+        "arborcast_process_cpu_seconds_total", "CPU time used.", ("process",), _reader(figures, "cpu_seconds")
+    )
+
+
+def _reader(
+    figures: Callable[[], Mapping[str, ProcessFigures]], attribute: str
+) -> Callable[[], dict[tuple[str, ...], float]]:
+    return lambda: {(name,): getattr(one, attribute) for name, one in figures().items()}
+
+
+def get(url: str, timeout: float = _PATIENCE_S) -> bytes:
+    """The body of a page. Raises OSError, also when the answer is not 200."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    try:
+        connection.request("GET", parts.path)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise OSError(f"{url} answered {answer.status}")
+    return body
+
+
+def serve(monitor: StackMonitor, host: str, port: int) -> Endpoint:
+    """Begin to serve the monitor's pages. Raises ConfigError when the port is taken."""
+    endpoint = Endpoint(host, port, monitor.pages(), "monitor-http")
+    endpoint.start()
+    return endpoint

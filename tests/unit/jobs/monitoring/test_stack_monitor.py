@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobs.monitoring.exposition import Readings
+from jobs.monitoring.history import History, decode_moments
+from jobs.monitoring.process_accounts import ProcessAccounts, Use, role, uses_of
+from jobs.monitoring.stack_monitor import StackMonitor
+from jobs.stack.processes import ProcessId
+from jobs.stack.state import EngineStatus, PartState, PartStatus
+from topic_model.metrics import Registry
+
+ME = ProcessId.of_this()
+
+
+def status(**parts: PartState) -> EngineStatus:
+    running = {
+        name: PartStatus(state, 0.0, ProcessId(2**22 + number, 0.0), restarts=number)
+        for number, (name, state) in enumerate(parts.items())
+    }
+    return EngineStatus(ME, 0.0, {}, running)
+
+
+def counted(name: str, count: int) -> bytes:
+    registry = Registry()
+    registry.counter(name, "Counted.").add(by=count)
+    return registry.text().encode()
+
+
+def test_one_page_for_all_parts(tmp_path: Path) -> None:
+    pages = {
+        "http://gateway/metrics": counted("arborcast_gateway_accepted_total", 7),
+        "http://job/metrics": counted("arborcast_dispatch_batches_total", 3),
+        "http://job/status.json": json.dumps({"slowest_endpoints": [{"endpoint": "http://slow/"}]}).encode(),
+    }
+    known = status(kafka=PartState.READY, gateway=PartState.READY, dispatch=PartState.RESTARTING)
+    urls = {"gateway": "http://gateway", "dispatch": "http://job"}
+    monitor = StackMonitor(lambda: known, urls, History(tmp_path, 60), 5, pages.__getitem__)
+    made = {path: page.make() for path, page in monitor.pages().items()}
+    readings = Readings.of(made["/metrics"].decode())
+    assert readings.sum("arborcast_gateway_accepted_total", component="gateway") == 7
+    assert readings.sum("arborcast_dispatch_batches_total", component="dispatch") == 3
+    assert readings.by("arborcast_part_ready", "part") == {"kafka": 1, "gateway": 1, "dispatch": 0}
+    assert readings.by("arborcast_part_restarts_total", "part") == {"kafka": 0, "gateway": 1, "dispatch": 2}
+    assert readings.sum("arborcast_process_memory_bytes", process="supervisor") > 1_000_000
+    assert json.loads(made["/status.json"])["slowest_endpoints"] == [{"endpoint": "http://slow/"}]
+    (moment,) = decode_moments(made["/recent.json"])
+    assert moment.accepted == 7
+    assert moment.processes["supervisor"].threads >= 1
+
+
+def test_a_part_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
+    def fetch(url: str) -> bytes:
+        raise ConnectionRefusedError(url)
+
+    known = status(gateway=PartState.STARTING)
+    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, History(tmp_path, 60), 5, fetch)
+    look = monitor.look()
+    assert look.moment.parts == {"gateway": False}
+    assert look.endpoints == []
+
+
+def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
+    accounts = ProcessAccounts()
+    old = Use("workers", (1, 0.0), 10.0, 100, 2, 3)
+    assert accounts.look([old, Use("workers", (2, 0.0), 5.0, 50, 1, 1)])["workers"].cpu_seconds == 15
+    later = accounts.look([Use("workers", (2, 0.0), 6.0, 50, 1, 1), Use("workers", (1, 7.0), 1.0, 10, 1, 1)])
+    assert later["workers"].cpu_seconds == 17
+    assert later["workers"].memory_bytes == 60
+    assert later["workers"].processes == 2
+    assert "workers" not in accounts.look([])
+
+
+def test_this_process_is_found_in_its_session() -> None:
+    names = [use.name for use in uses_of({os.getsid(0): "kafka"})]
+    assert names[0] == "supervisor"
+    assert "kafka" in names
+    assert uses_of({})[0].identity == (os.getpid(), psutil.Process().create_time())
+
+
+@pytest.mark.parametrize(
+    ("part", "command", "expected"),
+    [
+        ("kafka", ["/usr/bin/java", "-Xmx256m"], "kafka"),
+        ("dispatch", ["/usr/bin/java", "org.apache.spark.deploy.SparkSubmit", "dispatch_stream.py"], "dispatch-jvm"),
+        ("dispatch", ["/venv/bin/python3", "/x/jobs/dispatch_stream.py", "--config"], "dispatch-driver"),
+        ("dispatch", ["/venv/bin/python3", "-m", "dispatch.worker_daemon"], "dispatch-workers"),
+        ("dispatch", [], "dispatch"),
+    ],
+)
+def test_what_a_process_is(part: str, command: list[str], expected: str) -> None:
+    assert role(part, command) == expected

@@ -1,13 +1,12 @@
 """Endpoint references of others: reading them, and judging where we would push to.
 
-A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. What cannot be judged
-from its text (where a name resolves to) is for the side that connects.
+A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. Where a name leads is
+for `ingest.lookups`, and decided again by the side that connects, each time it does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import SplitResult, urlsplit
 
 from lxml import etree
 
@@ -16,6 +15,7 @@ from ingest.addresses import Kind, OwnAddresses
 from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.fragments import Source
 from ingest.namespaces import WSA, wsa
+from topic_model.outbound import AddressPolicy, Refusal, place_of
 from topic_model.pull_points import PullPoints
 from topic_model.records import PullPointRecord
 from topic_model.subscriptions import EndpointReference
@@ -49,22 +49,32 @@ def reference_content(reference: EndpointReference) -> str:
     return "".join(parts)
 
 
-def check_consumer(reference: EndpointReference, own: OwnAddresses) -> None:
-    """Raises ConsumerRefused when we would not push to this address."""
+def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: AddressPolicy) -> None:
+    """Raises ConsumerRefused when we would not push to this address, as far as its text tells."""
     address = reference.address
     shown = repr(address[:200])
     if address.startswith(WSA):
         raise ConsumerRefused(f"the ConsumerReference {shown} is no place that can be pushed to")
     if len(address) > _MAX_ADDRESS:
         raise ConsumerRefused(f"the ConsumerReference's address is longer than {_MAX_ADDRESS} characters: {shown}")
-    if any(c <= " " or c == "\x7f" or c in '"<>\\^`{|}' for c in address):
-        raise ConsumerRefused(f"the ConsumerReference {shown} holds characters that a URL cannot hold")
-    host, port = _place(address, shown)
-    if own.leads_back(host, port):
-        raise ConsumerRefused(f"the ConsumerReference {shown} leads back to this broker")
+    refusal = policy.check_url(address)
+    if refusal is None or refusal.rule not in ("spelling", "scheme", "userinfo"):
+        host, port = place_of(address)
+        if own.leads_back(host, port):
+            refusal = Refusal("own-port", "leads back to this broker")
+    if refusal is not None:
+        raise refused(address, refusal)
 
 
-def judge_consumer(reference: EndpointReference, own: OwnAddresses, points: PullPoints) -> PullPointRecord | None:
+def refused(address: str, refusal: Refusal) -> ConsumerRefused:
+    """The error that tells a subscriber why its address is not pushed to. A password in it is not repeated."""
+    shown = "" if refusal.rule == "userinfo" else f" {address[:200]!r}"
+    return ConsumerRefused(f"the ConsumerReference{shown} {refusal.reason}", refusal.rule)
+
+
+def judge_consumer(
+    reference: EndpointReference, own: OwnAddresses, points: PullPoints, policy: AddressPolicy
+) -> PullPointRecord | None:
     """The pull point of ours that a ConsumerReference means, None for an address that may be pushed to.
 
     Raises ConsumerRefused.
@@ -76,24 +86,8 @@ def judge_consumer(reference: EndpointReference, own: OwnAddresses, points: Pull
             return point
         if own.is_ours(reference.address):
             raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {target.id[:200]!r}")
-    check_consumer(reference, own)
+    check_consumer(reference, own, policy)
     return None
-
-
-def _place(address: str, shown: str) -> tuple[str, int]:
-    try:
-        url: SplitResult = urlsplit(address)
-        port = url.port
-    except ValueError as error:
-        raise ConsumerRefused(f"the ConsumerReference {shown} is not a URL: {error}") from error
-    if url.scheme not in ("http", "https"):
-        raise ConsumerRefused(f"the ConsumerReference {shown} must be an http or https URL")
-    if url.username is not None or url.password is not None:
-        # It would be stored and sent back in clear text.
-        raise ConsumerRefused("the ConsumerReference must not carry a user name or password")
-    if not url.hostname or port == 0:
-        raise ConsumerRefused(f"the ConsumerReference {shown} names no host and port that can be pushed to")
-    return url.hostname, port or (443 if url.scheme == "https" else 80)
 
 
 def _fragments(reference: etree._Element, name: str, source: Source) -> Iterator[str]:

@@ -119,9 +119,13 @@ class UnsupportedPolicy(PeerError):
 
 
 class ConsumerRefused(PeerError):
-    """The ConsumerReference leads nowhere that we would push to."""
+    """The ConsumerReference leads nowhere that we would push to. Carries the rule of the policy, if it was that."""
 
     fault = "SubscribeCreationFailedFault"
+
+    def __init__(self, message: str, rule: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class NotRegistered(PeerError):

@@ -16,6 +16,7 @@ from ingest.answers import text
 from ingest.envelope import Addressing
 from ingest.errors import (
     Compressed,
+    ConsumerRefused,
     MalformedMessage,
     NotUnderstood,
     TooLarge,
@@ -25,6 +26,7 @@ from ingest.errors import (
     UnsupportedPolicy,
 )
 from ingest.namespaces import (
+    ARBORCAST_OUTBOUND,
     PREFIXES,
     SOAP12,
     WSA,
@@ -175,10 +177,17 @@ def _declared(error: PeerError, namespace: str, now: datetime) -> str:
     name = f"{prefix}:{error.fault}"
     return (
         f'<{name} xmlns:{prefix}="{namespace}" xmlns:wsrf-bf="{WSRF_BF}">'
-        f"<wsrf-bf:Timestamp>{termination.written(now)}</wsrf-bf:Timestamp>"
+        f"<wsrf-bf:Timestamp>{termination.written(now)}</wsrf-bf:Timestamp>{_error_code(error)}"
         f'<wsrf-bf:Description xml:lang="en">{text(str(error))}</wsrf-bf:Description>'
         f"{_extra_children(error, now)}</{name}>"
     )
+
+
+def _error_code(error: PeerError) -> str:
+    """Which rule an address broke, for programs: the fault has many reasons, and a subscriber can mend this one."""
+    if not isinstance(error, ConsumerRefused) or not error.rule:
+        return ""
+    return f'<wsrf-bf:ErrorCode dialect="{ARBORCAST_OUTBOUND}">{text(error.rule)}</wsrf-bf:ErrorCode>'
 
 
 def _extra_children(error: PeerError, now: datetime) -> str:

@@ -14,6 +14,7 @@ from ingest.addresses import Kind, OwnAddresses, Target
 from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
+from ingest.lookups import Lookups
 from ingest.protection import Protector
 from ingest.pull_queues import PullQueues
 from ingest.repeats import Repeats
@@ -21,6 +22,7 @@ from ingest.service_wsdl import ServiceDescriptions
 from ingest.settings import GatewaySettings
 from topic_model.admission import TopicAdmission
 from topic_model.notifications import Notification
+from topic_model.outbound import AddressPolicy
 from topic_model.pull_points import PullPoints
 from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
@@ -63,6 +65,8 @@ class Gateway:
     pulls: PullQueues
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
+    outbound: AddressPolicy = field(default_factory=AddressPolicy)
+    lookups: Lookups | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
     protector: Protector | None = None

@@ -17,6 +17,7 @@ from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused, Too
 from ingest.filters import Policy, read_filters, read_policy
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
+from ingest.lookups import check_name
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from ingest.protection import Wish, required, told_element
 from ingest.publishers.senders import check_sender
@@ -84,6 +85,8 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     wanted = _read_subscribe(gateway, request, policy, now)
     if policy.current_message:
         await check_few(gateway, wanted)
+    if not wanted.pull_point:
+        await check_name(gateway.lookups, wanted.consumer.address)
     async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")
@@ -196,7 +199,7 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: dat
     if reference is None:
         raise InvalidRequest("Subscribe has no wsnt:ConsumerReference")
     consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
-    point = judge_consumer(consumer, gateway.own, gateway.pull_points)
+    point = judge_consumer(consumer, gateway.own, gateway.pull_points, gateway.outbound)
     if point is not None:
         if policy.form != "notify":
             raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")

@@ -16,14 +16,14 @@ _REACH = {
 }
 
 
-def policy_of(settings: Settings) -> AddressPolicy:
+def policy_of(settings: Settings, gateway_port: int | None = None) -> AddressPolicy:
     """The one policy that the gateway and the job connect by.
 
     The engine's own services are looked up here, once: a name for one of them that cannot be looked up now is still
-    refused as a name.
+    refused as a name. `gateway_port` is for a gateway whose port was chosen by the system.
     """
     own: set[tuple[str, int]] = set()
-    for host, port in _services(settings):
+    for host, port in _services(settings, gateway_port or settings.gateway.port):
         name = host.lower().removesuffix(".")
         own.add((name, port))
         own.update((address, port) for address in _addresses(name, port))
@@ -48,8 +48,8 @@ def describe(settings: OutboundSettings) -> str:
     return f"{'; '.join(words)} (outbound.reach = {settings.reach})"
 
 
-def _services(settings: Settings) -> Iterator[tuple[str, int]]:
-    yield settings.gateway.host, settings.gateway.port
+def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]]:
+    yield settings.gateway.host, gateway_port
     for server in settings.kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if host and port.isdecimal():

@@ -51,7 +51,13 @@ class OutboundSettings:
     allow: str = setting("", "Networks that may be reached whatever they are: addresses or CIDR, separated by commas.")
     deny: str = setting("", "Networks that must not be reached, even when allowed above: CIDR, separated by commas.")
     ports: str = setting("", "Only these ports, such as 443,8000-8999; empty means all but the engine's own.")
-    https_only: bool = setting(False, "Only https URLs; with libcurl and requests alike certificates are verified.")
+    look_up_names: bool = setting(
+        True,
+        "At Subscribe, look the host up and refuse it at once when it leads nowhere that may be reached. Off: a "
+        "stranger cannot find out from our answers which names lead into the network; such subscriptions are made, and "
+        "their pushes fail. Where pushes go through a proxy, nothing is looked up.",
+    )
+    https_only: bool = setting(False, "Only https URLs.")
 
     def __post_init__(self) -> None:
         _networks(self.allow, "outbound.allow")
@@ -61,7 +67,7 @@ class OutboundSettings:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something is not connected to. `rule` is one word for programs, `reason` a sentence without a subject."""
+    """Why a URL is not called. `rule` is one word for programs, `reason` a sentence about it without subject."""
 
     rule: str
     reason: str
@@ -118,7 +124,7 @@ class AddressPolicy:
         """Judge the concrete address of a connection, as the resolver wrote it."""
         read = read_address(address)
         if read is None:
-            return Refusal("address", f"{address!r} is not an IP address")
+            return Refusal("address", f"leads to {address!r}, which is no IP address")
         return self.check(read, port)
 
     def check(self, address: IpAddress, port: int) -> Refusal | None:
@@ -126,7 +132,7 @@ class AddressPolicy:
         address = plain(address)
         faces = [face for face in (address, inner(address)) if face is not None]
         if any(face in network for face in faces for network in self._denied):
-            return Refusal("denied", f"{address} is in a network that outbound.deny names")
+            return Refusal("denied", f"leads to {address}, in a network that outbound.deny names")
         if self._is_own(address, port):
             return Refusal("own-port", f"leads back to this engine: port {port} of {address}")
         refusal = self._check_port(port)
@@ -135,12 +141,13 @@ class AddressPolicy:
         kind = kind_of(address)
         if kind in _REACH[self.settings.reach] or any(address in network for network in self._allowed):
             return None
-        return Refusal(kind, f"{address} is {MEANING[kind]}, and outbound.reach is {self.settings.reach}")
+        reach = self.settings.reach
+        return Refusal(kind, f"leads to {address}, which is {MEANING[kind]}; outbound.reach is {reach}")
 
     def _check_port(self, port: int) -> Refusal | None:
         if not self._ports or any(low <= port <= high for low, high in self._ports):
             return None
-        return Refusal("port", f"port {port} is none that outbound.ports names")
+        return Refusal("port", f"has port {port}, which is none of outbound.ports")
 
     def _is_own(self, address: IpAddress, port: int) -> bool:
         """Mostly no: the port decides. What is left is asked of the system, for this machine has many addresses."""
@@ -169,6 +176,12 @@ class AddressPolicy:
         return frozenset(port for _, port in self.own)
 
 
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of an http or https URL, for one that `check_url` can read. Raises ValueError."""
+    parts = urlsplit(url)
+    return (parts.hostname or "").lower().removesuffix("."), parts.port or (443 if parts.scheme == "https" else 80)
+
+
 class GuardedSockets:
     """Opens the sockets of one request, and remembers why it did not open others."""
 
@@ -189,7 +202,7 @@ class GuardedSockets:
     def open(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> LentSocket | None:
         """A socket, not connected, for one concrete address (as in `getaddrinfo`); None when it is refused."""
         if family not in (socket.AF_INET, socket.AF_INET6):
-            self._refusal = Refusal("address", "is neither IPv4 nor IPv6")
+            self._refusal = Refusal("address", "leads to neither an IPv4 nor an IPv6 address")
             return None
         host, port = address[:2]
         refusal = self._policy.check_address(str(host), int(str(port)))

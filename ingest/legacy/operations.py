@@ -26,6 +26,7 @@ from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.legacy import messages
 from ingest.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
+from ingest.lookups import check_name
 from ingest.namespaces import WSA, WSNT
 from ingest.notification_broker import accept, check_supported
 from ingest.publishers.senders import check_topics
@@ -34,6 +35,7 @@ from ingest.subscription_manager import ending
 from topic_model import expressions
 from topic_model.errors import PeerError, TopicNotSupported
 from topic_model.notifications import Notification
+from topic_model.outbound import AddressPolicy, OutboundSettings
 from topic_model.records import SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription
 
@@ -94,10 +96,16 @@ async def _subscribe(gateway: Gateway, asked: Subscribe) -> str:
     try:
         wanted = _subscription(gateway, asked)
         check_supported(gateway, wanted.topics[0])
+        if not wanted.pull_point:
+            await check_name(gateway.lookups, wanted.consumer.address)
         return await _create(gateway, wanted)
     except PeerError as error:
         logger.warning("a Subscribe in the older envelope was refused: %s", error)
         return REFUSED
+
+
+# Whatever may be pushed to today, one can give up what one has.
+_ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
 
 
 async def _create(gateway: Gateway, wanted: Subscription) -> str:
@@ -136,7 +144,8 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe) -> Subscript
     Raises ExpressionError, and ConsumerRefused for an address that is not pushed to.
     """
     consumer = EndpointReference(asked.address)
-    point = judge_consumer(consumer, gateway.own, gateway.pull_points)
+    policy = gateway.outbound if isinstance(asked, Subscribe) else _ANYWHERE
+    point = judge_consumer(consumer, gateway.own, gateway.pull_points, policy)
     identifier = ids.resource_id()
     return Subscription(
         id=identifier,

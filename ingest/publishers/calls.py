@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 import certifi
@@ -23,6 +24,7 @@ from ingest.errors import ConsumerRefused, InvalidRequest, MalformedMessage, Pub
 from ingest.expression_writing import expression_element
 from ingest.fragments import Source
 from ingest.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, XSI, wsnt
+from topic_model.outbound import AddressPolicy, GuardedSockets
 from topic_model.publishers import Registration
 from topic_model.subscriptions import EndpointReference, TopicFilter
 
@@ -50,8 +52,9 @@ class Granted:
 class PublisherCalls:
     """Requests to publishers. Each raises PublisherUnreachable (try later) or PublisherRefused (it said no)."""
 
-    def __init__(self, own: OwnAddresses, lasts_s: int) -> None:
+    def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy) -> None:
         self._own = own
+        self._policy = policy
         self._lasts_s = lasts_s
 
     def subscribe(
@@ -74,7 +77,7 @@ class PublisherCalls:
             raise PublisherRefused("the answer to Subscribe holds no wsnt:SubscriptionReference")
         try:
             reference = read_reference(element, Source(document, root, _PARAMETER_DEPTH))
-            check_consumer(reference, self._own)
+            check_consumer(reference, self._own, self._policy)
         except (InvalidRequest, ConsumerRefused, MalformedMessage) as error:
             raise PublisherRefused(f"the SubscriptionReference cannot be used: {error}") from error
         return reference, self._granted(root)
@@ -120,7 +123,7 @@ class PublisherCalls:
             headers = [f"Content-Type: {media_type}", f'SOAPAction: "{action if addressing else ""}"']
         else:
             headers = [f"Content-Type: {media_type}" + (f'; action="{action}"' if addressing else "")]
-        status, content = _post(to.address, headers, message)
+        status, content = _post(to.address, headers, message, self._policy)
         if status in _LATER:
             raise PublisherUnreachable(f"{to.address} answered {status}")
         return _read(to.address, status, content)
@@ -149,8 +152,16 @@ def _header(to: EndpointReference, action: str) -> str:
     )
 
 
-def _post(url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
+def _post(url: str, headers: list[str], body: bytes, policy: AddressPolicy) -> tuple[int, bytes]:
+    refusal = policy.check_url(url)
+    if refusal is not None:
+        raise PublisherRefused(f"{url} is not called: it {refusal}")
     received = io.BytesIO()
+    sockets = GuardedSockets(policy)
+
+    def open_socket(purpose: int, address: Any) -> Any:
+        opened = sockets.open(address.family, address.socktype, address.protocol, address.addr)
+        return pycurl.SOCKET_BAD if opened is None else opened
 
     def take(data: bytes) -> int | None:
         # Fewer bytes than given stop the transfer.
@@ -170,9 +181,13 @@ def _post(url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
         curl.setopt(pycurl.CAINFO, certifi.where())
         # Neither proxies nor credentials from the surroundings.
         curl.setopt(pycurl.PROXY, "")
+        curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
+        curl.setopt(pycurl.OPENSOCKETFUNCTION, open_socket)
         curl.perform()
         return curl.getinfo(pycurl.RESPONSE_CODE), received.getvalue()
     except (pycurl.error, UnicodeError) as error:
+        if sockets.refusal is not None:
+            raise PublisherRefused(f"{url} is not called: it {sockets.refusal}") from error
         raise PublisherUnreachable(f"no answer from {url}: {error}") from error
     finally:
         curl.close()

@@ -12,6 +12,7 @@ from ingest.endpoints import check_consumer, read_reference
 from ingest.envelope import Request
 from ingest.errors import ConsumerRefused, OperationRefused, TooLarge, UnacceptableTermination
 from ingest.gateway import Gateway, Operation, Reply
+from ingest.lookups import check_name
 from ingest.namespaces import ACTION_BRW, WSA, WSN_BR, wsa, wsn_br
 from ingest.notification_broker import check_supported, requested_termination
 from ingest.topic_reading import read_filter
@@ -37,6 +38,11 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     if len(gateway.registrations) >= gateway.settings.registrations:
         raise _rejected(f"there are {len(gateway.registrations)} registrations already, as many as may be")
     registration = _read(gateway, request, now)
+    if registration.demand and registration.publisher is not None:
+        try:
+            await check_name(gateway.lookups, registration.publisher.address)
+        except ConsumerRefused as error:
+            raise _not_called(error) from error
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
     await gateway.admit(path for path in singles if path is not None)
     await gateway.changes.commit([RegistrationRecord(registration)])
@@ -132,10 +138,9 @@ def _check_demand(gateway: Gateway, publisher: EndpointReference | None, topics:
     if not topics:
         raise _rejected("Demand needs at least one wsn-br:Topic: it is what we subscribe to")
     try:
-        check_consumer(publisher, gateway.own)
+        check_consumer(publisher, gateway.own, gateway.outbound)
     except ConsumerRefused as error:
-        reason = str(error).replace("ConsumerReference", "PublisherReference")
-        raise _rejected(reason) from error
+        raise _not_called(error) from error
 
 
 def _read_termination(element: etree._Element | None, now: datetime) -> int | None:
@@ -162,6 +167,12 @@ def _from_body(gateway: Gateway, request: Request) -> str:
         if target is not None and target.kind is Kind.REGISTRATION:
             return target.id
     return ""
+
+
+def _not_called(error: ConsumerRefused) -> ConsumerRefused:
+    rejected = ConsumerRefused(str(error).replace("ConsumerReference", "PublisherReference", 1), error.rule)
+    rejected.fault = "PublisherRegistrationRejectedFault"
+    return rejected
 
 
 def _rejected(reason: str) -> OperationRefused:

@@ -15,6 +15,7 @@ from ingest.app import GatewayApp
 from ingest.changes import ControlChanges
 from ingest.expiry import end_expired_forever
 from ingest.gateway import Gateway
+from ingest.lookups import Lookups
 from ingest.notification_log import NotificationLog
 from ingest.protection import Protector
 from ingest.publishers.worker import DemandWorker
@@ -30,6 +31,7 @@ from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_po
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
 from jobs.monitoring.own_process import declare_process
+from jobs.outbound import describe, policy_of
 from jobs.settings import Settings
 from topic_model.control_log import ControlLog
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
@@ -86,6 +88,8 @@ class GatewayProcess:
         self._changes = ControlChanges(settings.kafka, self._log, self._view)
         announced = "127.0.0.1" if host in _WILDCARDS else host
         self.own = OwnAddresses(announced, port, settings.gateway.public_url)
+        policy = policy_of(settings, port)
+        logger.info("subscribers may be at %s", describe(settings.outbound))
         self._gateway = Gateway(
             settings=settings.gateway,
             topics=settings.topics,
@@ -97,6 +101,8 @@ class GatewayProcess:
             pulls=self._pulls,
             pull_points=pull_points,
             registrations=registrations,
+            outbound=policy,
+            lookups=Lookups(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,
             repeats=Repeats(self._memory),
             descriptions=descriptions(),
             protector=Protector(settings.secrets),

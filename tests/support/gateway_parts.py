@@ -16,9 +16,11 @@ from ingest.gateway import Gateway
 from ingest.pull_queues import PullQueues
 from ingest.settings import GatewaySettings
 from ingest.view import Fold
+from tests.support.outbound import THIS_MACHINE
 from topic_model.errors import InfrastructureError
 from topic_model.metrics import Registry
 from topic_model.notifications import Notification
+from topic_model.outbound import AddressPolicy
 from topic_model.pull_log import PullRecord, StoredMessage
 from topic_model.pull_points import PullPoints
 from topic_model.pull_store import PullLimits, PullStore
@@ -146,7 +148,12 @@ class HttpAnswer:
 class GatewayParts:
     """The gateway's application over lists."""
 
-    def __init__(self, settings: GatewaySettings | None = None, topics: TopicSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings | None = None,
+        topics: TopicSettings | None = None,
+        outbound: AddressPolicy = THIS_MACHINE,
+    ) -> None:
         self.table = RoutingTable()
         self.pull_points = PullPoints()
         self.registrations = Registrations()
@@ -172,6 +179,7 @@ class GatewayParts:
             pulls=self.pulls,
             pull_points=self.pull_points,
             registrations=self.registrations,
+            outbound=outbound,
             now=lambda: self.now,
         )
         self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle, lambda: self.started)

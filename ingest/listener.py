@@ -19,7 +19,7 @@ from ingest import faults
 from ingest.errors import UnreadableRequest
 from ingest.gateway import utc_now
 from ingest.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
-from topic_model.errors import PeerError
+from topic_model.errors import PeerError, SignatureError
 
 __all__ = ["Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 
@@ -137,7 +137,9 @@ def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> l
             verify(headers, body)
         except Exception as error:
             logger.warning("a push that could not be verified was refused: %s", error)
-            return Response(401)
+            # Our own words may go to whoever sent it; what another function says may hold anything.
+            reason = str(error) if isinstance(error, SignatureError) else "this push could not be verified"
+            return Response(401, reason.encode(), "text/plain; charset=utf-8")
     try:
         return read_push_request(headers, body)
     except PeerError as error:

@@ -23,6 +23,7 @@ from ingest.client.errors import (
 from ingest.client.futures import FuturesClient
 from ingest.client.values import (
     Batching,
+    Credentials,
     Remote,
     RemotePullPoint,
     RemoteRegistration,
@@ -37,6 +38,7 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClientError",
+    "Credentials",
     "FaultReceived",
     "FuturesClient",
     "Remote",

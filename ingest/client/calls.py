@@ -7,7 +7,7 @@ Topics are written the way people write them (`topic_model.expressions.parse_fri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Generic, TypeVar
@@ -16,7 +16,7 @@ from ingest import answers, termination
 from ingest.addresses import Kind
 from ingest.client import replies
 from ingest.client.replies import Reply
-from ingest.client.values import Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
+from ingest.client.values import Credentials, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
 from ingest.namespaces import ACTION_BRW, ACTION_BW, ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSN_BR, WSNT, XSI
 from ingest.received import ReceivedMessage
 from topic_model.errors import ExpressionError
@@ -45,7 +45,7 @@ class Call(Generic[ResultT]):
 
     to: Remote
     action: str
-    body: str
+    body: str = field(repr=False)  # it may hold a secret
     read: Callable[[Reply], ResultT]
     repeatable: bool = True
     absent: str = ""
@@ -75,11 +75,25 @@ class Calls:
         self._pull_points = Remote(url if has_path else url + Kind.PULL_POINT_FACTORY.value)
 
     def subscribe(
-        self, topic: str | None, to: str | Remote, lasts: Lasts, *, raw: bool, current: bool, namespaces: Namespaces
+        self,
+        topic: str | None,
+        to: str | Remote,
+        lasts: Lasts,
+        *,
+        raw: bool,
+        current: bool,
+        namespaces: Namespaces,
+        signed: bool = False,
+        secret: str = "",
+        credentials: Credentials | None = None,
     ) -> Call[RemoteSubscription]:
         """Raises ExpressionError."""
         expression = parse_friendly(topic, namespaces) if topic is not None else None
         policy = "<wsnt:UseRaw/>" * raw + f'<p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/>' * current
+        if signed or secret:
+            policy += f'<p:Signing xmlns:p="{ARBORCAST_POLICY}">{_secret(secret)}</p:Signing>'
+        if credentials is not None:
+            policy += f'<p:Credentials xmlns:p="{ARBORCAST_POLICY}">{_credentials(credentials)}</p:Credentials>'
         if policy:
             policy = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
         return Call(
@@ -109,6 +123,27 @@ class Calls:
 
     def resume(self, subscription: str | Remote) -> Call[None]:
         return _plain(subscription, "ResumeSubscription", "PausableSubscriptionManager")
+
+    def rotate_secret(self, subscription: str | Remote, secret: str, overlap: timedelta | None) -> Call[str]:
+        """The call returns the secret that is in force then."""
+        # Not repeatable: each one that is not given a secret makes another.
+        attribute = "" if overlap is None else f' Overlap="PT{overlap.total_seconds():.3f}S"'
+        return Call(
+            _remote(subscription),
+            f"{ARBORCAST_POLICY}/RotateSecretRequest",
+            f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"{attribute}>{_secret(secret)}</p:RotateSecret>',
+            lambda reply: secret or replies.told_secret(reply),
+            repeatable=bool(secret),
+        )
+
+    def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> Call[None]:
+        content = _credentials(credentials) if credentials is not None else ""
+        return Call(
+            _remote(subscription),
+            f"{ARBORCAST_POLICY}/SetCredentialsRequest",
+            f'<p:SetCredentials xmlns:p="{ARBORCAST_POLICY}">{content}</p:SetCredentials>',
+            replies.nothing,
+        )
 
     def notify(self, messages: Iterable[str], consumer: str | Remote | None = None) -> Call[None]:
         """Of texts that `notification_message` made."""
@@ -219,6 +254,22 @@ def _plain(to: str | Remote, operation: str, port_type: str, *, repeatable: bool
         replies.nothing,
         repeatable,
     )
+
+
+def _secret(secret: str) -> str:
+    return f"<p:Secret>{answers.text(secret)}</p:Secret>" if secret else ""
+
+
+def _credentials(credentials: Credentials) -> str:
+    content = ""
+    if credentials.user:
+        user, password = answers.text(credentials.user), answers.text(credentials.password)
+        content += f"<p:Basic><p:User>{user}</p:User><p:Password>{password}</p:Password></p:Basic>"
+    if credentials.bearer:
+        content += f"<p:Bearer>{answers.text(credentials.bearer)}</p:Bearer>"
+    if credentials.certificate:
+        content += f"<p:ClientCertificate>{answers.text(credentials.certificate)}</p:ClientCertificate>"
+    return content
 
 
 def _remote(to: str | Remote) -> Remote:

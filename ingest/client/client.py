@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notification_message
 from ingest.client.session import BrokerSession
-from ingest.client.values import Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription, Retries
+from ingest.client.values import Credentials, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription, Retries
 from ingest.received import ReceivedMessage
 from topic_model.subscriptions import SoapVersion
 
@@ -62,13 +63,39 @@ class Client:
         raw: bool = False,
         current: bool = False,
         namespaces: Namespaces = None,
+        signed: bool = False,
+        secret: str = "",
+        credentials: Credentials | None = None,
     ) -> RemoteSubscription:
         """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
 
         `lasts` is how long, or until when; None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
         `current` for the current messages of topics that retain one, at once.
+
+        An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
+        (the result's `secret`, told this once), and sends `credentials` along.
         """
-        return self._perform(self._calls.subscribe(topic, to, lasts, raw=raw, current=current, namespaces=namespaces))
+        call = self._calls.subscribe(
+            topic,
+            to,
+            lasts,
+            raw=raw,
+            current=current,
+            namespaces=namespaces,
+            signed=signed,
+            secret=secret,
+            credentials=credentials,
+        )
+        return self._perform(call)
+
+    def rotate_secret(self, subscription: str | Remote, secret: str = "", *, overlap: timedelta | None = None) -> str:
+        """Have pushes signed with another secret, given or made by the broker; returns it. The old one goes on
+        signing too for the overlap, or for as long as the broker's settings say."""
+        return self._perform(self._calls.rotate_secret(subscription, secret, overlap))
+
+    def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> None:
+        """Have pushes carry these credentials instead of any others; None for none."""
+        self._perform(self._calls.set_credentials(subscription, credentials))
 
     def renew(self, subscription: str | Remote, lasts: Lasts) -> RemoteSubscription:
         """Let the subscription last so long from now, or until then; None for no end."""

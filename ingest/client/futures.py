@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -22,7 +23,15 @@ from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notific
 from ingest.client.client import TIMEOUT_S
 from ingest.client.errors import ClientClosed, FaultReceived
 from ingest.client.session import BrokerSession, arguments_of, result_of
-from ingest.client.values import Batching, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription, Retries
+from ingest.client.values import (
+    Batching,
+    Credentials,
+    Remote,
+    RemotePullPoint,
+    RemoteRegistration,
+    RemoteSubscription,
+    Retries,
+)
 from ingest.received import ReceivedMessage
 from topic_model.subscriptions import SoapVersion
 
@@ -114,9 +123,33 @@ class FuturesClient:
         raw: bool = False,
         current: bool = False,
         namespaces: Namespaces = None,
+        signed: bool = False,
+        secret: str = "",
+        credentials: Credentials | None = None,
     ) -> Future[RemoteSubscription]:
         """See Client.subscribe."""
-        return self._submit(self._calls.subscribe(topic, to, lasts, raw=raw, current=current, namespaces=namespaces))
+        call = self._calls.subscribe(
+            topic,
+            to,
+            lasts,
+            raw=raw,
+            current=current,
+            namespaces=namespaces,
+            signed=signed,
+            secret=secret,
+            credentials=credentials,
+        )
+        return self._submit(call)
+
+    def rotate_secret(
+        self, subscription: str | Remote, secret: str = "", *, overlap: timedelta | None = None
+    ) -> Future[str]:
+        """See Client.rotate_secret."""
+        return self._submit(self._calls.rotate_secret(subscription, secret, overlap))
+
+    def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> Future[None]:
+        """See Client.set_credentials."""
+        return self._submit(self._calls.set_credentials(subscription, credentials))
 
     def renew(self, subscription: str | Remote, lasts: Lasts) -> Future[RemoteSubscription]:
         """See Client.renew."""

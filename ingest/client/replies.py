@@ -11,6 +11,7 @@ from ingest.client.values import Remote, RemotePullPoint, RemoteRegistration, Re
 from ingest.endpoints import read_reference
 from ingest.envelope import Request, parse
 from ingest.namespaces import SOAP11, SOAP12, WSRF_BF, wsn_br, wsnt
+from ingest.protection import SECRET, SIGNING
 from ingest.received import PAYLOAD_DEPTH, ReceivedMessage, read_messages
 from topic_model.errors import PeerError
 
@@ -56,7 +57,12 @@ def nothing(_reply: Reply) -> None:
 def subscription(reply: Reply) -> RemoteSubscription:
     """A SubscribeResponse."""
     remote = _reference(reply, wsnt("SubscriptionReference"), "Subscribe")
-    return RemoteSubscription(remote.address, remote.parameters, _terminates(reply))
+    return RemoteSubscription(remote.address, remote.parameters, _terminates(reply), told_secret(reply))
+
+
+def told_secret(reply: Reply) -> str:
+    """The signing secret that the broker has made, empty when it did not."""
+    return "" if reply is None else (reply.operation.findtext(f"{SIGNING}/{SECRET}") or "").strip()
 
 
 def renewed(reply: Reply, remote: Remote) -> RemoteSubscription:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from topic_model.errors import ConfigError
@@ -22,9 +22,24 @@ class Remote:
 
 @dataclass(frozen=True)
 class RemoteSubscription(Remote):
-    """A subscription; `terminates` None means that it has no end."""
+    """A subscription; `terminates` None means that it has no end.
+
+    `secret` is what its pushes are signed with when the broker made it: it is told this once.
+    """
 
     terminates: datetime | None = None
+    secret: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What an Arborcast broker's pushes are to carry: user and password, or a token; and the name of a client
+    certificate that the broker's operator has put there."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    bearer: str = field(default="", repr=False)
+    certificate: str = ""
 
 
 @dataclass(frozen=True)

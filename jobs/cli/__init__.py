@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from jobs.cli import configuration, engine, messages, topics
+from jobs.cli import configuration, engine, keys, messages, topics
 from jobs.cli.common import error_console
 from topic_model.errors import ArborcastError, ConfigError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 engine.register(app)
 messages.register(app)
 configuration.register(app)
+keys.register(app)
 topics.register(app)
 
 EXIT_FAILED = 1

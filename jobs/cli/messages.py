@@ -39,13 +39,20 @@ TopicArgument = Annotated[
 ]
 
 
+# Never as a value on the command line: everybody on the machine can read that.
+SecretFileOption = Annotated[
+    str | None,
+    typer.Option("--secret-file", help="Sign with the secret in this file; - is standard input.", metavar="FILE"),
+]
+
+
 class InputError(ArborcastError):
     """What was given on the command line cannot be used."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (subscribe, unsubscribe, publish, listen):
+    for command in (subscribe, unsubscribe, rotate_secret, publish, listen):
         app.command()(command)
 
 
@@ -55,6 +62,12 @@ def subscribe(
     lasts: Annotated[int | None, typer.Option("--for", help="End after so many seconds.", min=1)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Push payloads alone, without wsnt:Notify.")] = False,
     current: Annotated[bool, typer.Option("--current", help="Push at once what topics keep as their last.")] = False,
+    signed: Annotated[bool, typer.Option("--signed", help="Sign pushes; the secret is printed, this once.")] = False,
+    secret_file: SecretFileOption = None,
+    bearer_file: Annotated[
+        str | None,
+        typer.Option("--bearer-file", help="Send the token in this file along; - is standard input.", metavar="FILE"),
+    ] = None,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -62,6 +75,8 @@ def subscribe(
     json: JsonOption = False,
 ) -> None:
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
+    from ingest.client import Credentials
+
     with _client(url, config, home) as client:
         subscription = client.subscribe(
             topic,
@@ -70,11 +85,17 @@ def subscribe(
             current=current,
             lasts=timedelta(seconds=lasts) if lasts else None,
             namespaces=namespaces_of(namespace),
+            signed=signed,
+            secret=_read_secret(secret_file),
+            credentials=Credentials(bearer=_read_secret(bearer_file)) if bearer_file else None,
         )
     if json:
-        print_json({"address": subscription.address, "terminates": subscription.terminates})
+        told = {"secret": subscription.secret} if subscription.secret else {}
+        print_json({"address": subscription.address, "terminates": subscription.terminates, **told})
     else:
         print(subscription.address)
+        if subscription.secret:
+            print(subscription.secret)
 
 
 def unsubscribe(
@@ -85,6 +106,25 @@ def unsubscribe(
     """End a subscription."""
     with _client(None, config, home) as client:
         client.unsubscribe(address)
+
+
+def rotate_secret(
+    address: Annotated[str, typer.Argument(help="The address that `subscribe` printed.")],
+    overlap: Annotated[
+        int | None, typer.Option("--overlap", help="The old secret signs too for so many seconds.", min=0)
+    ] = None,
+    secret_file: SecretFileOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Have a subscription's pushes signed with another secret; prints it when the broker made it, this once."""
+    given = _read_secret(secret_file)
+    with _client(None, config, home) as client:
+        secret = client.rotate_secret(
+            address, given, overlap=timedelta(seconds=overlap) if overlap is not None else None
+        )
+    if not given:
+        print(secret)
 
 
 def publish(
@@ -171,6 +211,10 @@ def _broker_url(config: Path | None, home: Path | None) -> str:
     settings = settings_of(config, home)
     running: str | None = status(settings.home)["addresses"].get("gateway")
     return running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
+
+
+def _read_secret(file: str | None) -> str:
+    return "" if file is None else _read(file).decode(errors="replace").strip()
 
 
 def _read(file: str) -> bytes:

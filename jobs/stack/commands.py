@@ -26,6 +26,7 @@ from jobs.stack.deadline import Deadline
 from jobs.stack.engine import Tools
 from jobs.stack.errors import PartFailed
 from jobs.stack.home import Home
+from jobs.stack.keys import ensure_keys
 from jobs.stack.processes import ProcessId
 from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState, PartStatus
@@ -69,6 +70,7 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
     home.create(settings.stack.min_free_disk_mb)
     with home.locked() as lock:
         sweep(home, options.report)
+        ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)
         options.report(f"pushes may go to {describe(settings.outbound)}")
         tools = engine.find_tools()

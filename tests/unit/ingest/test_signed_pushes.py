@@ -1,0 +1,116 @@
+"""The client's side of signing: what it asks for, and what its listener lets through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import requests
+
+from dispatch.envelope import Envelope
+from dispatch.guard import Vault
+from ingest.client import Client, Credentials, FaultReceived, FuturesClient
+from ingest.gateway import utc_now
+from ingest.listener import Listener, ReceivedMessage
+from ingest.protection import Protector
+from ingest.verification import SignedWith, new_secret
+from tests.support.gateway_parts import GatewayParts
+from tests.support.served_app import served
+from topic_model.errors import SecretError, SignatureError
+from topic_model.keyring import KeyRing
+from topic_model.notifications import Notification
+from topic_model.settings import SecretSettings
+from topic_model.topics import TopicPath
+
+KEYS = KeyRing({"k1": b"k" * 32})
+SETTINGS = SecretSettings(credentials_over_http=True)
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    parts = GatewayParts()
+    parts.now = utc_now()  # the listener's clock goes on
+    parts.gateway.protector = Protector(SETTINGS, KEYS)
+    return parts
+
+
+@pytest.fixture
+def url(parts: GatewayParts) -> Iterator[str]:
+    with served(parts) as port:
+        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+        yield parts.gateway.own.base
+
+
+def push(parts: GatewayParts, address: str, now_s: float | None = None, spoil: bytes = b"") -> requests.Response:
+    """What a worker would send to this subscription now."""
+    (subscription,) = parts.table.subscriptions()
+    request = Envelope(subscription, Vault(SETTINGS, KEYS)).request(
+        [Notification("n1", TopicPath("plant"), b"<x/>", 0)], 1, now_s
+    )
+    return requests.post(address, request.body + spoil, headers=dict(request.headers), timeout=10)
+
+
+def test_a_listener_hands_over_what_is_signed_and_nothing_else(parts: GatewayParts, url: str) -> None:
+    got: list[ReceivedMessage] = []
+    secret = new_secret()
+    verify = SignedWith(secret)
+    with Listener(got.append, verify=verify) as listener, Client(url) as client:
+        subscription = client.subscribe("plant", to=listener.url, secret=secret)
+        assert subscription.secret == "", "it is not told what it said itself"
+        assert push(parts, listener.url).status_code == 202
+        spoiled = push(parts, listener.url, spoil=b" ")
+        assert (spoiled.status_code, spoiled.text) == (
+            401,
+            "none of the signatures was made with a known secret over this body",
+        )
+        old = push(parts, listener.url, now_s=1_700_000_000)
+        assert old.status_code == 401
+        assert "ago" in old.text
+        assert requests.post(listener.url, b"<x/>", timeout=10).status_code == 401
+
+        fresh = client.rotate_secret(subscription, overlap=timedelta(hours=1))
+        assert push(parts, listener.url).status_code == 202, "the old secret goes on signing"
+        verify.trust(fresh)
+        assert push(parts, listener.url).status_code == 202
+        given = new_secret()
+        assert client.rotate_secret(subscription, given, overlap=timedelta(0)) == given
+        assert push(parts, listener.url).status_code == 401
+    assert len(got) == 3
+
+
+def test_a_secret_that_the_broker_makes_is_told_once(parts: GatewayParts, url: str) -> None:
+    with FuturesClient(url) as client:
+        subscription = client.subscribe("plant", to="http://h/", signed=True).result(10)
+        assert subscription.secret.startswith("whsec_")
+        assert subscription.secret not in repr(subscription)
+        assert client.renew(subscription, timedelta(hours=1)).result(10).secret == ""
+        assert client.rotate_secret(subscription).result(10).startswith("whsec_")
+
+
+def test_credentials(parts: GatewayParts, url: str) -> None:
+    got: list[str] = []
+
+    def verify(headers: object, body: bytes) -> None:
+        assert isinstance(headers, dict)
+        got.append(headers.get("authorization", ""))
+
+    wanted = Credentials("user", "<p&w>")
+    assert "<p&w>" not in repr(wanted)
+    with Listener(lambda _: None, verify=verify) as listener, Client(url) as client:
+        subscription = client.subscribe("plant", to=listener.url, credentials=wanted)
+        push(parts, listener.url)
+        client.set_credentials(subscription, Credentials(bearer="t.o-k"))
+        push(parts, listener.url)
+        client.set_credentials(subscription, None)
+        push(parts, listener.url)
+        with pytest.raises(FaultReceived, match="no client certificates"):
+            client.set_credentials(subscription, Credentials(certificate="absent"))
+    assert got == ["Basic dXNlcjo8cCZ3Pg==", "Bearer t.o-k", ""]
+
+
+def test_what_a_verification_is_given() -> None:
+    with pytest.raises(SecretError):
+        SignedWith("guess")
+    with pytest.raises(SignatureError):
+        SignedWith()({}, b"")

@@ -52,6 +52,10 @@ class History:
         """The last minutes."""
         return list(self._recent)
 
+    def kept(self) -> list[Moment]:
+        """All that is in the files."""
+        return read_history(self._folder)
+
     def _write(self, moment: Moment) -> None:
         current, older = files_in(self._folder)
         if self._file_began is None:

@@ -47,11 +47,6 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
 def moment_of(at: float, readings: Readings) -> Moment:
     """What matters of a scrape."""
     stages = readings.by("arborcast_dispatch_batch_seconds_sum", "stage")
-    cpu = readings.by("arborcast_process_cpu_seconds_total", "process")
-    memory = readings.by("arborcast_process_memory_bytes", "process")
-    threads = readings.by("arborcast_process_threads", "process")
-    descriptors = readings.by("arborcast_process_descriptors", "process")
-    counts = readings.by("arborcast_processes", "process")
     return Moment(
         at=at,
         parts={part: value > 0 for part, value in readings.by("arborcast_part_ready", "part").items()},
@@ -71,17 +66,28 @@ def moment_of(at: float, readings: Readings) -> Moment:
         breakers=readings.by("arborcast_endpoint_breakers", "state"),
         # Every gateway knows all of them.
         subscriptions=readings.most("arborcast_subscriptions"),
-        processes={
-            name: ProcessFigures(
-                cpu[name],
-                memory.get(name, 0.0),
-                threads.get(name, 0.0),
-                descriptors.get(name, 0.0),
-                counts.get(name, 1.0),
-            )
-            for name in cpu
-        },
+        processes=_processes(readings),
     )
+
+
+def _processes(readings: Readings) -> dict[str, ProcessFigures]:
+    cpu = readings.by("arborcast_process_cpu_seconds_total", "process")
+    if cpu:
+        label = "process"
+        names = ("arborcast_process_memory_bytes", "arborcast_process_threads", "arborcast_process_descriptors")
+        counts = readings.by("arborcast_processes", label)
+    else:
+        # Gateways and jobs that nobody of ours supervises speak for themselves.
+        label, counts = "component", {}
+        cpu = readings.by("process_cpu_seconds_total", label)
+        names = ("process_resident_memory_bytes", "process_threads", "process_open_fds")
+    memory, threads, descriptors = (readings.by(name, label) for name in names)
+    return {
+        name: ProcessFigures(
+            cpu[name], memory.get(name, 0.0), threads.get(name, 0.0), descriptors.get(name, 0.0), counts.get(name, 1.0)
+        )
+        for name in cpu
+    }
 
 
 def grown(before: float, after: float) -> float:

@@ -91,6 +91,7 @@ class StackMonitor:
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
+            "/history.json": Page(_JSON, lambda: encode_moments(self._history.kept())),
             "/recent.json": Page(_JSON, lambda: encode_moments([*self._history.recent(), self.look().moment])),
         }
 
@@ -166,15 +167,18 @@ def _reader(
 
 
 def get(url: str, timeout: float = _PATIENCE_S) -> bytes:
-    """The body of a page. Raises OSError, also when the answer is not 200."""
+    """The body of a page. Raises OSError, of which FileNotFoundError says that there is no such page."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=timeout)
     try:
         connection.request("GET", parts.path)
         answer = connection.getresponse()
         body = answer.read()
     finally:
         connection.close()
+    if answer.status == 404:
+        raise FileNotFoundError(f"{url} is not there")
     if answer.status != 200:
         raise OSError(f"{url} answered {answer.status}")
     return body

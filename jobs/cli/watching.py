@@ -1,0 +1,84 @@
+"""`arborcast top` and `arborcast report`: how the engine is, and how it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobs.cli.common import ConfigOption, HomeOption, error_console, settings_of
+from topic_model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.monitoring.watching import Watch
+
+UrlOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--url",
+        help="Metrics address of a remote engine; or, several times, of its gateways and its job.",
+        metavar="URL",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for command in (top, report):
+        app.command()(command)
+
+
+def top(
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    url: UrlOption = None,
+    interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.5, max=60)] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end; also without a terminal.")] = False,
+) -> None:
+    """Show how the engine is, live: throughput, latency, lag, what waits, and what every process uses."""
+    from jobs.monitoring import top as terminal
+
+    watch, where = _watch(config, home, url)
+    if once or not sys.stdout.isatty():
+        if not terminal.once(watch, where, sys.stdout):
+            raise typer.Exit(1)
+    else:
+        terminal.forever(watch, where, sys.stdout, interval)
+
+
+def report(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="HTML file to write.", metavar="FILE", dir_okay=False)
+    ] = Path("report.html"),
+    since: Annotated[
+        str, typer.Option(help="How far back: 30m, 2h, 7d, or a time such as 2026-01-31T12:00.", metavar="TIME")
+    ] = "1h",
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    url: UrlOption = None,
+) -> None:
+    """Write what `top` shows, over a longer time, as one HTML page that needs nothing else."""
+    import time
+
+    from jobs.monitoring.report import history_for, write_report
+    from jobs.monitoring.since import beginning
+
+    now = time.time()
+    start = beginning(since, now)
+    if url and len(url) > 1:
+        raise ConfigError("a report needs the one address of an embedded engine: others keep no history")
+    seen, where = history_for(url[0] if url else None, settings_of(config, home).home, start)
+    write_report(output, seen, where, start, now)
+    error_console().print(f"wrote {output}: {len(seen.moments)} moments", highlight=False, soft_wrap=True)
+
+
+def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[Watch, str]:
+    from jobs.monitoring.local import metrics_address
+    from jobs.monitoring.watching import Watch
+
+    if urls:
+        return Watch(urls), ", ".join(urls)
+    path = settings_of(config, home).home
+    return Watch([metrics_address(path)]), str(path)

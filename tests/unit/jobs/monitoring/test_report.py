@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from lxml import html
+
+from jobs.monitoring import figures
+from jobs.monitoring.exposition import NO_BOUND
+from jobs.monitoring.history import History
+from jobs.monitoring.moments import Moment, ProcessFigures
+from jobs.monitoring.plots import line_plot
+from jobs.monitoring.report import history_for, page, write_report
+from jobs.monitoring.since import beginning
+from jobs.monitoring.watching import Seen
+from jobs.stack.errors import StackError
+from topic_model.errors import ConfigError
+
+SLOW = {"endpoint": "http://<slow>/", "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}
+
+
+def moments(count: int = 500) -> list[Moment]:
+    return [
+        Moment(
+            at=1_767_225_600.0 + number * 5,
+            # Started again in the middle.
+            accepted=(number % 250) * 100.0,
+            attempts={"delivered": (number % 250) * 100.0, "dead": 1.0},
+            errors={"timeout": float(number)},
+            refused={"InvalidRequest": 3.0, "<b>": 1.0},
+            delivery=((0.1, (number % 250) * 100.0), (NO_BOUND, (number % 250) * 100.0)),
+            lag_seconds=number / 100,
+            processes={"kafka": ProcessFigures(number * 1.0, 1e8, 70, 100)},
+        )
+        for number in range(count)
+    ]
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    text = page(Seen(moments(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
+    document = html.document_fromstring(text)
+    assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
+    assert not re.search(r"url\(|@import", text)
+    assert "/srv/<engine>" in document.findtext(".//h1")  # type: ignore[operator]
+    tiles = {one.findtext("span"): one.findtext("b") for one in document.xpath("//div[@class='tiles']/div")}
+    # 249 steps of 100 in each of the two lives.
+    assert tiles["notifications accepted"] == "49.8 k"
+    assert tiles["delivered"] == "49.8 k"
+    assert tiles["longest lag"] == "5.0 s"
+    assert tiles["delivery, median"] == "50 ms"
+    plots = document.xpath("//figure[.//*[local-name()='polyline']]")
+    captions = " ".join(plot.findtext("figcaption") or "" for plot in plots)
+    for wanted in ("Notifications a second", "From acceptance to delivery", "Lag", "CPU", "Memory", "Threads"):
+        assert wanted in captions
+    cells = document.xpath("//td/text()")
+    assert "http://<slow>/" in cells
+    assert "timeout" in cells
+
+
+def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
+    assert "Nothing was recorded" in page(Seen(), "x", 0, 1)
+    with pytest.raises(StackError, match="no history"):
+        history_for(None, tmp_path, 0)
+
+
+def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
+    history = History(tmp_path / "metrics", keep_s=1e9)
+    for moment in moments(50):
+        history.add(moment)
+    start = moments()[40].at
+    seen, where = history_for(None, tmp_path, start)
+    assert len(seen.moments) == 10
+    write_report(tmp_path / "report.html", seen, where, start, start + 3600)
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics", "report.html"]
+    with pytest.raises(StackError, match="cannot be written"):
+        write_report(tmp_path / "nowhere" / "report.html", seen, where, start, start)
+
+
+def test_lines_break_where_nothing_is_known() -> None:
+    points = [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0), (4.0, 1.0), (50.0, 3.0), (51.0, 3.0)]
+    plot = line_plot("Lag", {"<time>": points}, figures.count, gap_s=5)
+    assert plot.count("<polyline") == 3
+    assert "&lt;time&gt;" in plot
+    assert "nothing was recorded" in line_plot("Lag", {"time": []}, figures.count, gap_s=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("30m", 1_000_000 - 1_800), ("1.5h", 1_000_000 - 5_400), ("2 d", 1_000_000 - 172_800), ("90s", 1_000_000 - 90)],
+)
+def test_spans(text: str, expected: float) -> None:
+    assert beginning(text, 1_000_000) == expected
+
+
+def test_times() -> None:
+    assert beginning("2026-01-01T00:00:00+00:00", 0) == 1_767_225_600
+    with pytest.raises(ConfigError, match="yesterday"):
+        beginning("yesterday", 0)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import io
+import unicodedata
+
+import pytest
+
+from jobs.monitoring import figures, top
+from jobs.monitoring.exposition import NO_BOUND
+from jobs.monitoring.moments import Moment, ProcessFigures
+from jobs.monitoring.top_frame import frame
+from jobs.monitoring.watching import Seen, Watch, base_url
+from topic_model.errors import ConfigError
+from topic_model.metrics import Registry
+
+NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor")
+
+
+def busy_engine(count: int = 120) -> Seen:
+    """Ten minutes of 1,000/s, each to three subscribers, of which one is slow."""
+    moments = []
+    for number in range(count):
+        done = number * 5_000.0
+        moments.append(
+            Moment(
+                at=1_767_225_600.0 + number * 5,
+                parts={"kafka": True, "gateway": True, "dispatch": True},
+                accepted=done,
+                attempts={"delivered": 2 * done, "parked": done},
+                delivery=((0.05, done), (0.1, 2 * done), (NO_BOUND, 2 * done)),
+                append=((0.005, done), (NO_BOUND, done)),
+                lag_records=12,
+                lag_seconds=0.2,
+                waiting={"parked": 51_234, "due": 17},
+                subscriptions=3,
+                processes={
+                    name: ProcessFigures(number * 5 * 0.3, (index + 1) * 1e8, 20, 300)
+                    for index, name in enumerate(NAMES)
+                },
+            )
+        )
+    slow = {"endpoint": f"http://{'slow.' * 20}example/", "pushes": 12, "failed": 3, "mean_s": 2.5, "longest": 15.0}
+    quick = {"endpoint": "http://quick.example/", "pushes": 120_000, "failed": 0, "mean_s": 0.002, "longest": 0.1}
+    return Seen(moments, [slow, quick])
+
+
+def line(lines: list[str], start: str) -> str:
+    (found,) = [one for one in lines if one.startswith(start)]
+    return found
+
+
+def test_everything_is_there_at_80_by_24() -> None:
+    lines = frame(busy_engine(), "/srv/engine", 80, 24)
+    assert len(lines) <= 24
+    assert all(len(one) <= 80 for one in lines)
+    assert lines[0].startswith("Arborcast at /srv/engine   ready")
+    assert lines[0].endswith("00:09:55 UTC")
+    assert "1,000" in line(lines, "accepted /s")
+    assert "2,000" in line(lines, "delivered /s")
+    assert "1,000" in line(lines, "not delivered /s")
+    assert "50 ms" in line(lines, "delivery, median")
+    assert "99 ms" in line(lines, "delivery, 99 %")
+    assert "12" in line(lines, "lag, records")
+    assert "200 ms" in line(lines, "lag, time")
+    assert "parked 51.2 k   due 17" in line(lines, "subscriptions 3")
+    for name in NAMES:
+        assert "30 %" in line(lines, f"{name} ")
+    assert "2.5 s" in line(lines, "http://slow")
+    assert "120.0 k" in line(lines, "http://quick")
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 16), (80, 24), (200, 60), (80, 5)])
+def test_it_fits_whatever_the_size(width: int, height: int) -> None:
+    lines = frame(busy_engine(), "x", width, height)
+    assert len(lines) <= height
+    assert all(len(one) <= width for one in lines)
+
+
+def test_what_is_wrong_is_said_first() -> None:
+    seen = busy_engine(3)
+    down = Moment(at=seen.moments[-1].at + 5, parts={"kafka": False, "gateway": True})
+    assert "NOT READY: kafka" in frame(Seen([*seen.moments, down]), "x")[0]
+    assert "refused" in frame(Seen(problem="http://h:1: refused"), "x")[2]
+
+
+def test_one_moment_is_enough() -> None:
+    lines = frame(Seen([Moment(at=0)]), "x")
+    assert line(lines, "accepted /s").split() == ["accepted", "/s", "-"]
+
+
+def test_an_endpoint_cannot_write_to_the_terminal() -> None:
+    evil = {"endpoint": "http://\x1b[2J\u202eevil/", "pushes": 1, "failed": 0, "mean_s": 1.0, "longest": 1.0}
+    text = "\n".join(frame(Seen(busy_engine(3).moments, [evil]), "x", 80, 30))
+    assert "http://?[2J?evil/" in text
+    assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
+
+
+def test_charts_of_characters() -> None:
+    assert figures.sparkline([0, 1, None, 7, 8], 7) == "  ▁▂ ██"
+    assert figures.sparkline([0, 0], 2) == "▁▁"
+    assert figures.sparkline([1, 2, 3], 2) == "▆█"
+    assert figures.sparkline([0.25], 1, top=1.0) == "▃"
+    assert figures.sparkline([], 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "expected"),
+    [
+        (figures.count, 0, "0"),
+        (figures.count, 0.31, "0.3"),
+        (figures.count, 1_234, "1,234"),
+        (figures.count, 12_345, "12.3 k"),
+        (figures.count, 4_500_000, "4.5 M"),
+        (figures.count, None, "-"),
+        (figures.seconds, 0.0004, "0.4 ms"),
+        (figures.seconds, 0.062, "62 ms"),
+        (figures.seconds, 1.25, "1.2 s"),
+        (figures.seconds, 150, "2.5 min"),
+        (figures.seconds, 7_200, "2.0 h"),
+        (figures.seconds, 200_000, "2.3 d"),
+        (figures.size, 512, "0 KiB"),
+        (figures.size, 150 * 2**20, "150 MiB"),
+        (figures.size, 3 * 2**30, "3.0 GiB"),
+        (figures.percent, 0.034, "3 %"),
+    ],
+)
+def test_numbers_as_people_read_them(write: object, value: float | None, expected: str) -> None:
+    assert write(value) == expected  # type: ignore[operator]
+
+
+def test_frames_overwrite_each_other_in_one_write() -> None:
+    out = io.StringIO()
+    top.draw(["one", "two"], out)
+    assert out.getvalue() == "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J"
+
+
+def test_several_processes_without_a_monitor_are_added_up() -> None:
+    clock = iter((100.0, 110.0))
+    accepted = iter((10, 20, 30, 60))
+
+    def fetch(url: str) -> bytes:
+        if not url.endswith("/metrics"):
+            raise FileNotFoundError(url)
+        registry = Registry()
+        registry.counter("arborcast_gateway_accepted_total", "A.").add(by=next(accepted))
+        registry.counted("process_cpu_seconds_total", "C.", lambda: 1.0)
+        return registry.text().encode()
+
+    watch = Watch(["http://one:1/metrics", "two:2"], fetch, lambda: next(clock))
+    watch.look()
+    seen = watch.look()
+    assert [moment.accepted for moment in seen.moments] == [30, 90]
+    assert set(seen.moments[-1].processes) == {"one:1", "two:2"}
+    out = io.StringIO()
+    assert top.once(Watch(["one:1"], fetch=_away), "one:1", out) is False
+    assert "no route" in out.getvalue()
+
+
+def _away(url: str) -> bytes:
+    raise OSError("no route")
+
+
+def test_addresses_as_people_give_them() -> None:
+    assert base_url("localhost:9464") == "http://localhost:9464"
+    assert base_url("https://x/arborcast/metrics") == "https://x/arborcast"
+    for wrong in ("ftp://x", "http://", "::"):
+        with pytest.raises(ConfigError, match="http://host:port"):
+            base_url(wrong)

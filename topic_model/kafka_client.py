@@ -93,6 +93,7 @@ class ConsumerRecord(Protocol):
     partition: int
     key: bytes
     value: bytes | None
+    timestamp: int  # milliseconds since the epoch
 
 
 class OffsetAtTime(Protocol):
@@ -131,6 +132,23 @@ class Consumer(Protocol):
     def close(self, autocommit: bool = True, timeout_ms: int | None = None) -> None: ...
 
 
+class PartitionState(NamedTuple):
+    """Where one partition is kept."""
+
+    leader: int
+    """The broker that leads it; -1 when none does."""
+    replicas: int
+    in_sync: int
+
+
+class BrokerId(NamedTuple):
+    """A broker of the cluster, and where clients reach it."""
+
+    id: int
+    host: str
+    port: int
+
+
 class Admin:
     """The few administrative requests of ours, over KafkaAdminClient."""
 
@@ -162,6 +180,29 @@ class Admin:
                 [ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all"
             )
         return {key: entry["value"] for key, entry in described["topic"][name].items()}
+
+    def partitions(self, name: str) -> list[PartitionState] | None:
+        """Where each partition of a topic is kept, in their order; None when there is no such topic."""
+        with translated(f"Kafka topic {name} could not be described"):
+            (topic,) = self._client.describe_topics([name])
+        if topic["error_code"] == errors.UnknownTopicOrPartitionError.errno:
+            return None
+        found = sorted(topic["partitions"], key=lambda each: int(each["partition_index"]))
+        return [PartitionState(e["leader_id"], len(e["replica_nodes"]), len(e["isr_nodes"])) for e in found]
+
+    def brokers(self) -> list[BrokerId]:
+        """The brokers that are up."""
+        with translated("the Kafka cluster could not be described"):
+            cluster = self._client.describe_cluster()
+        return [BrokerId(e["broker_id"], e["host"], e["port"]) for e in cluster["brokers"] if not e.get("is_fenced")]
+
+    def broker_configs(self, broker: int) -> dict[str, str]:
+        """The effective configuration of a broker."""
+        with translated(f"the configuration of Kafka broker {broker} could not be read"):
+            described = self._client.describe_configs(
+                [ConfigResource(ConfigResourceType.BROKER, str(broker))], config_filter="all"
+            )
+        return {key: entry["value"] for key, entry in described["broker"][str(broker)].items()}
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
         """Make this the first offset of a partition; what lies before is gone."""

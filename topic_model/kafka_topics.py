@@ -106,6 +106,7 @@ def ensure_topics(kafka: KafkaSettings) -> None:
                 logger.info("created Kafka topic %s", specification.name)
             else:
                 _check(admin, specification)
+                _warn_of_few_replicas(admin, specification.name, kafka.replication)
 
 
 def _check(admin: Admin, specification: LogSpecification) -> None:
@@ -122,4 +123,16 @@ def _check(admin: Admin, specification: LogSpecification) -> None:
         raise ConfigError(
             f"Kafka topic {specification.name} has {partitions} partitions, it must have one: delete it when it is "
             f"not ours, or choose another kafka.prefix"
+        )
+
+
+def _warn_of_few_replicas(admin: Admin, name: str, wanted: int) -> None:
+    # Kafka moves replicas only when told to, so this cannot be mended here; and it works as it is, until a broker goes.
+    fewest = min((partition.replicas for partition in admin.partitions(name) or ()), default=wanted)
+    if fewest < wanted:
+        logger.warning(
+            "Kafka topic %s has %d replicas, kafka.replication asks for %d: add them with kafka-reassign-partitions",
+            name,
+            fewest,
+            wanted,
         )

@@ -37,6 +37,8 @@ class BrokerLayout:
     controller_port: int
     heap_mb: int = 256
     fsync: bool = False
+    cluster_id: str = ""
+    """For a broker that is one of several: the same for all of them. Empty: a new one."""
 
     @property
     def properties_file(self) -> Path:
@@ -149,6 +151,10 @@ class KafkaBroker:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def _log(self) -> Path:
+        return self.layout.home / "kafka.log"
+
+    @property
     def bootstrap_servers(self) -> str:
         return f"{ports.LOOPBACK}:{self.layout.port}"
 
@@ -168,10 +174,7 @@ class KafkaBroker:
         _write_properties(layout.properties_file, layout.properties())
         if (layout.data / "meta.properties").exists():
             return
-        # `random-uuid` of the storage tool would cost a JVM start; this is the same thing: 16 bytes, URL-safe base64.
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if cluster_id.startswith("-"):
-            cluster_id = "A" + cluster_id[1:]  # or the tool would take it for an option
+        cluster_id = layout.cluster_id or new_cluster_id()
         command = self._java_command(
             "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)
         )
@@ -187,20 +190,29 @@ class KafkaBroker:
 
     def start(self, timeout: float = 30.0) -> None:
         """Starts the broker and waits until it answers. Raises PartFailed with the end of its log otherwise."""
+        self.launch()
+        self.wait_until_it_answers(timeout)
+
+    def launch(self) -> None:
+        """Starts the broker, without waiting for anything but its formatting. Raises PartFailed."""
         self.prepare()
-        log = self.layout.home / "kafka.log"
-        with log.open("ab") as sink:
+        with self._log.open("ab") as sink:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
             )
+
+    def wait_until_it_answers(self, timeout: float) -> None:
+        """Returns when a broker that was launched answers; otherwise raises PartFailed with the end of its log."""
+        if self._process is None:
+            raise ValueError("launch() comes first")
         deadline = time.monotonic() + timeout
         while not answers(self.layout.port):
             code = self._process.poll()
             if code is not None:
-                raise PartFailed(f"Kafka ended with code {code} while starting: {logfiles.tail(log)}", "kafka")
+                raise PartFailed(f"Kafka ended with code {code} while starting: {logfiles.tail(self._log)}", "kafka")
             if time.monotonic() > deadline:
                 self.kill()
-                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {logfiles.tail(log)}", "kafka")
+                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {logfiles.tail(self._log)}", "kafka")
             time.sleep(0.05)
 
     def stop(self, timeout: float = 10.0) -> None:
@@ -223,6 +235,12 @@ class KafkaBroker:
 
     def _java_command(self, main: str, *arguments: str) -> list[str]:
         return [str(self._java), *java_options(self.layout.heap_mb), "-cp", self._class_path, main, *arguments]
+
+
+def new_cluster_id() -> str:
+    """What the storage tool's `random-uuid` prints, without the start of a JVM: 16 bytes in URL-safe base64."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return "A" + made[1:] if made.startswith("-") else made  # or the tool would take it for an option
 
 
 def controller_port(home: Path) -> int:

@@ -57,6 +57,7 @@ class DispatchProcess:
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
             "kafka.prefix": kafka.prefix,
             "kafka.partitions": kafka.partitions,
+            "kafka.replication": kafka.replication,
             "tables.interval_s": 1.0,
             "outbound.reach": "loopback",
             **(settings or {}),

@@ -1,0 +1,42 @@
+"""Three brokers, three replicas of everything: the loss of any one of them loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.test_dispatch_kills import assert_all_arrived, under_load, wait_for_more
+from tests.support.broker_cluster import BrokerCluster, running_brokers
+from tests.support.dispatch_process import running_job
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.cluster, pytest.mark.kafka]
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    with running_brokers(tmp_path_factory.mktemp("brokers")) as cluster:
+        yield cluster
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_each_broker_may_die_under_load(tmp_path: Path, brokers: BrokerCluster) -> None:
+    kafka = brokers.settings(prefix="loss.")
+    with Receiver() as receiver, running_job(tmp_path, kafka) as job, under_load(kafka, receiver) as load:
+        receiver.wait_for(20)
+        brokers.wait_until_in_sync(kafka)
+        for broker in brokers.brokers:
+            broker.kill()
+            time.sleep(5)  # load without it
+            wait_for_more(receiver)
+            broker.start(60)
+            brokers.wait_until_in_sync(kafka)
+        wait_for_more(receiver)
+        assert job.processes()["driver"][0].is_running(), "the job itself lived through it"
+        accepted = load.stop()
+        assert len(accepted) > 100
+        assert_all_arrived(receiver, accepted, duplicates_allowed=1000)

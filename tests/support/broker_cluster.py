@@ -1,0 +1,119 @@
+"""A real Kafka cluster on loopback: three brokers, each of which may be killed and started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.stack import jars, java, ports
+from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import Admin
+from topic_model.kafka_topics import specifications
+from topic_model.settings import KafkaSettings
+
+BROKERS = 3
+
+
+@dataclass(frozen=True)
+class NodeLayout(BrokerLayout):
+    """One of several brokers; `voters` are the controller ports of all, in the order of their ids."""
+
+    node: int = 1
+    voters: Sequence[int] = ()
+
+    def properties(self) -> dict[str, str]:
+        """The embedded broker's with what docs/operations.md recommends for several."""
+        host = ports.LOOPBACK
+        voters = ",".join(f"{number}@{host}:{port}" for number, port in enumerate(self.voters, start=1))
+        return super().properties() | {
+            # With Kafka's default of 9 s the loss of a broker is noticed, and its partitions led by others, after 12 s.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            "node.id": str(self.node),
+            "controller.quorum.voters": voters,
+            "offsets.topic.replication.factor": str(BROKERS),
+            "transaction.state.log.replication.factor": str(BROKERS),
+            "transaction.state.log.min.isr": "2",
+            "share.coordinator.state.topic.replication.factor": str(BROKERS),
+            "share.coordinator.state.topic.min.isr": "2",
+            "min.insync.replicas": "2",
+        }
+
+
+class BrokerCluster:
+    """Three brokers that are controllers as well, as small production clusters are."""
+
+    def __init__(self, folder: Path) -> None:
+        voters = [ports.free_port() for _ in range(BROKERS)]
+        cluster_id = new_cluster_id()
+        executable, files = java.find_java().executable, jars.jar_paths("broker")
+        self.brokers = [
+            KafkaBroker(
+                NodeLayout(
+                    folder / f"kafka-{node}",
+                    ports.free_port(),
+                    voters[node - 1],
+                    cluster_id=cluster_id,
+                    node=node,
+                    voters=voters,
+                ),
+                files,
+                executable,
+            )
+            for node in range(1, BROKERS + 1)
+        ]
+
+    def start(self) -> None:
+        """Start all; each waits for a majority, so they start together."""
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_until_it_answers(60.0)
+
+    def settings(self, **changes: object) -> KafkaSettings:
+        """Settings for an engine on it."""
+        servers = ",".join(broker.bootstrap_servers for broker in self.brokers)
+        return KafkaSettings(  # type: ignore[arg-type]
+            **{"bootstrap_servers": servers, "partitions": 3, "replication": BROKERS, **changes}
+        )
+
+    def wait_until_in_sync(self, settings: KafkaSettings, timeout: float = 60.0) -> None:
+        """Until every partition of the engine's logs has all its replicas."""
+        deadline = time.monotonic() + timeout
+        with closing(Admin(settings)) as admin:
+            names = [specification.name for specification in specifications(settings)]
+            while time.monotonic() < deadline:
+                # A broker that has just gone, or comes, may be the one that is asked.
+                with suppress(InfrastructureError):
+                    states = [state for name in names for state in admin.partitions(name) or ()]
+                    if all(state.leader > 0 and state.in_sync == state.replicas for state in states):
+                        return
+                time.sleep(0.2)
+        raise TimeoutError(f"the replicas are not in step within {timeout} s: {states}")
+
+    def leader_of(self, settings: KafkaSettings, log: str) -> KafkaBroker:
+        """The broker that leads the first partition of a log."""
+        with closing(Admin(settings)) as admin:
+            states = admin.partitions(settings.topic(log))
+        assert states, f"there is no log {log}"
+        return self.brokers[states[0].leader - 1]
+
+    def kill(self) -> None:
+        """End all of it."""
+        for broker in self.brokers:
+            broker.kill()
+
+
+@contextmanager
+def running_brokers(folder: Path) -> Iterator[BrokerCluster]:
+    """A started cluster, killed in the end."""
+    cluster = BrokerCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill()

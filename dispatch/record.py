@@ -73,14 +73,18 @@ def start_recording(
     table: AttemptsTable,
     checkpoint: str,
     gate: StopGate,
+    recorded: Callable[[pa.Table], None] = lambda rows: None,
 ) -> StreamingQuery:
-    """Start the query; no batch begins once the gate is closed."""
+    """Start the query; no batch begins once the gate is closed. `recorded` is told what was added."""
 
     def write(frame: DataFrame, batch: int) -> None:
         with gate.batch():
             values: Sequence[bytes] = frame.select("value").toArrow().column("value").to_pylist()
             try:
-                if not table.append(rows_of(values), query_id(frame), batch):
+                rows = rows_of(values)
+                if table.append(rows, query_id(frame), batch):
+                    recorded(rows)
+                else:
                     logger.warning("batch %d of the attempts was in the table already", batch)
             except Exception:
                 table.reopen()

@@ -76,7 +76,13 @@ class DispatchJob:
             Keeper(
                 "record",
                 lambda: start_recording(
-                    spark, settings.kafka, settings.tables, self._table, settings.checkpoint("record"), gate
+                    spark,
+                    settings.kafka,
+                    settings.tables,
+                    self._table,
+                    settings.checkpoint("record"),
+                    gate,
+                    metrics.recorded,
                 ),
                 gate,
                 # A table that cannot be written (a full disk) is no reason to stop pushing: the outcomes wait in their

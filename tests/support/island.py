@@ -1,0 +1,201 @@
+"""A machine of its own in which every address of the world is this machine: what a transport would reach, it reaches.
+
+`explore(...)` runs this module in fresh user, mount and network namespaces. There, all of IPv4 and IPv6 is routed to
+loopback, a trap listens on port 8000 of all of it and notes at which address it was called, and a name server answers
+for `.test`:
+
+    v4-10-0-0-1.test             that address                  v6-fe80--1.test     that one (`:` written as `-`)
+    flip-93-184-216-34.test      that address and 127.0.0.1 in turn, to be kept for 0 seconds
+    mixed-93-184-216-34.test     127.0.0.1 and that address, both in one answer
+    anything else                does not exist
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dispatch.settings import PushSettings
+from dispatch.transport import make_transport
+from dispatch.transport.contract import PushRequest, PushResult
+from dispatch.transport.urls import UrlJudge
+from topic_model.outbound import AddressPolicy, OutboundSettings
+
+ROOT = Path(__file__).parents[2]
+PORT = 8000
+
+_APART = ("unshare", "-r", "-m", "-n")
+_SETTLE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one URL: the push's result, and the addresses at which the trap was called meanwhile."""
+
+    status: int
+    failure: str
+    detail: str
+    called: tuple[str, ...]
+
+
+def possible() -> bool:
+    """Whether this machine lets us have namespaces, and has what is needed in them."""
+    if not all(shutil.which(tool) for tool in ("unshare", "ip", "mount")):
+        return False
+    probe = [*_APART, "ip", "link", "set", "lo", "up"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def explore(
+    urls: list[str],
+    transport: str,
+    *,
+    outbound: dict[str, str | bool] | None = None,
+    blind: bool = False,
+    anew: bool = False,
+) -> list[Finding]:
+    """Push to each URL in turn. `blind` leaves the text of URLs unjudged, so that only the check at the connection is
+    left; `anew` makes a new transport for each push, so that nothing is remembered."""
+    order = {"urls": urls, "transport": transport, "outbound": outbound or {}, "blind": blind, "anew": anew}
+    done = subprocess.run(
+        [*_APART, sys.executable, "-m", "tests.support.island"],
+        input=json.dumps(order),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Finding(**{**found, "called": tuple(found["called"])}) for found in json.loads(done.stdout)]
+
+
+class Trap:
+    """Takes every connection to port 8000 of any address, and answers 202."""
+
+    def __init__(self) -> None:
+        self._called: list[str] = []
+        for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104
+            listener = socket.socket(family)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((everywhere, PORT))
+            listener.listen(100)
+            threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+
+    def take(self) -> tuple[str, ...]:
+        """Where it was called since the last time."""
+        called, self._called = tuple(self._called), []
+        return called
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            connection, _ = listener.accept()
+            # Noted before anything is read: to have been connected to is what counts.
+            self._called.append(str(connection.getsockname()[0]))
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            connection.settimeout(5)
+            data = b""
+            while b"</x>" not in data and (more := connection.recv(65536)):
+                data += more
+            connection.sendall(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+class NameServer:
+    """DNS over UDP on 127.0.0.1, for A and AAAA in `.test`."""
+
+    def __init__(self) -> None:
+        self._asked: Counter[str] = Counter()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 53))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            query, client = self._socket.recvfrom(512)
+            self._socket.sendto(self._answer(query), client)
+
+    def _answer(self, query: bytes) -> bytes:
+        labels, position = [], 12
+        while length := query[position]:
+            labels.append(query[position + 1 : position + 1 + length].decode("latin-1"))
+            position += 1 + length
+        question = query[12 : position + 5]
+        kind = struct.unpack("!H", query[position + 1 : position + 3])[0]
+        addresses = self._addresses(".".join(labels).lower(), kind)
+        code = 3 if addresses is None else 0
+        found = addresses or []
+        records = b"".join(
+            b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(address.packed)) + address.packed for address in found
+        )
+        head = query[:2] + struct.pack("!HHHHH", 0x8580 | code, 1, len(found), 0, 0)
+        return head + question + records
+
+    def _addresses(self, name: str, kind: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address] | None:
+        how, _, rest = name.removesuffix(".test").partition("-")
+        if not name.endswith(".test") or how not in ("v4", "v6", "flip", "mixed"):
+            return None
+        if how == "v6":
+            return [ipaddress.IPv6Address(rest.replace("-", ":"))] if kind == 28 else []
+        if kind != 1:
+            return []
+        address, loopback = ipaddress.IPv4Address(rest.replace("-", ".")), ipaddress.IPv4Address("127.0.0.1")
+        if how == "mixed":
+            return [loopback, address]
+        self._asked[name] += 1
+        return [loopback] if how == "flip" and self._asked[name] % 2 == 0 else [address]
+
+
+def _main() -> None:
+    order: dict[str, Any] = json.load(sys.stdin)
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as resolver:
+        resolver.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        resolver.flush()
+        for command in (
+            "ip link set lo up",
+            "ip route add local 0.0.0.0/0 dev lo",
+            "ip -6 route add local ::/0 dev lo",
+            f"mount --bind {resolver.name} /etc/resolv.conf",
+        ):
+            subprocess.run(command.split(), check=True)
+        NameServer()
+        trap = Trap()
+        if order["blind"]:
+            UrlJudge.refusal = lambda self, url: None  # type: ignore[method-assign]
+        policy = AddressPolicy(OutboundSettings(**order["outbound"]))
+        push = PushSettings(transport=order["transport"], connect_timeout_s=2.0, total_timeout_s=4.0)
+        transport = make_transport(push, policy)
+        found = []
+        for url in order["urls"]:
+            if order["anew"]:
+                transport.close()
+                transport = make_transport(push, policy)
+            results: list[PushResult] = []
+            transport.submit(PushRequest(url, (), b"<x></x>"), results.append)
+            end = time.monotonic() + _SETTLE_S
+            while not results and time.monotonic() < end:
+                transport.drive(0.1)
+            (result,) = results
+            found.append(asdict(Finding(result.status, result.failure, result.detail, trap.take())))
+        transport.close()
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

@@ -24,7 +24,7 @@ VERSION = 1
 # A record of this many attempts is some 150 kB: well below the broker's limit, and few enough per batch.
 MAX_PER_RECORD = 500
 
-State = Literal["delivered", "failed"]
+State = Literal["delivered", "failed", "parked", "dead", "expired", "cancelled"]
 """Whether the receiver has taken it. What follows from a failure (a retry, giving up) is another record's matter."""
 
 ErrorClass = Literal[
@@ -70,6 +70,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     response: bytes = b""
     reused: bool = False
     batch: int = 0
+    next_ms: int = 0
 
 
 class _Batch(msgspec.Struct, frozen=True):

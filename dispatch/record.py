@@ -1,4 +1,5 @@
-"""The record query: from the `attempts` log to the `attempts` table.
+"""The record queries: from the `attempts` log to the tables `attempts` and `deliveries`, and from the `notifications`
+log to the table of that name.
 
 A batch is written through delta-rs, not through Spark's Delta sink: a commit takes 10 ms instead of seconds, and costs
 the hot path next to nothing. The query's id and the batch's number go into the commit as a Delta application
@@ -8,62 +9,115 @@ transaction, so that a batch which Spark repeats after a crash is recognised and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dispatch import attempts
-from dispatch.attempts import Attempt
 from dispatch.gate import StopGate
+from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.held import HeldTable
+from dispatch.recording.rows import Build, build, days, rows_of, times
 from dispatch.settings import TableSettings
 from dispatch.source import read_log
-from dispatch.tables import ATTEMPTS
+from dispatch.tables import ATTEMPTS, NOTIFICATIONS
+from topic_model import notifications
+from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.notifications import Notification
 from topic_model.settings import KafkaSettings
+
+__all__ = ["ArchiveTable", "AttemptsTable", "rows_of", "start_archiving", "start_recording"]
 
 logger = logging.getLogger(__name__)
 
+# After a long absence the archive is read in pieces that fit into the driver.
+_ARCHIVE_ROWS = 50_000
+
 
 class AttemptsTable:
-    """The table, held open: looking its state up anew for each commit would cost more the longer its history is."""
+    """`attempts`, and `deliveries` if that has a place."""
 
-    def __init__(self, location: str) -> None:
-        self._location = location
-        self._table: DeltaTable | None = None
+    def __init__(self, location: str, deliveries: str | None = None) -> None:
+        self._attempts = HeldTable(ATTEMPTS, location)
+        self._deliveries = EndedDeliveries(deliveries) if deliveries else None
 
-    def open(self) -> DeltaTable:
-        """The table as we last knew it, created if need be."""
-        if self._table is None:
-            self._table = ATTEMPTS.ensure(self._location)
-        return self._table
+    def open(self) -> None:
+        """Create the tables if need be; afterwards the first batch costs no more than the others."""
+        self._attempts.open()
+        if self._deliveries:
+            self._deliveries.table.open()
 
     def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
         """Append the rows of a batch; False when this writer has written this batch before.
 
-        Commits are atomic: after a crash at any point the batch is there as a whole, or not at all.
+        Each table commits for itself: after a crash between the two the batch comes again, and only the second takes
+        it.
         """
-        table = self.open()
-        done = table.transaction_version(writer)
-        if done is not None and done >= batch:
-            return False
-        if rows.num_rows:
-            transaction = CommitProperties(app_transactions=[Transaction(writer, batch)])
-            write_deltalake(table, rows, mode="append", commit_properties=transaction)
-        return True
+        new = self._attempts.append(rows, writer, batch)
+        if self._deliveries:
+            self._deliveries.append(rows, writer, batch)
+        return new
+
+    def reopen(self) -> None:
+        """Read the tables' state anew before the next commit."""
+        self._attempts.reopen()
+        if self._deliveries:
+            self._deliveries.table.reopen()
+
+
+class ArchiveTable:
+    """`notifications`."""
+
+    def __init__(self, location: str) -> None:
+        self._table = HeldTable(NOTIFICATIONS, location)
+
+    def open(self) -> None:
+        """Create the table if need be."""
+        self._table.open()
+
+    def append(self, logged: Iterable[Logged], writer: str, batch: int) -> bool:
+        """Append a batch; False when this writer has written this batch before."""
+        return self._table.append(notification_rows(logged, int(time.time() * 1000)), writer, batch)
 
     def reopen(self) -> None:
         """Read the table's state anew before the next commit."""
-        self._table = None
+        self._table.reopen()
 
 
-def rows_of(values: Iterable[bytes]) -> pa.Table:
-    """The table's rows for the values of Kafka records."""
-    decoded = [attempt for value in values for attempt in attempts.decode(value)]
-    columns = [pa.array([get(attempt) for attempt in decoded], type=field.type) for field, get in _COLUMNS]
-    return pa.Table.from_arrays(columns, schema=ATTEMPTS.arrow_schema())
+class Logged(NamedTuple):
+    """A record of the notifications log and where it is."""
+
+    value: bytes
+    partition: int
+    offset: int
+    logged_ms: int
+
+
+class _Archived(NamedTuple):
+    notification: Notification
+    partition: int
+    offset: int
+    logged_ms: int
+
+
+def notification_rows(logged: Iterable[Logged], recorded_ms: int) -> pa.Table:
+    """Rows of `notifications`. What cannot be read is left out, as the dispatch leaves it out.
+
+    Raises RecordVersionError for a record of a newer Arborcast.
+    """
+    archived = []
+    for value, partition, offset, logged_ms in logged:
+        try:
+            archived.append(_Archived(notifications.decode(value), partition, offset, logged_ms))
+        except RecordVersionError:
+            raise
+        except InfrastructureError as error:
+            logger.error("offset %d of partition %d is not archived: %s", offset, partition, error)
+    special = _NOTIFICATION | {"recorded_at": lambda them: times([recorded_ms] * len(them))}
+    return build(NOTIFICATIONS, archived, special)
 
 
 def start_recording(
@@ -75,31 +129,50 @@ def start_recording(
     gate: StopGate,
     recorded: Callable[[pa.Table], None] = lambda rows: None,
 ) -> StreamingQuery:
-    """Start the query; no batch begins once the gate is closed. `recorded` is told what was added."""
+    """Start the query of the outcomes; no batch begins once the gate is closed. `recorded` is told what was added."""
 
     def write(frame: DataFrame, batch: int) -> None:
         with gate.batch():
-            values: Sequence[bytes] = frame.select("value").toArrow().column("value").to_pylist()
+            rows = rows_of(frame.select("value").toArrow().column("value").to_pylist())
             try:
-                rows = rows_of(values)
-                if table.append(rows, query_id(frame), batch):
-                    recorded(rows)
-                else:
-                    logger.warning("batch %d of the attempts was in the table already", batch)
+                new = table.append(rows, query_id(frame), batch)
+            except Exception:
+                table.reopen()
+                raise
+            if new:
+                recorded(rows)
+            else:
+                logger.warning("batch %d of the attempts was in the table already", batch)
+
+    source = read_log(spark, kafka, "attempts", starting="earliest", fail_on_data_loss=False)
+    return _start(spark, source, "record-attempts", settings, checkpoint, write)
+
+
+def start_archiving(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: TableSettings,
+    table: ArchiveTable,
+    checkpoint: str,
+    gate: StopGate,
+) -> StreamingQuery:
+    """Start the query of the notifications; no batch begins once the gate is closed."""
+
+    def write(frame: DataFrame, batch: int) -> None:
+        with gate.batch():
+            columns = frame.selectExpr("value", "partition", "offset", "unix_millis(timestamp)").toArrow().columns
+            logged = map(Logged, *(column.to_pylist() for column in columns))
+            try:
+                if not table.append(logged, query_id(frame), batch):
+                    logger.warning("batch %d of the notifications was in the table already", batch)
             except Exception:
                 table.reopen()
                 raise
 
-    # Its own scheduling pool, so that recording and pushing share the task slots fairly.
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "record")
-    return (
-        read_log(spark, kafka, "attempts", starting="earliest", fail_on_data_loss=False)
-        .writeStream.queryName("record-attempts")
-        .trigger(processingTime=f"{int(settings.interval_s * 1000)} milliseconds")
-        .option("checkpointLocation", checkpoint)
-        .foreachBatch(write)
-        .start()
+    source = read_log(
+        spark, kafka, "notifications", starting="earliest", fail_on_data_loss=False, max_rows=_ARCHIVE_ROWS
     )
+    return _start(spark, source, "archive-notifications", settings, checkpoint, write)
 
 
 def query_id(frame: DataFrame) -> str:
@@ -107,19 +180,33 @@ def query_id(frame: DataFrame) -> str:
     return str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
-def _time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+def _start(
+    spark: SparkSession,
+    source: DataFrame,
+    name: str,
+    settings: TableSettings,
+    checkpoint: str,
+    write: Callable[[DataFrame, int], None],
+) -> StreamingQuery:
+    # Its own scheduling pool, so that recording and pushing share the task slots fairly.
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "record")
+    return (
+        source.writeStream.queryName(name)
+        .trigger(processingTime=f"{int(settings.interval_s * 1000)} milliseconds")
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(write)
+        .start()
+    )
 
 
-_GETTERS: dict[str, Callable[[Attempt], object]] = {
-    "day": lambda attempt: _time(attempt.started_ms).date(),
-    "accepted_at": lambda attempt: _time(attempt.accepted_ms),
-    "started_at": lambda attempt: _time(attempt.started_ms),
+_NOTIFICATION: dict[str, Build[_Archived]] = {
+    "day": lambda them: days(each.notification.accepted_ms for each in them),
+    "notification": lambda them: pa.array([each.notification.id for each in them], pa.string()),
+    "accepted_at": lambda them: times(each.notification.accepted_ms for each in them),
+    "logged_at": lambda them: times(each.logged_ms for each in them),
+    "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
+    **{
+        name: lambda them, name=name: pa.array([getattr(each.notification, name) for each in them])  # type: ignore[misc]
+        for name in ("topic", "publisher", "message_id", "only", "payload", "producer")
+    },
 }
-
-
-def _getter(name: str) -> Callable[[Attempt], object]:
-    return _GETTERS.get(name) or (lambda attempt: getattr(attempt, name))
-
-
-_COLUMNS = [(field, _getter(field.name)) for field in ATTEMPTS.arrow_schema()]

@@ -127,4 +127,31 @@ class TableSettings:
     """The Delta tables."""
 
     path: str = setting("", "Folder or URL of the tables; empty means tables/ in the data directory.")
-    interval_s: float = setting(5.0, "How often outcomes are written to the tables.", minimum=0.2, unit="s")
+    interval_s: float = setting(
+        5.0, "How often outcomes, notifications and states are written to the tables.", minimum=0.2, unit="s"
+    )
+    archive: bool = setting(True, "Keep notifications with their payloads in a table of their own.")
+    max_routes: int = setting(
+        100_000,
+        "The table of routes has at most this many rows; it is written anew when topics or subscriptions have changed. "
+        "0 means no such table.",
+        minimum=0,
+        maximum=10_000_000,
+    )
+    notifications_days: int = setting(30, "How long archived notifications are kept.", minimum=1, unit="days")
+    attempts_days: int = setting(30, "How long attempts are kept.", minimum=1, unit="days")
+    deliveries_days: int = setting(30, "How long ended deliveries are kept.", minimum=1, unit="days")
+    endpoint_health_days: int = setting(90, "How long changes of endpoints' health are kept.", minimum=1, unit="days")
+    ended_subscriptions_days: int = setting(90, "How long subscriptions that ended are kept.", minimum=1, unit="days")
+    upkeep_interval_s: float = setting(
+        3_600.0,
+        "How often small files are joined to larger ones and what is too old is taken out.",
+        minimum=1,
+        unit="s",
+    )
+    unused_files_hours: int = setting(
+        24,
+        "Files that a table no longer uses stay for so long: whoever began to read may finish.",
+        minimum=1,
+        unit="h",
+    )

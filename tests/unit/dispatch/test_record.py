@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
+from deltalake.schema import PrimitiveType
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
-from dispatch.record import AttemptsTable, rows_of
+from dispatch.record import ArchiveTable, AttemptsTable, Logged, notification_rows, rows_of
+from dispatch.recording.held import HeldTable
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, TABLES
+from dispatch.tables import ATTEMPTS, NOTIFICATIONS, TABLES, Column
+from topic_model import notifications
+from topic_model.errors import InfrastructureError
+from topic_model.notifications import Notification
 from topic_model.topics import TopicPath
 
 
@@ -22,7 +29,7 @@ def values(count: int = 1, first: int = 0) -> list[bytes]:
             endpoint="http://e/",
             number=1,
             push="p",
-            state="failed",
+            state="parked",
             accepted_ms=1_700_000_000_123,
             started_ms=1_700_000_000_456,
             duration_ms=1.5,
@@ -31,6 +38,7 @@ def values(count: int = 1, first: int = 0) -> list[bytes]:
             status=404,
             response=b"\xff",
             batch=9,
+            next_ms=1_700_000_001_000,
         )
         for number in range(first, first + count)
     ]
@@ -48,7 +56,7 @@ def test_attempt_becomes_a_row_with_every_column() -> None:
         "endpoint": "http://e/",
         "number": 1,
         "push": "p",
-        "state": "failed",
+        "state": "parked",
         "error": "client-error",
         "detail": "HTTP 404",
         "status": 404,
@@ -61,7 +69,16 @@ def test_attempt_becomes_a_row_with_every_column() -> None:
         "response": b"\xff",
         "reused": False,
         "batch": 9,
+        "next_at": datetime(2023, 11, 14, 22, 13, 21, 0, UTC),
     }
+
+
+def test_attempt_that_is_not_tried_again_has_no_next_time() -> None:
+    attempt = Attempt("n", "s", TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 3.0)
+
+    (row,) = rows_of(attempts.encode([attempt])).to_pylist()
+
+    assert row["next_at"] is None
 
 
 def test_repeated_batch_is_not_written_twice_even_after_a_restart(tmp_path: Path) -> None:
@@ -88,12 +105,48 @@ def test_new_checkpoint_starts_its_own_count(tmp_path: Path) -> None:
 
 
 def test_batch_without_rows_makes_no_version(tmp_path: Path) -> None:
-    location = str(tmp_path / "attempts")
-    table = AttemptsTable(location)
+    location, deliveries = str(tmp_path / "attempts"), str(tmp_path / "deliveries")
+    table = AttemptsTable(location, deliveries)
 
     assert table.append(rows_of([attempts.NOTHING]), "query-1", 0)
 
     assert DeltaTable(location).version() == 0
+    assert DeltaTable(deliveries).version() == 0
+
+
+def logged(number: int, value: bytes | None = None) -> Logged:
+    notification = Notification(f"n{number}", TopicPath("a/b"), b"<x/>", 1_700_000_000_123, publisher="me")
+    return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
+
+
+def test_notification_becomes_a_row_with_every_column() -> None:
+    (row,) = notification_rows([logged(7)], recorded_ms=1_700_000_001_000).to_pylist()
+
+    assert row == {
+        "day": date(2023, 11, 14),
+        "notification": "n7",
+        "topic": "a/b",
+        "accepted_at": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+        "logged_at": datetime(2023, 11, 14, 22, 13, 20, 125_000, UTC),
+        "recorded_at": datetime(2023, 11, 14, 22, 13, 21, 0, UTC),
+        "partition": 3,
+        "offset": 7,
+        "publisher": "me",
+        "message_id": "",
+        "only": "",
+        "payload_bytes": 4,
+        "payload": b"<x/>",
+        "producer": b"",
+    }
+
+
+def test_notifications_are_archived_once_and_without_what_nobody_can_read(tmp_path: Path) -> None:
+    location = str(tmp_path / "notifications")
+    assert ArchiveTable(location).append([logged(1), logged(2, b"junk"), logged(3)], "query", 0)
+    assert not ArchiveTable(location).append([logged(1), logged(2, b"junk"), logged(3)], "query", 0)
+
+    rows = DeltaTable(location).to_pyarrow_table().column("notification").to_pylist()
+    assert sorted(rows) == ["n1", "n3"]
 
 
 def test_location_is_below_the_home_unless_set() -> None:
@@ -106,4 +159,48 @@ def test_every_column_is_described_and_stored_so(tmp_path: Path) -> None:
         stored = spec.ensure(str(tmp_path / spec.name)).schema().fields
         assert [field.name for field in stored] == [column.name for column in spec.columns]
         assert all(len(str(field.metadata["comment"])) > 10 for field in stored)
-        assert {*spec.partition_by} <= {field.name for field in stored}
+        named = {*spec.partition_by, *filter(None, (spec.key, spec.time))}
+        assert named <= {field.name for field in stored}
+
+
+def test_older_table_gets_the_columns_it_lacks_and_keeps_its_rows(tmp_path: Path) -> None:
+    location = str(tmp_path / "attempts")
+    # One column in the middle and the last one did not exist.
+    columns = tuple(column for column in ATTEMPTS.columns if column.name not in ("messages", "next_at"))
+    older = dataclasses.replace(ATTEMPTS, columns=columns)
+    rows = rows_of(values(1))
+    older_rows = rows.select([column.name for column in columns])
+    HeldTable(older, location).append(older_rows, "query", 0)
+
+    table = AttemptsTable(location)
+    assert table.append(rows_of(values(1, 1)), "query", 1)
+
+    there = DeltaTable(location).to_pyarrow_table().sort_by("notification").to_pylist()
+    assert there[0] == {**older_rows.to_pylist()[0], "messages": None, "next_at": None}
+    assert there[1] == rows_of(values(1, 1)).to_pylist()[0]
+
+
+def test_newer_table_can_still_be_written(tmp_path: Path) -> None:
+    location = str(tmp_path / "attempts")
+    newer = dataclasses.replace(
+        ATTEMPTS, columns=(*ATTEMPTS.columns, Column("mood", "string", "Something of the future.", optional=True))
+    )
+    newer.ensure(location)
+
+    assert AttemptsTable(location).append(rows_of(values(1)), "query", 0)
+
+    (row,) = DeltaTable(location).to_pyarrow_table().to_pylist()
+    assert row == {**rows_of(values(1)).to_pylist()[0], "mood": None}
+
+
+def test_table_whose_column_is_something_else_is_refused(tmp_path: Path) -> None:
+    location = str(tmp_path / "notifications")
+    changed = [
+        dataclasses.replace(column, type="string") if column.name == "offset" else column
+        for column in NOTIFICATIONS.columns
+    ]
+    dataclasses.replace(NOTIFICATIONS, columns=tuple(changed)).ensure(location)
+
+    with pytest.raises(InfrastructureError, match="column offset of type"):
+        NOTIFICATIONS.ensure(location)
+    assert DeltaTable(location).schema().fields[7].type == PrimitiveType("string")

@@ -1,0 +1,14 @@
+"""From the logs to the Delta tables, off the hot path.
+
+    held          one table, held open: what is written to it, exactly once
+    rows          the columns of rows, from records
+    deliveries    one row for each delivery that has ended
+    tail          following a log of many partitions, from where the table says it is
+    control, waiting, health, routes      what each of the tables of states is folded from
+    recorder      the thread that keeps the tables of states
+    upkeep        compaction and retention
+
+All of it runs on the driver and is written through delta-rs: a commit takes 10 ms there, seconds in Spark's own sink.
+"""
+
+from __future__ import annotations

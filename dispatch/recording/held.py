@@ -1,0 +1,124 @@
+"""One Delta table, held open by its only writer: looking its state up anew for each commit would cost more the longer
+its history is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from dispatch.tables import TableSpec
+
+# A third of the size of the default (snappy) for ids and XML, at a cost that cannot be told from it.
+WRITER = WriterProperties(compression="ZSTD", compression_level=1)
+
+# Somebody else's commit may come between twice.
+_CHANCES = 3
+
+OPERATION = "_operation"
+"""The column of `merge`'s changes that says what each row asks for: `put`, `add`, `patch` or `drop`."""
+
+
+class HeldTable:
+    """What is written commits as a whole or not at all, together with how far the writer has come (a Delta application
+    transaction), so a writer that begins again after a crash finds out what is there."""
+
+    def __init__(self, spec: TableSpec, location: str) -> None:
+        self.spec = spec
+        self.location = location
+        self._table: DeltaTable | None = None
+
+    def open(self) -> DeltaTable:
+        """The table as we last knew it, created if need be."""
+        if self._table is None:
+            self._table = self.spec.ensure(self.location)
+        return self._table
+
+    def reopen(self) -> None:
+        """Read the table's state anew before the next use."""
+        self._table = None
+
+    def progress(self, writer: str) -> int | None:
+        """How far this writer has come, None when it has written nothing yet."""
+        return self.open().transaction_version(writer)
+
+    def append(self, rows: pa.Table, writer: str, batch: int, also: Mapping[str, int] | None = None) -> bool:
+        """Append the rows of a batch; False when this writer has written this batch before.
+
+        `also` is progress of others that goes into the same commit.
+        """
+        done = self.progress(writer)
+        if done is not None and done >= batch:
+            return False
+        if rows.num_rows:
+            self._write(rows, "append", {writer: batch, **(also or {})})
+        return True
+
+    def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
+        """Make these all the rows there are."""
+        self._write(rows, "overwrite", progress)
+
+    def merge(self, changes: pa.Table, progress: Mapping[str, int], patch: Sequence[str] = (), guard: str = "") -> None:
+        """Apply changes by key, each key once at most. Doing so again changes nothing.
+
+        A `put` replaces or adds the row, a `drop` takes it out. An `add` adds it where there is none; where there is
+        one it does what a `patch` does: overwrites the columns `patch` if `guard` holds, a condition on `t` (what is
+        there) and `s` (the change).
+        """
+        names = [column.name for column in self.spec.columns]
+        quoted = {f"`{name}`": f"s.`{name}`" for name in names}
+        table = self.open()
+        table.update_incremental()
+        merger = table.merge(
+            changes,
+            f"t.`{self.spec.key}` = s.`{self.spec.key}`",
+            source_alias="s",
+            target_alias="t",
+            writer_properties=WRITER,
+            commit_properties=_commit(progress),
+        )
+        merger = merger.when_matched_delete(f"s.{OPERATION} = 'drop'")
+        merger = merger.when_matched_update(quoted, f"s.{OPERATION} = 'put'")
+        if patch:
+            condition = f"s.{OPERATION} in ('patch', 'add')" + (f" and ({guard})" if guard else "")
+            merger = merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in patch}, condition)
+        merger.when_not_matched_insert(quoted, f"s.{OPERATION} in ('put', 'add')").execute()
+
+    def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int]) -> None:
+        for chance in range(_CHANCES, 0, -1):
+            table = self.open()
+            # Upkeep commits beside us. An append to a table that we know as it was before rows were taken out is
+            # refused; a look at what is new costs a millisecond.
+            table.update_incremental()
+            try:
+                write_deltalake(
+                    table,
+                    _aligned(rows, table),
+                    mode="overwrite" if mode == "overwrite" else "append",
+                    writer_properties=WRITER,
+                    commit_properties=_commit(progress),
+                )
+                return
+            except CommitFailedError:
+                if chance == 1:
+                    raise
+                self.reopen()
+
+
+def _commit(progress: Mapping[str, int]) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(writer, batch) for writer, batch in progress.items()])
+
+
+def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:
+    """Columns are matched by position; a table that is older or newer than we are has them in another order, and a
+    newer one has columns that we know nothing of."""
+    names = [each.name for each in table.schema().fields]
+    if names == rows.column_names:
+        return rows
+    columns = [
+        rows.column(each.name) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
+        for each in pa.schema(table.schema().to_arrow())
+    ]
+    return pa.Table.from_arrays(columns, names=names)

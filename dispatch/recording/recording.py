@@ -1,0 +1,111 @@
+"""All the tables of a job: who writes which, how often, and what keeps them small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from dispatch.gate import StopGate
+from dispatch.record import ArchiveTable, AttemptsTable
+from dispatch.recording.control import SubscriptionsFold, TopicsFold
+from dispatch.recording.folds import Fold, FoldedTables
+from dispatch.recording.health import EndpointState, HealthHistory
+from dispatch.recording.recorder import Recorder, Work
+from dispatch.recording.routes import RoutesSnapshot
+from dispatch.recording.upkeep import Upkeep
+from dispatch.recording.waiting import DeadLettersFold, RetriesFold
+from dispatch.settings import TableSettings
+from dispatch.tables import (
+    ATTEMPTS,
+    DEAD_LETTERS,
+    DELIVERIES,
+    ENDPOINT_HEALTH,
+    NOTIFICATIONS,
+    RETRIES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    TOPICS,
+    TableSpec,
+)
+from topic_model.routing.routes import Route
+from topic_model.settings import KafkaSettings
+
+# The snapshot of routes is written whole: a busy control log would otherwise have it written all the time.
+_ROUTES_INTERVAL_S = 30.0
+
+# Merges and snapshots leave the files that they have replaced behind; they are read quickly.
+_STATES_UNUSED_HOURS = 1
+
+
+class Recording:
+    """The tables that are written beside the queries, and the two that queries write."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settings: TableSettings,
+        home: Path,
+        gate: StopGate,
+        *,
+        health: Callable[[], Mapping[str, EndpointState]],
+        control_position: Callable[[], int],
+        routes: Callable[[int], Sequence[Route]],
+    ) -> None:
+        """`health` gives what is known of endpoints; `routes` so many routes at most, `control_position` the offset up
+        to which the control log is in them."""
+        self._settings = settings
+        self._home = home
+        self.attempts = AttemptsTable(self._at(ATTEMPTS), self._at(DELIVERIES))
+        self.archive = ArchiveTable(self._at(NOTIFICATIONS)) if settings.archive else None
+        control: dict[str, Fold] = {self._at(TOPICS): TopicsFold(), self._at(SUBSCRIPTIONS): SubscriptionsFold()}
+        interval_s, upkeep_s = settings.interval_s, settings.upkeep_interval_s
+        states: list[tuple[Work, float]] = [
+            (FoldedTables(kafka, "control", control), interval_s),
+            (FoldedTables(kafka, "parked", {self._at(RETRIES): RetriesFold()}), interval_s),
+            (FoldedTables(kafka, "dead", {self._at(DEAD_LETTERS): DeadLettersFold()}), interval_s),
+            (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
+        ]
+        if settings.max_routes:
+            snapshot = RoutesSnapshot(self._at(ROUTES), settings.max_routes, control_position, routes)
+            states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 6 * interval_s))))
+        # In the thread of those who merge, because joining files under a merge makes one of the two fail.
+        states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)]
+        ended = settings.ended_subscriptions_days
+        states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
+        events: list[tuple[Work, float]] = [
+            (self._upkeep(NOTIFICATIONS, settings.notifications_days), upkeep_s),
+            (self._upkeep(ATTEMPTS, settings.attempts_days), upkeep_s),
+            (self._upkeep(DELIVERIES, settings.deliveries_days), upkeep_s),
+            (self._upkeep(ENDPOINT_HEALTH, settings.endpoint_health_days), upkeep_s),
+        ]
+        self._recorders = (Recorder(states, gate, "record-states"), Recorder(events, gate, "upkeep"))
+
+    def open(self) -> None:
+        """Create the tables of the queries; afterwards their first batch costs no more than the others."""
+        self.attempts.open()
+        if self.archive:
+            self.archive.open()
+
+    def start(self) -> None:
+        """Begin to write the tables that no query writes."""
+        for recorder in self._recorders:
+            recorder.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Wait until nothing is being written, the gate being closed; whether that was so in time. What is cut short
+        is written after the next start."""
+        stopped = [recorder.stop(timeout_s) for recorder in self._recorders]
+        return all(stopped)
+
+    def _at(self, spec: TableSpec) -> str:
+        return spec.location(self._settings, self._home)
+
+    def _upkeep(self, spec: TableSpec, days: int | None = None, old: str = "") -> Upkeep:
+        states = not spec.partition_by
+        return Upkeep(
+            spec,
+            self._at(spec),
+            days=days,
+            unused_hours=_STATES_UNUSED_HOURS if states else self._settings.unused_files_hours,
+            old=(lambda before: old.format(before.isoformat())) if old else None,
+        )

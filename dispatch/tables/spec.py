@@ -1,0 +1,121 @@
+"""What a Delta table is made of: columns with their meaning and unit, where it is, and how an older one is kept up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
+
+from dispatch.settings import TableSettings
+from topic_model.errors import InfrastructureError
+
+# A checkpoint of the Delta log every 100 commits: at one commit per 5 s that is one every 8 minutes. What lies before a
+# checkpoint is only needed by those who read the past.
+_PROPERTIES: Mapping[str, str] = {
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": "interval 24 hours",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `type` is a Delta primitive type; `optional` ones may be null."""
+
+    name: str
+    type: str
+    help: str
+    unit: str = ""
+    optional: bool = False
+
+    @property
+    def comment(self) -> str:
+        """Description with its unit, as stored in the table itself."""
+        return f"{self.help} [{self.unit}]" if self.unit else self.help
+
+    def as_field(self, *, optional: bool | None = None) -> Field:
+        """The column as Delta describes it."""
+        nullable = self.optional if optional is None else optional
+        return Field(self.name, PrimitiveType(self.type), nullable=nullable, metadata={"comment": self.comment})
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One table.
+
+    `time` is the column that says when a row happened, for reading a span of time; with `partition_by` its day.
+    `key` is the column that names a row, for tables whose rows change.
+    """
+
+    name: str
+    help: str
+    columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
+    time: str = ""
+    key: str = ""
+    properties: Mapping[str, str] = field(default_factory=lambda: _PROPERTIES)
+
+    def location(self, settings: TableSettings, home: Path) -> str:
+        """Where the table is: below `tables.path`, or below the data directory when that is not set."""
+        root = settings.path.rstrip("/") or str((home / "tables").absolute())
+        return f"{root}/{self.name}"
+
+    def schema(self) -> Schema:
+        """As Delta stores it, the descriptions included."""
+        return Schema([column.as_field() for column in self.columns])
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as Arrow types."""
+        return pa.schema([pa.field(each.name, _ARROW[each.type], nullable=each.optional) for each in self.columns])
+
+    def arrow(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
+        """These rows as an Arrow table; what a row does not name is null."""
+        schema = self.arrow_schema()
+        return pa.Table.from_arrays(
+            [pa.array([row.get(each.name) for row in rows], type=each.type) for each in schema], schema=schema
+        )
+
+    def ensure(self, location: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable:
+        """The table, created when it is not there, with the columns that an older Arborcast did not know added.
+
+        Rows that were there before have nulls in those. Raises InfrastructureError when a column has another type than
+        ours, because what we would write then is something else than what is there.
+        """
+        table = DeltaTable.create(
+            location,
+            self.schema(),
+            mode="ignore",
+            partition_by=list(self.partition_by),
+            name=self.name,
+            description=self.help,
+            configuration=dict(self.properties),
+            storage_options=dict(storage_options or {}),
+        )
+        there = {each.name: each.type for each in table.schema().fields}
+        for column in self.columns:
+            if column.name in there and there[column.name] != PrimitiveType(column.type):
+                raise InfrastructureError(
+                    f"the table at {location} has a column {column.name} of type {there[column.name]}, this Arborcast "
+                    f"writes {column.type}: move the table away, it is built anew from the logs"
+                )
+        missing = [column for column in self.columns if column.name not in there]
+        if missing:
+            # Old files have no values for them, so for Delta they may be null whatever we always write.
+            table.alter.add_columns([column.as_field(optional=True) for column in missing])
+            table = DeltaTable(location, storage_options=dict(storage_options or {}))
+        return table
+
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}

@@ -1,0 +1,47 @@
+"""What is known of a notification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from dispatch.trace.control import ControlHistory
+from topic_model.notifications import Notification
+
+AttemptRow = Mapping[str, object]
+"""A row of the attempts table, by column."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What became of the batch that a notification belongs to. `number` None: not known (any more)."""
+
+    number: int | None
+    begun: bool
+    done: bool
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of one notification. `logged_ms` is Kafka's time stamp, 0 when it is not known.
+
+    `attempts` are in order of time. `waiting` are the subscriptions for which the retries table has it, with the time
+    when they are due. `notes` are for the reader: what could not be looked at.
+    """
+
+    id: str
+    notification: Notification | None
+    control: ControlHistory
+    logged_ms: int = 0
+    partition: int = -1
+    offset: int = -1
+    batch: Batch | None = None
+    attempts: Sequence[AttemptRow] = ()
+    waiting: Mapping[str, datetime | None] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def utc(milliseconds: int) -> datetime:
+    """Milliseconds since the epoch as a time."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,213 @@
+"""Gathering what is known of a notification: from the tables, and from the ends of the logs, because the tables are
+some seconds behind them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from dispatch import attempts
+from dispatch.recording.rows import rows_of
+from dispatch.recording.tail import Tail
+from dispatch.settings import TableSettings
+from dispatch.tables import ATTEMPTS, NOTIFICATIONS, RETRIES, TableSpec
+from dispatch.trace.control import ControlHistory
+from dispatch.trace.evidence import AttemptRow, Evidence
+from dispatch.trace.progress import batch_of
+from topic_model import notifications, records
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import ConsumerRecord, TopicPartition, make_consumer, translated
+from topic_model.notifications import Notification
+from topic_model.settings import KafkaSettings
+
+_Row = dict[str, Any]
+
+# Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
+# table there may be some that it does not have.
+_OVERLAP_MS = 60_000
+
+# A gateway's clock against the broker's, and how long an accepted notification may wait for the broker.
+_CLOCKS_MS = 5_000
+_APPEND_MS = 60_000
+
+# A trace is a question, not a job: an engine whose tables are hours behind is told about instead.
+_MOST_RECORDS = 300_000
+_MOST_SECONDS = 20.0
+
+_PIECE = 10_000
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Where to look. `checkpoint` is that of the dispatch query."""
+
+    kafka: KafkaSettings
+    tables: TableSettings
+    home: Path
+    checkpoint: str
+
+    def gather(self, notification_id: str) -> Evidence:
+        """All that is known of a notification. What cannot be looked at is left out, and noted; never raises for it."""
+        notes: list[str] = []
+        found = self._archived(notification_id, notes)
+        rows = self._recorded(notification_id, notes)
+        waiting = self._waiting(notification_id, notes)
+        control = ControlHistory()
+        try:
+            for record in self._log("control", {}, notes, _MOST_RECORDS * 10):
+                control.add(records.decode(record.key, record.value), record.timestamp)
+            if found.notification is None:
+                found = self._from_log(notification_id, notes) or found
+            rows = _together(rows, self._recent(notification_id, notes))
+        except InfrastructureError as error:
+            notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
+        batch = None
+        if found.offset >= 0:
+            topic = self.kafka.topic("notifications")
+            batch = batch_of(self.checkpoint, topic, found.partition, found.offset)
+        return replace(found, control=control, batch=batch, attempts=rows, waiting=waiting, notes=notes)
+
+    def _archived(self, notification_id: str, notes: list[str]) -> Evidence:
+        """From the archive."""
+        rows = self._rows(NOTIFICATIONS, notification_id, notes)
+        if not rows:
+            return Evidence(notification_id, None, ControlHistory())
+        row = rows[0]
+        notification = Notification(
+            id=notification_id,
+            topic=row["topic"],
+            payload=row["payload"],
+            accepted_ms=_milliseconds(row["accepted_at"]),
+            producer=row["producer"],
+            message_id=row["message_id"],
+            publisher=row["publisher"],
+            only=row["only"],
+        )
+        return Evidence(
+            notification_id,
+            notification,
+            ControlHistory(),
+            logged_ms=_milliseconds(row["logged_at"]),
+            partition=row["partition"],
+            offset=row["offset"],
+        )
+
+    def _recorded(self, notification_id: str, notes: list[str]) -> list[AttemptRow]:
+        return list(self._rows(ATTEMPTS, notification_id, notes))
+
+    def _waiting(self, notification_id: str, notes: list[str]) -> dict[str, datetime | None]:
+        rows = self._rows(RETRIES, notification_id, notes)
+        return {row["subscription"]: row["due_at"] for row in rows}
+
+    def _from_log(self, notification_id: str, notes: list[str]) -> Evidence | None:
+        """From the log: about when the id was made, if it says so, else its end."""
+        made_ms = made_at(notification_id)
+        since_ms = made_ms - _CLOCKS_MS if made_ms else self._newest(NOTIFICATIONS) - _OVERLAP_MS
+        for record in self._log("notifications", self._positions("notifications", since_ms), notes, _MOST_RECORDS):
+            # Ids are in the record as they are: most records need not be decoded.
+            if record.value is not None and notification_id.encode() in record.value:
+                notification = notifications.decode(record.value)
+                if notification.id == notification_id:
+                    place = (record.timestamp, record.partition, record.offset)
+                    return Evidence(notification_id, notification, ControlHistory(), *place)
+            if made_ms and record.timestamp > made_ms + _APPEND_MS:
+                return None
+        return None
+
+    def _recent(self, notification_id: str, notes: list[str]) -> list[AttemptRow]:
+        """Attempts that the table does not have yet."""
+        positions = self._positions("attempts", self._newest(ATTEMPTS) - _OVERLAP_MS)
+        wanted = []
+        for record in self._log("attempts", positions, notes, _MOST_RECORDS):
+            if record.value is not None and notification_id.encode() in record.value:
+                wanted += [each for each in attempts.decode(record.value) if each.notification == notification_id]
+        rows: list[AttemptRow] = rows_of(attempts.encode(wanted)).to_pylist()
+        return rows
+
+    def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[_Row]:
+        table = self._table(spec)
+        if table is None:
+            notes.append(f"there is no table {spec.name} yet")
+            return []
+        # Ids sort by time, so files of other times are left out by their statistics.
+        where = ds.field("notification") == notification_id
+        rows: list[_Row] = table.to_pyarrow_dataset().to_table(filter=where).to_pylist()
+        return rows
+
+    def _newest(self, spec: TableSpec) -> int:
+        """The newest time in a table, from its files' statistics; 0 when it is empty."""
+        table = self._table(spec)
+        if table is None:
+            return _OVERLAP_MS
+        files = pa.table(table.get_add_actions(flatten=True))
+        name = f"max.{spec.time}"
+        newest = pc.max(files[name]).as_py() if files.num_rows and name in files.column_names else None
+        return _milliseconds(newest) if newest is not None else _OVERLAP_MS
+
+    def _table(self, spec: TableSpec) -> DeltaTable | None:
+        location = spec.location(self.tables, self.home)
+        return DeltaTable(location) if DeltaTable.is_deltatable(location) else None
+
+    def _positions(self, log: str, since_ms: int) -> dict[int, int]:
+        """Where records of this time and later begin, by partition."""
+        topic = self.kafka.topic(log)
+        consumer = make_consumer(self.kafka, wait_ms=10)
+        try:
+            with translated(f"the {log} log cannot be read"):
+                partitions = [
+                    TopicPartition(topic, each) for each in sorted(consumer.partitions_for_topic(topic) or ())
+                ]
+                found = consumer.offsets_for_times(dict.fromkeys(partitions, max(since_ms, 0)))
+                ends = consumer.end_offsets(partitions, timeout_ms=int(self.kafka.request_timeout_s * 1000))
+        finally:
+            consumer.close(autocommit=False, timeout_ms=500)
+        return {each.partition: at.offset if (at := found.get(each)) is not None else ends[each] for each in partitions}
+
+    def _log(self, name: str, positions: Mapping[int, int], notes: list[str], most: int) -> Iterable[ConsumerRecord]:
+        """The log from there on to its end, or as much of it as a question may cost."""
+        tail = Tail(self.kafka, name, positions)
+        deadline, count = time.monotonic() + _MOST_SECONDS, 0
+        try:
+            while records_ := tail.read(_PIECE):
+                yield from records_
+                count += len(records_)
+                if count >= most or time.monotonic() > deadline:
+                    notes.append(
+                        f"the tables are far behind the {name} log: only its next {count} records were searched"
+                    )
+                    return
+        finally:
+            tail.close()
+
+
+def made_at(notification_id: str) -> int:
+    """When the id was made, in milliseconds since the epoch; 0 when it does not say (it is none of the gateway's)."""
+    if len(notification_id) != 32 or notification_id[12:13] != "7":
+        return 0
+    try:
+        return int(notification_id[:12], 16)
+    except ValueError:
+        return 0
+
+
+def _together(recorded: Sequence[AttemptRow], recent: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """Rows of the table and of the log, each once."""
+    once = {
+        (row["subscription"], row["number"], row["push"], row["state"], row["started_at"]): row
+        for row in (*recorded, *recent)
+    }
+    return sorted(once.values(), key=lambda row: _milliseconds(row["started_at"]))
+
+
+def _milliseconds(at: object) -> int:
+    assert isinstance(at, datetime)  # noqa: S101  # the type of every timestamp column
+    return round(at.timestamp() * 1000)

@@ -1,0 +1,164 @@
+"""`arborcast trace` and `arborcast why`: what became of a notification, and why a subscription has it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from topic_model.errors import ArborcastError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from dispatch.trace.story import DeliveryStory, Step, Story
+
+
+class NotFound(ArborcastError):
+    """Nothing is known of what was asked about."""
+
+
+# How many subscriptions people are shown one by one.
+_SHOWN = 50
+
+_STYLES = {
+    "delivered": "green",
+    "waiting": "yellow",
+    "pending": "yellow",
+    "dead": "bold red",
+    "expired": "red",
+    "cancelled": "dim",
+    "skipped": "dim",
+    "no match": "dim",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(trace)
+    app.command()(why)
+
+
+def trace(
+    notification: Annotated[str, typer.Argument(help="Its id: what pushes carry as arborcast-notification-id.")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Tell every step of a notification: accepted, stored, matched by which expression, each attempt, and the end.
+
+    Reads the tables and what the logs have beyond them, so it knows of the last second too.
+    """
+    story = _story(notification, None, config, home)
+    if json:
+        print_json(document(story))
+    else:
+        for line in told(story):
+            console().print(line, soft_wrap=True)
+
+
+def why(
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its id, or its address.")],
+    notification: Annotated[str, typer.Option("--notification", "-m", help="The notification's id.")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Tell why a subscription has a notification, or has it not."""
+    # The address ends with the id, and is what people have.
+    story = _story(notification, subscription.rstrip("/").rsplit("/", 1)[-1], config, home)
+    if json:
+        print_json(document(story))
+    else:
+        for line in told(story):
+            console().print(line, soft_wrap=True)
+
+
+def _story(notification: str, subscription: str | None, config: Any, home: Any) -> Story:
+    from dispatch.trace.explain import explain
+    from dispatch.trace.gathering import Gatherer
+    from jobs.running import dispatch_checkpoint, reachable_kafka
+
+    settings = settings_of(config, home)
+    checkpoint = dispatch_checkpoint(settings, "push")
+    gatherer = Gatherer(reachable_kafka(settings), settings.tables, settings.home, checkpoint)
+    story = explain(gatherer.gather(notification), subscription)
+    if not story.found:
+        for note in story.notes:
+            error_console().print(f"note: {note}", style="dim", soft_wrap=True, markup=False)
+        raise NotFound(f"nothing is known of a notification {notification}: neither the tables nor the logs have it")
+    return story
+
+
+def document(story: Story) -> dict[str, Any]:
+    """The story for scripts. Times are ISO 8601 in UTC."""
+    import dataclasses
+
+    values: dict[str, Any] = _plain(dataclasses.asdict(story))
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def told(story: Story) -> Iterable[Text]:
+    """The story for people, line by line. Times are UTC."""
+    from rich.text import Text
+
+    yield Text.assemble(("Notification ", "bold"), story.notification)
+    if story.topic:
+        yield Text.assemble(("  topic    ", "dim"), story.topic)
+    if story.payload:
+        first, *rest = story.payload.strip().splitlines() or [""]
+        yield Text.assemble(("  payload  ", "dim"), first[:200], " …" if rest or len(first) > 200 else "")
+    first_at = next((step.at for step in story.steps if step.at), None)
+    for step in story.steps:
+        yield _line(step, first_at, "  ")
+    if not story.deliveries:
+        yield Text("  Nobody is subscribed to this topic.", style="yellow")
+    counts: dict[str, int] = {}
+    for delivery in story.deliveries:
+        counts[delivery.outcome] = counts.get(delivery.outcome, 0) + 1
+    if len(story.deliveries) > 1:
+        yield Text("  " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())), style="bold")
+    # Those that are not well first: they are why somebody asks.
+    order = sorted(story.deliveries, key=lambda each: each.outcome == "delivered")
+    for delivery in order[:_SHOWN]:
+        yield from _delivery(delivery, first_at)
+    if len(order) > _SHOWN:
+        yield Text(f"  and {len(order) - _SHOWN} more: --json tells of all of them", style="dim")
+    for note in story.notes:
+        yield Text(f"note: {note}", style="dim")
+
+
+def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Text]:
+    from rich.text import Text
+
+    yield Text.assemble(
+        ("  subscription ", "bold"), delivery.subscription, "  ", (delivery.outcome, _STYLES[delivery.outcome])
+    )
+    if delivery.expression:
+        verb = "asks for" if delivery.outcome == "no match" else "matched by"
+        to = f", at {delivery.endpoint}" if delivery.endpoint else ""
+        yield Text.assemble((f"    {verb} ", "dim"), delivery.expression, to)
+    for step in delivery.steps:
+        yield _line(step, first_at, "    ")
+    yield Text.assemble((f"    {delivery.outcome}: ", _STYLES[delivery.outcome]), delivery.why)
+
+
+def _line(step: Step, first_at: datetime | None, indent: str) -> Text:
+    from rich.text import Text
+
+    at = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03d}" if step.at else " " * 23
+    since = f"{(step.at - first_at).total_seconds() * 1000:+9.0f} ms" if step.at and first_at else " " * 12
+    return Text.assemble(
+        indent, (f"{at} {since}  ", "dim"), step.what, ("  " + step.detail if step.detail else "", "dim")
+    )

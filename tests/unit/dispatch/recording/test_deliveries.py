@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from dispatch import attempts
+from dispatch.attempts import Attempt
+from dispatch.recording.deliveries import EndedDeliveries, delivery_rows
+from dispatch.recording.rows import rows_of
+from topic_model.topics import TopicPath
+
+
+def attempt(notification: str, state: str, **more: object) -> Attempt:
+    values: dict[str, object] = {"batch": 1, "number": 1, "accepted_ms": 1_000, "started_ms": 1_200, **more}
+    return Attempt(
+        notification=notification,
+        subscription=str(values.pop("subscription", "s")),
+        topic=TopicPath("a"),
+        endpoint="http://e/",
+        push="p",
+        state=state,  # type: ignore[arg-type]
+        duration_ms=30.5,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def rows(*made: Attempt) -> pa.Table:
+    return rows_of(attempts.encode(made))
+
+
+def states(location: Path) -> list[tuple[str, str, str, int]]:
+    found = DeltaTable(str(location)).to_pyarrow_table().to_pylist()
+    return sorted((row["notification"], row["subscription"], row["state"], row["attempts"]) for row in found)
+
+
+def test_delivery_has_its_latencies() -> None:
+    (row,) = delivery_rows(rows(attempt("n", "delivered"))).to_pylist()
+
+    assert row == {
+        "day": date(1970, 1, 1),
+        "notification": "n",
+        "subscription": "s",
+        "topic": "a",
+        "endpoint": "http://e/",
+        "state": "delivered",
+        "error": "",
+        "attempts": 1,
+        "accepted_at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+        "ended_at": datetime(1970, 1, 1, 0, 0, 1, 230_500, UTC),
+        "waited_ms": 200.0,
+        "push_ms": 30.5,
+        "latency_ms": 230.5,
+        "batch": 1,
+    }
+
+
+def test_gateway_whose_clock_is_ahead_makes_no_negative_wait() -> None:
+    (row,) = delivery_rows(rows(attempt("n", "delivered", accepted_ms=1_300))).to_pylist()
+
+    assert (row["waited_ms"], row["latency_ms"]) == (0.0, 30.5)
+
+
+def test_only_what_has_ended_is_a_row_and_the_last_word_counts() -> None:
+    made = rows(
+        attempt("waits", "parked"),
+        attempt("tried-again", "parked"),
+        attempt("tried-again", "delivered", number=2),
+        attempt("sent-again", "dead"),
+        attempt("sent-again", "delivered", number=2),
+    )
+
+    found = {row["notification"]: (row["state"], row["attempts"]) for row in delivery_rows(made).to_pylist()}
+    assert found == {"tried-again": ("delivered", 2), "sent-again": ("delivered", 2)}
+
+
+def test_batch_that_spark_pushed_again_after_a_crash_makes_no_second_row(tmp_path: Path) -> None:
+    location = tmp_path / "deliveries"
+    table = EndedDeliveries(str(location))
+    table.append(rows(attempt("n1", "delivered", batch=6), attempt("n2", "delivered", batch=7)), "query", 0)
+
+    # Batch 7 was cut short: what it had pushed comes again, in a later batch of the record query.
+    again = rows(
+        attempt("n2", "delivered", batch=7),
+        attempt("n2", "delivered", batch=7, subscription="t"),
+        attempt("n3", "delivered", batch=7),
+        attempt("n4", "delivered", batch=8),
+    )
+    EndedDeliveries(str(location)).append(again, "query", 1)
+
+    assert states(location) == [
+        ("n1", "s", "delivered", 1),
+        ("n2", "s", "delivered", 1),
+        ("n2", "t", "delivered", 1),
+        ("n3", "s", "delivered", 1),
+        ("n4", "s", "delivered", 1),
+    ]
+
+
+def test_dead_letter_that_was_sent_again_is_one_delivery(tmp_path: Path) -> None:
+    location = tmp_path / "deliveries"
+    table = EndedDeliveries(str(location))
+    table.append(rows(attempt("n1", "dead", batch=1, number=5), attempt("o'n2", "dead", batch=1)), "query", 0)
+
+    table.append(
+        rows(attempt("n1", "delivered", batch=-1, number=6), attempt("n3", "expired", batch=-1, number=0)), "query", 1
+    )
+
+    assert states(location) == [("n1", "s", "delivered", 6), ("n3", "s", "expired", 0), ("o'n2", "s", "dead", 1)]
+
+
+def test_repeated_batch_of_the_record_query_changes_nothing(tmp_path: Path) -> None:
+    location = tmp_path / "deliveries"
+    batch = rows(attempt("n1", "delivered", batch=3))
+    assert EndedDeliveries(str(location)).append(batch, "query", 4)
+    assert not EndedDeliveries(str(location)).append(batch, "query", 4)
+
+    assert states(location) == [("n1", "s", "delivered", 1)]

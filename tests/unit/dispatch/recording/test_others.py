@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from dispatch.gate import StopGate
+from dispatch.recording.health import HealthHistory
+from dispatch.recording.held import HeldTable
+from dispatch.recording.recorder import Recorder
+from dispatch.recording.routes import RoutesSnapshot
+from dispatch.recording.upkeep import Upkeep
+from dispatch.tables import ENDPOINT_HEALTH, RETRIES
+from topic_model.routing.routes import Route
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+
+@dataclass(frozen=True)
+class Health:
+    """What the history asks of an endpoint's health."""
+
+    breaker: str = "closed"
+    sick: bool = False
+    failures: int = 0
+    relapses: int = 0
+    probe_at_ms: int = 0
+
+
+SICK = Health(breaker="open", sick=True, failures=3, relapses=1, probe_at_ms=7_000)
+
+
+def history(location: Path) -> list[tuple[object, ...]]:
+    found = DeltaTable(str(location)).to_pyarrow_table().sort_by("at").to_pylist()
+    return [(row["endpoint"], row["breaker"], row["sick"], row["failures"]) for row in found]
+
+
+def test_health_has_a_row_for_each_change_and_none_for_what_stays(tmp_path: Path) -> None:
+    known: dict[str, Health] = {"http://bad/": SICK, "http://fair/": Health(failures=1)}
+    now = iter(range(1, 100))
+    recorded = HealthHistory(str(tmp_path), lambda: known, clock=lambda: float(next(now)))
+    recorded.step()
+    known["http://bad/"] = Health(breaker="half-open", sick=True, failures=4)
+    recorded.step()
+    known["http://bad/"] = Health(sick=True)
+    recorded.step()
+    del known["http://bad/"]
+    recorded.step()
+    recorded.step()
+
+    assert history(tmp_path) == [
+        ("http://bad/", "open", True, 3),
+        ("http://bad/", "closed", True, 0),
+        ("http://bad/", "closed", False, 0),
+    ]
+
+
+def test_health_after_a_restart_is_compared_with_the_table(tmp_path: Path) -> None:
+    HealthHistory(str(tmp_path), lambda: {"http://bad/": SICK}, clock=lambda: 1.0).step()
+    again = HealthHistory(str(tmp_path), lambda: {"http://bad/": SICK}, clock=lambda: 2.0)
+    again.step()
+    assert len(history(tmp_path)) == 1
+
+    HealthHistory(str(tmp_path), dict, clock=lambda: 3.0).step()
+    assert history(tmp_path)[-1] == ("http://bad/", "closed", False, 0)
+
+
+def test_routes_are_written_when_something_changed_and_only_so_many(tmp_path: Path) -> None:
+    subscription = Subscription("s", EndpointReference("http://e/"), paused=True)
+    routes = [Route(TopicPath(name), "//.", subscription) for name in "abc"]
+    version, asked = [1], []
+
+    def ask(limit: int) -> list[Route]:
+        asked.append(limit)
+        return routes[:limit]
+
+    table = RoutesSnapshot(str(tmp_path), 2, lambda: version[0], ask)
+    table.step()
+    table.step()
+    RoutesSnapshot(str(tmp_path), 2, lambda: version[0], ask).step()
+    assert asked == [2]
+    del routes[0]
+    version[0] = 2
+    table.step()
+
+    found = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("topic").to_pylist()
+    assert [(row["topic"], row["expression"], row["state"]) for row in found] == [
+        ("b", "//.", "paused"),
+        ("c", "//.", "paused"),
+    ]
+
+
+def health_row(day: int, endpoint: str) -> dict[str, object]:
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)
+    row = {"day": at.date(), "at": at, "endpoint": endpoint, "breaker": "open", "sick": True}
+    return row | {"failures": 1, "relapses": 1, "probe_at": None}
+
+
+def test_upkeep_joins_files_and_takes_old_days_out(tmp_path: Path) -> None:
+    table = HeldTable(ENDPOINT_HEALTH, str(tmp_path))
+    for number in range(10):
+        rows = ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)])
+        table.append(rows, "w", number)
+    now = datetime(2026, 2, 1, tzinfo=UTC).timestamp()
+
+    upkeep = Upkeep(ENDPOINT_HEALTH, str(tmp_path), days=10, unused_hours=0, clock=lambda: now)
+    upkeep.step()
+
+    kept = DeltaTable(str(tmp_path))
+    found = kept.to_pyarrow_table().to_pylist()
+    assert sorted(row["endpoint"] for row in found) == [f"e{number}" for number in range(10)]
+    assert {row["day"] for row in found} == {date(2026, 1, 31)}
+    assert len(kept.file_uris()) == 1
+    assert len([*tmp_path.glob("day=*/*.parquet")]) == 1, "what is not used any more is deleted"
+
+    version = kept.version()
+    upkeep.step()
+    assert DeltaTable(str(tmp_path)).version() == version, "nothing to do is no commit"
+
+    # The writer goes on with the table as it is now.
+    assert not table.append(ENDPOINT_HEALTH.arrow([health_row(30, "again")]), "w", 9)
+    assert table.append(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), "w", 10)
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
+
+
+def test_upkeep_of_a_table_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+    Upkeep(RETRIES, str(tmp_path / "none")).step()
+
+    assert not (tmp_path / "none").exists()
+
+
+class Work:
+    """Fails the first time, says when it has been done three times."""
+
+    name = "work"
+
+    def __init__(self, fails: int = 0) -> None:
+        self.steps = 0
+        self.closed = False
+        self.fails = fails
+        self.enough = threading.Event()
+
+    def step(self) -> bool:
+        self.steps += 1
+        if self.steps <= self.fails:
+            raise OSError("the disk is full")
+        if self.steps >= 3:
+            self.enough.set()
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dispatch.recording.recorder._PAUSE_S", 0.01)
+    work, gate = Work(fails=2), StopGate()
+    recorder = Recorder([(work, 0.01)], gate)
+    recorder.start()
+    assert work.enough.wait(10)
+    gate.close()
+
+    assert recorder.stop(10)
+    assert work.closed
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        "work is not written for now: the disk is full"
+    ]

@@ -6,7 +6,6 @@ than parsing it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -64,15 +63,13 @@ _OPERATIONS: dict[tuple[str, Kind], Operation] = {
 }
 _NAMES = frozenset(name for name, _ in _OPERATIONS)
 _NOTIFY = wsnt("Notify")
+_SUBSCRIBE = wsnt("Subscribe")
 _ACCEPTED = {
     "type": "http.response.start",
     "status": 202,
     "headers": [(b"content-length", b"0")],
 }
 _NO_BODY = {"type": "http.response.body", "body": b""}
-
-# A record of another worker is here within a few milliseconds.
-_OTHER_WORKERS_S = 0.05
 
 _TEXT = b"text/plain; charset=utf-8"
 
@@ -170,14 +167,11 @@ class GatewayApp:
             raise
 
     async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | None:
-        try:
-            return await known.handler(self._gateway, request, target)
-        except UnknownResource:
-            if self._gateway.settings.workers == 1:
-                raise
-            # It may have been created a moment ago by another worker, whose record is still on its way to us.
-            await asyncio.sleep(_OTHER_WORKERS_S)
-            return await known.handler(self._gateway, request, target)
+        # Another gateway may have created, changed or ended a moment ago what this is about, and its record is still on
+        # its way to us.
+        if target.id or known.name == _SUBSCRIBE:
+            await self._gateway.changes.catch_up()
+        return await known.handler(self._gateway, request, target)
 
     def _refusal(self, error: PeerError | InfrastructureError, request: Request | None) -> Answer:
         soap, addressing = _manner(request)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from ingest.log_end import End
 from ingest.view import ControlView
 from topic_model.records import ControlRecord
 from topic_model.settings import KafkaSettings
@@ -28,13 +29,18 @@ class Changes(Protocol):
     async def commit(self, records: Sequence[ControlRecord]) -> None:
         """Return when the records are in the log and applied to our view. Raises InfrastructureError."""
 
+    async def catch_up(self) -> None:
+        """Return when our view has everything that any gateway has answered for until now. Raises
+        InfrastructureError."""
+
 
 class ControlChanges:
     """Changes by way of the control log."""
 
-    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView) -> None:
+    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: End) -> None:
         self._log = log
         self._view = view
+        self._end = end
         self._timeout_s = kafka.request_timeout_s
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
 
@@ -42,6 +48,10 @@ class ControlChanges:
         """See Changes."""
         offset = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
         await self._view.wait_applied(offset, self._timeout_s)
+
+    async def catch_up(self) -> None:
+        """See Changes."""
+        await self._view.wait_applied(await self._end.ask() - 1, self._timeout_s)
 
     def close(self) -> None:
         """Do not begin any further append."""

@@ -82,6 +82,8 @@ async def held(gateway: Gateway, request: Request, target: Target) -> AsyncItera
         raise UnknownResource(
             "which subscription? Send this to the address in the SubscriptionReference that Subscribe returned"
         )
+    if not target.id:
+        await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
     async with gateway.locks.hold(identifier):
         subscription = gateway.table.get(identifier)
         if subscription is None or _beyond_grace(gateway, subscription):

@@ -15,6 +15,7 @@ from ingest.app import GatewayApp
 from ingest.changes import ControlChanges
 from ingest.expiry import end_expired_forever
 from ingest.gateway import Gateway
+from ingest.log_end import LogEnd
 from ingest.lookups import Lookups
 from ingest.notification_log import NotificationLog
 from ingest.protection import Protector
@@ -85,7 +86,8 @@ class GatewayProcess:
         )
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._retained = RetainedMessages(settings.kafka)
-        self._changes = ControlChanges(settings.kafka, self._log, self._view)
+        self._log_end = LogEnd(settings.kafka, "control")
+        self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
         announced = "127.0.0.1" if host in _WILDCARDS else host
         self.own = OwnAddresses(announced, port, settings.gateway.public_url)
         policy = policy_of(settings, port)
@@ -139,6 +141,7 @@ class GatewayProcess:
     def _close_control(self) -> None:
         self._pull_log.close()
         self._changes.close()
+        self._log_end.close()
         self._retained.close()
         if self._sync is not None:
             self._sync.close()

@@ -41,6 +41,9 @@ class ControlList:
     records: list[ControlRecord] = field(default_factory=list)
     error: InfrastructureError | None = None
 
+    async def catch_up(self) -> None:
+        """There is no other gateway."""
+
     async def commit(self, records: Sequence[ControlRecord]) -> None:
         await asyncio.sleep(0)  # others run in between, as they do while Kafka answers
         if self.error is not None:

@@ -105,7 +105,7 @@ def decode(value: bytes) -> list[Attempt]:
     """
     try:
         batch = _decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InfrastructureError(f"an attempts record cannot be read: {error}") from error
     if batch.v > VERSION:
         raise RecordVersionError(

@@ -73,7 +73,7 @@ def decode(value: bytes) -> DeadLetter:
     """The dead letter behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
     try:
         versioned = _decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # What a newer version wrote may look like nothing to us; it must not pass for damaged.
         _refuse_newer(_version_of(value))
         raise InfrastructureError(f"a dead letter cannot be read: {error}") from error
@@ -84,7 +84,7 @@ def decode(value: bytes) -> DeadLetter:
 def _version_of(value: bytes) -> int:
     try:
         return _version_decoder.decode(value).v
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return VERSION
 
 

@@ -128,7 +128,7 @@ def compile_condition(expression: XPathFilter) -> Condition:
         # Wrong types and numbers of arguments show only when it runs. A type may also be wrong only in a predicate
         # that this sample does not reach: then the condition is unanswerable, later.
         compiled(etree.Element("sample"))
-    except etree.XPathError as error:
+    except (etree.XPathError, ValueError) as error:  # ValueError: characters that XML does not have
         raise ConditionError(f"the condition {expression.text[:100]!r} is not a legal XPath 1.0: {error}") from error
     return Condition(expression.text, syntax.weight, syntax.power, cast(_Compiled, compiled))
 

@@ -65,7 +65,7 @@ def decode(value: bytes) -> Notification:
     """The notification behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
     try:
         versioned = _decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # What a newer version wrote may look like nothing to us; it must not pass for damaged.
         _refuse_newer(_version_of(value))
         raise InfrastructureError(f"a notification record cannot be read: {error}") from error
@@ -76,7 +76,7 @@ def decode(value: bytes) -> Notification:
 def _version_of(value: bytes) -> int:
     try:
         return _version_decoder.decode(value).v
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return VERSION
 
 

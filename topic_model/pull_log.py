@@ -83,7 +83,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:
         raise InfrastructureError("a record of a pull point has no value")
     try:
         versioned = _decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InfrastructureError(f"a record of a pull point cannot be read: {error}") from error
     if versioned.v > VERSION:
         raise RecordVersionError(

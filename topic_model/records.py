@@ -194,7 +194,7 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
             raise InfrastructureError(f"the key {key!r} of a control record is not UTF-8") from error
     try:
         versioned = _decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         _refuse_newer(key, _version_of(value))
         raise InfrastructureError(f"control record {key.decode(errors='replace')!r} cannot be read: {error}") from error
     # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
@@ -205,7 +205,7 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 def _version_of(value: bytes) -> int:
     try:
         return _version_decoder.decode(value).v
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return VERSION
 
 

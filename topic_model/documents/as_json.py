@@ -35,7 +35,7 @@ def read_json(data: bytes) -> tuple[TopicRecord, ...]:
         raise DocumentError(f"a document may be {MAX_DOCUMENT_BYTES} bytes long, this one is {len(data)}")
     try:
         document = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DocumentError(f"not a JSON document of topics: {error}") from error
     if document.version != VERSION:
         raise DocumentError(f"the document has version {document.version}, this Arborcast knows {VERSION}")

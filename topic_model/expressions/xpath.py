@@ -110,7 +110,7 @@ def _compile(branch: Branch, namespaces: Mapping[str, str], text: str) -> tuple[
             _xpath(branch.start + first, namespaces),
             *(_xpath(f".//{segment}", namespaces) for segment in others),
         )
-    except etree.XPathSyntaxError as error:
+    except (etree.XPathSyntaxError, ValueError) as error:  # ValueError: characters that XML does not have
         refuse(text, branch.position, f"not a legal XPath: {error}")
 
 
@@ -119,7 +119,7 @@ def _try_predicate(predicate: str, namespaces: Mapping[str, str], text: str) -> 
     try:
         for sample in topic_set([_SAMPLE]).iter():
             _xpath(f"self::*[{predicate}]", namespaces)(sample)
-    except etree.XPathError as error:
+    except (etree.XPathError, ValueError) as error:
         refuse(text, max(0, text.find(predicate)), f"not a legal XPath predicate: {error}")
 
 

@@ -1,0 +1,197 @@
+"""What must hold for what the logs hold, and for what is pushed from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+from lxml import etree
+
+from dispatch import attempts, dead_letters, parked
+from dispatch.attempts import Attempt
+from dispatch.envelope import Envelope
+from dispatch.guard import Vault
+from topic_model import notifications, pull_log, records
+from topic_model.errors import (
+    ArborcastError,
+    InfrastructureError,
+)
+from topic_model.expressions import (
+    FULL,
+    XPATH,
+)
+from topic_model.keyring import KeyRing
+from topic_model.notifications import Notification
+from topic_model.patterns import parse_normal
+from topic_model.routing import RoutingTable
+from topic_model.settings import SecretSettings
+from topic_model.signatures import check
+from topic_model.subscriptions import (
+    EndpointReference,
+    Protection,
+    SigningSecret,
+    Subscription,
+    TopicFilter,
+    XPathFilter,
+)
+from topic_model.topics import TopicPath
+
+KEYS = KeyRing({"k1": b"k" * 32})
+
+
+_HEADER = re.compile(r"[\x20-\x7e]*")
+
+
+class _Pushed(msgspec.Struct):
+    """Input of the envelope writer."""
+
+    subscription: Subscription
+    names: list[str]
+    topic: str
+    payload: str
+    attempt: int
+    secret: str = ""
+
+
+_pushed_decoder = msgspec.json.Decoder(_Pushed)
+
+
+def check_envelope(data: bytes) -> None:
+    """Any subscription and payload that we would have stored gives XML that holds them, and headers of one line."""
+    try:
+        pushed = _pushed_decoder.decode(data)
+        etree.fromstring(pushed.payload.encode())
+        topic = parse_normal(pushed.topic).single_topic()
+        for fragment in pushed.subscription.consumer.reference_parameters:
+            etree.fromstring(fragment.encode())
+    except (msgspec.DecodeError, etree.XMLSyntaxError, ArborcastError, UnicodeError, ValueError):
+        return  # nothing that the gateway would have stored
+    if topic is None or "<!" in pushed.payload or "<?" in pushed.payload or not pushed.names:
+        return
+    subscription = pushed.subscription
+    texts = [subscription.id, subscription.consumer.address, subscription.address, *pushed.names]
+    if any(not _is_xml_text(text) for text in texts):
+        return  # ids are ours, and addresses were judged
+    if pushed.secret:
+        key = pushed.secret.encode().ljust(24, b"x")[:64]
+        sealed = SigningSecret(KEYS.seal(key, subscription.sealing_context()))
+        subscription = msgspec.structs.replace(subscription, protection=Protection((sealed,)))
+    elif subscription.protection is not None:
+        return
+    names = pushed.names if subscription.form == "notify" else pushed.names[:1]
+    stored = [Notification(name, topic, pushed.payload.encode(), 0) for name in names]
+    request = Envelope(subscription, Vault(SecretSettings(), KEYS)).request(stored, pushed.attempt, 1_800_000_000.0)
+    for name, value in request.headers:
+        assert _HEADER.fullmatch(value), name
+    root = etree.fromstring(request.body)
+    if subscription.form != "legacy":
+        assert stored[0].payload in request.body
+        found = [element.text for element in root.iter("{urn:arborcast:delivery}Notification")]
+        assert [_one_line(text or "") for text in found] == [_one_line(name) for name in names]
+    if pushed.secret:
+        check([key], {k.lower(): v for k, v in request.headers}, request.body, 1_800_000_000.0)
+
+
+def _is_xml_text(text: str) -> bool:
+    return all(c in "\t\n\r" or "\x20" <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c >= "\U00010000" for c in text)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def envelope_seeds() -> tuple[bytes, ...]:
+    consumer = EndpointReference("http://h/?a=1&b=2", ('<r:room xmlns:r="urn:r">1</r:room>',))
+    return tuple(
+        msgspec.json.encode(
+            _Pushed(
+                Subscription("s-1", consumer, "http://b/s-1", form=form, soap=version, addressing=addressing),
+                ["n1", "n2"],
+                "{urn:t}a/b",
+                '<x xmlns="urn:p">a &amp; b</x>',
+                1,
+                secret,
+            )
+        )
+        for form, version, addressing, secret in (
+            ("notify", "1.1", False, ""),
+            ("notify", "1.2", True, "secret"),
+            ("raw", "1.1", True, ""),
+            ("legacy", "1.1", False, "secret"),
+        )
+    )
+
+
+def check_control(data: bytes) -> None:
+    """A control record is read or refused; what was read is written back to the same, and can be applied."""
+    key, _, value = data.partition(b"\n")
+    try:
+        record = records.decode(key, value or None)
+    except InfrastructureError:
+        return
+    again = records.encode(record)
+    assert records.decode(*again) == record
+    table = RoutingTable()
+    try:
+        table.apply(record)
+        table.apply(record)
+    except ArborcastError:
+        return
+
+
+def control_seeds() -> tuple[bytes, ...]:
+    subscription = Subscription(
+        "s1",
+        EndpointReference("http://c/"),
+        topics=(TopicFilter(FULL, "t:a//.", "{urn:t}a//.", {"t": "urn:t"}),),
+        content=(XPathFilter(XPATH, "//a"),),
+        protection=Protection((SigningSecret("k1:AAAA", 7),), "k1:BBBB", "plant"),
+        terminates_ms=5,
+    )
+    made: tuple[records.ControlRecord, ...] = (
+        records.TopicRecord(TopicPath("{urn:t}a/b"), "C1", ("m",), policy=records.TopicPolicy(True, 3, "r", ("p",))),
+        records.TopicRemoved(TopicPath("a")),
+        records.SubscriptionRecord(subscription),
+        records.SubscriptionEnded("s1", "expired", 7),
+        records.PullPointRecord("p1", "http://b/p1", "name", 5),
+        records.PullPointEnded("p1", "gone", 7),
+        records.Tombstone("sub:s1"),
+    )
+    return tuple(key + b"\n" + (value or b"") for key, value in map(records.encode, made))
+
+
+def _reasoned(error: InfrastructureError) -> None:
+    assert str(error)
+
+
+def check_log_records(data: bytes) -> None:
+    """Notification, attempt, parked, dead-letter and pull-point records: read, or refused as damaged or too new."""
+    readers: tuple[Callable[[bytes], object], ...] = (
+        notifications.decode,
+        attempts.decode,
+        parked.decode,
+        parked.decode_key,
+        dead_letters.decode,
+        lambda value: pull_log.decode(b"p1", value),
+    )
+    for read in readers:
+        try:
+            read(data)
+        except InfrastructureError as error:
+            _reasoned(error)
+
+
+def log_seeds() -> tuple[bytes, ...]:
+    notification = Notification("n1", TopicPath("{urn:t}a"), b"<x/>", 5, b"<p/>", "m", only="s1", request=b"r" * 8)
+    attempt = Attempt("n1", "s1", TopicPath("a"), "http://c/", 2, "p-1", "delivered", 5, 6, 7.5, response=b"no")
+    delivery = parked.Delivery("s1", parked.Place(1, 2, 3))
+    return (
+        notifications.encode(notification)[1],
+        *attempts.encode([attempt, attempt]),
+        parked.encode(parked.Parked(notification, parked.Tries(1, 1, 9))),
+        parked.encode(parked.Tried(parked.Tries(2, 1, 9))),
+        delivery.key(),
+        delivery.tried_key(),
+        dead_letters.encode(dead_letters.letter_of(attempt, notification)),
+    )

@@ -1,0 +1,151 @@
+"""What must hold for any text: expressions, conditions, LDIF, and what is shown as a secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from topic_model import records
+from topic_model.conditions import Unanswerable, compile_condition, parse_document
+from topic_model.directory import ldif
+from topic_model.directory.dn import format_dn, parse_dn
+from topic_model.directory.errors import DnError, LdifError
+from topic_model.errors import (
+    ArborcastError,
+    ConditionError,
+    ExpressionError,
+    SecretError,
+    SignatureError,
+)
+from topic_model.expressions import (
+    DIALECTS,
+    XPathPattern,
+    compile_normal,
+    concrete_topic,
+    parse,
+    parse_friendly,
+)
+from topic_model.keyring import KeyRing, parse_keys
+from topic_model.patterns import parse_normal
+from topic_model.signatures import check, key_of
+from topic_model.subscriptions import (
+    XPathFilter,
+)
+from topic_model.topics import TopicPath
+from topic_model.tree import TopicTree
+
+KEYS = KeyRing({"k1": b"k" * 32})
+
+
+def _reasoned(error: ArborcastError, good: bool = True) -> None:
+    """A refusal says why."""
+    assert str(error)
+    assert good
+
+
+_NAMESPACES = {"t": "urn:t", "x": "http://x/y", "": "urn:default"}
+
+
+@cache
+def _tree() -> TopicTree:
+    tree = TopicTree()
+    for path in ("a", "a/b", "a/b/c", "{urn:t}a/b", "{http://x/y}b/{urn:t}c", "{urn:default}a"):
+        tree.put(records.TopicRecord(TopicPath(path)))
+    return tree
+
+
+def check_expression(data: bytes) -> None:
+    """Refused with a reason, or given a normal form that reads back to itself and can be asked about any topic."""
+    text = data.decode("utf-8", "replace")
+    for dialect in (*DIALECTS, None, "urn:x"):
+        for namespaces in (_NAMESPACES, {}):
+            try:
+                found = parse(text, dialect, namespaces)
+            except ExpressionError as error:
+                _reasoned(error)
+                continue
+            compiled = compile_normal(found.normal)
+            assert compile_normal(compiled.normal).normal == compiled.normal
+            if isinstance(compiled, XPathPattern):
+                list(compiled.select(_tree()))
+                continue
+            selected = set(_tree().select(compiled))
+            assert selected == {path for path in _tree().paths() if compiled.matches(path)}
+            again = parse(found.text, found.dialect, namespaces)
+            assert again.normal == found.normal
+    for dialect in (*DIALECTS, None):
+        try:
+            topic = concrete_topic(text, dialect, _NAMESPACES)
+        except ExpressionError:
+            continue
+        assert parse_normal(topic).single_topic() == topic
+    try:
+        friendly = parse_friendly(text, {"t": "urn:t"})
+    except ExpressionError:
+        return
+    assert compile_normal(friendly.normal).normal == friendly.normal
+
+
+_DOCUMENT = b'<o:order xmlns:o="urn:o" a="7"><o:x>1</o:x><o:x b="">two</o:x><y><z/></y></o:order>'
+_XPATH_1 = "http://www.w3.org/TR/1999/REC-xpath-19991116"
+
+
+def check_condition(data: bytes) -> None:
+    """Refused, or compiled to something that has an answer for a document, or says that it has none."""
+    text = data.decode("utf-8", "replace")
+    try:
+        condition = compile_condition(XPathFilter(_XPATH_1, text, {"o": "urn:o"}))
+    except ConditionError as error:
+        _reasoned(error)
+        return
+    for document in (_DOCUMENT, b"<x/>"):
+        try:
+            assert condition.holds(parse_document(document)) in (True, False)
+        except Unanswerable:
+            continue
+
+
+def check_secrets(data: bytes) -> None:
+    """Whatever is shown as a secret, a ciphertext, a key file or a signature: refused, and never quoted."""
+    text = data.decode("utf-8", "replace")
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: key_of(text),
+        lambda: KEYS.open(text, "context"),
+        lambda: KEYS.open(f"k1:{text}", "context"),
+        lambda: parse_keys(text),
+    )
+    for step in steps:
+        try:
+            step()
+        except SecretError as error:
+            _reasoned(error, len(text) < 40 or text not in str(error))
+    for headers in _signature_headers(text):
+        try:
+            check([b"k" * 32], headers, data, 1_800_000_000.0)
+        except SignatureError:
+            continue
+        raise AssertionError("a forged signature was accepted")
+
+
+def _signature_headers(text: str) -> tuple[Mapping[str, str], ...]:
+    good = {"webhook-id": "msg_1", "webhook-timestamp": "1800000000", "webhook-signature": "v1,AAAA"}
+    return tuple({**good, name: text} for name in good)
+
+
+def check_ldif(data: bytes) -> None:
+    """LDIF is read or refused with the line; names in it are written back to what they were."""
+    try:
+        blocks = ldif.parse(data)
+    except LdifError as error:
+        _reasoned(error, error.line >= 1)
+    else:
+        for block in blocks:
+            if block.entry is not None:
+                (again,) = [each.entry for each in ldif.parse(ldif.render(block.entry).text) if each.entry is not None]
+                assert again == block.entry
+    text = data.decode("utf-8", "replace")
+    try:
+        dn = parse_dn(text)
+    except DnError:
+        return
+    assert parse_dn(format_dn(dn)) == dn

@@ -1,0 +1,116 @@
+"""What must hold for whatever comes over HTTP.
+
+A check returns for what was carried out or refused as it should be, and raises for everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+
+from lxml import etree
+
+from ingest.protection import Protector
+from ingest.received import read_push
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from topic_model.errors import (
+    PeerError,
+)
+from topic_model.keyring import KeyRing
+from topic_model.records import PullPointRecord, SubscriptionRecord
+from topic_model.settings import SecretSettings
+from topic_model.subscriptions import EndpointReference, Subscription
+
+KEYS = KeyRing({"k1": b"k" * 32})
+_SECRET = "whsec_" + "QUFB" * 8
+
+
+_POLICY = 'xmlns:p="urn:arborcast:policy"'
+_ADDRESS = (
+    "<wsnt:SubscriptionReference><wsa:Address>http://127.0.0.1:8080/wsn/subscriptions/x</wsa:Address>"
+    "</wsnt:SubscriptionReference>"
+)
+GATEWAY_SEEDS = (
+    soap.envelope(soap.notify(soap.message(), soap.message("t:a", "<n><![CDATA[<]]>&#65;<!-- c --></n>"))),
+    soap.envelope(soap.subscribe("http://h/c", soap.topic_expression("t:a//.|t:b/*"), "PT10M"), "1.2"),
+    soap.envelope(soap.subscribe("http://h/c", soap.content_filter("//o:x[@a > 3]"), "2030-01-01T00:00:00Z")),
+    soap.envelope(
+        soap.subscribe(
+            "https://h/c",
+            more=f"<wsnt:SubscriptionPolicy {_POLICY}><p:Signing><p:Secret>{_SECRET}</p:Secret></p:Signing>"
+            "<p:Credentials><p:Basic><p:User>u</p:User><p:Password>w</p:Password></p:Basic></p:Credentials>"
+            "</wsnt:SubscriptionPolicy>",
+        )
+    ),
+    soap.envelope(
+        soap.renew("2030-01-01T00:00:00Z"), "1.2", soap.addressing("urn:a", to="http://h/wsn/subscriptions/x")
+    ),
+    soap.envelope(f"<wsnt:Unsubscribe>{_ADDRESS}</wsnt:Unsubscribe>"),
+    soap.envelope(f'<p:RotateSecret {_POLICY} Overlap="PT1H">{_ADDRESS}</p:RotateSecret>'),
+    soap.envelope(f"<wsnt:GetCurrentMessage>{soap.topic('t:a')}</wsnt:GetCurrentMessage>"),
+    soap.envelope('<wsnt:CreatePullPoint pullPointQueueName="q"/>'),
+    soap.envelope("<wsnt:GetMessages><wsnt:MaximumNumber>3</wsnt:MaximumNumber></wsnt:GetMessages>"),
+    soap.envelope(
+        '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"><b:PublisherReference><wsa:Address>http://p/'
+        f"</wsa:Address></b:PublisherReference>{soap.topic('t:a').replace('wsnt:', 'b:')}"
+        "<b:Demand>true</b:Demand></b:RegisterPublisher>"
+    ),
+    soap.envelope(
+        '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2">wsnt:TopicExpression</r:GetResourceProperty>'
+    ),
+)
+_PATHS = ("/wsn/NotificationBroker", "/wsn/subscriptions/x", "/onvif/event_service", "/wsn/pullpoints/x")
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+_THERE = Subscription("x", EndpointReference("https://there/"), "http://127.0.0.1:8080/wsn/subscriptions/x")
+
+
+def _posted(body: bytes, path: str) -> tuple[GatewayParts, int, str]:
+    parts = GatewayParts()
+    parts.gateway.protector = Protector(SecretSettings(), KEYS)
+    # So that what is about a subscription or a pull point finds one.
+    parts.table.apply(SubscriptionRecord(_THERE))
+    parts.pull_points.apply(PullPointRecord("x", "http://127.0.0.1:8080/wsn/pullpoints/x"))
+    answer = _loop().run_until_complete(parts.request("POST", path, body))
+    if answer.body:
+        etree.fromstring(answer.body)
+    return parts, answer.status, answer.reason if answer.status != 200 and answer.body else ""
+
+
+def check_gateway(data: bytes) -> None:
+    """Carried out, or refused as the client's fault; then nothing is stored."""
+    for path in _PATHS[: 1 + len(data) % 2]:
+        parts, status, reason = _posted(data, path)
+        assert status in (200, 202, 400, 413, 500), status
+        if status not in (200, 202):
+            assert reason != "internal error"
+            assert parts.control.records == []
+            assert parts.notifications.accepted == []
+
+
+def check_legacy(data: bytes) -> None:
+    """The older envelope: the same."""
+    text = data.decode("utf-8", "replace")
+    parts, status, reason = _posted(legacy.wsn_process(text), "/wsnprocess")
+    assert status in (200, 400, 413, 500), status
+    if status != 200:
+        assert reason
+        assert reason != "internal error"
+        assert parts.control.records == []
+        assert parts.notifications.accepted == []
+
+
+def check_push(data: bytes) -> None:
+    """What a listener is sent is read, or refused as the sender's fault."""
+    try:
+        for message in read_push(data, b"text/xml", "n1,n2", 2):
+            etree.fromstring(message.payload)
+    except PeerError:
+        return

@@ -1,0 +1,48 @@
+"""A bounded run over every target, and what longer runs have found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz._generate import Generator, spoiled
+from tests.fuzz._targets import TARGETS
+
+_NUMBERED = 300
+_FOUND = Path(__file__).parent / "found"
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_good_inputs_are_taken(name: str) -> None:
+    for seed in TARGETS[name].seeds:
+        TARGETS[name].check(seed)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_spoiled_inputs(name: str) -> None:
+    target = TARGETS[name]
+
+    @settings(max_examples=100, deadline=None)
+    @given(
+        st.one_of(spoiled(target.seeds, target.snippets), st.binary(max_size=100), st.text(max_size=60).map(str.encode))
+    )
+    def run(data: bytes) -> None:
+        target.check(data)
+
+    run()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_first_numbered_inputs(name: str) -> None:
+    target = TARGETS[name]
+    generator = Generator(target.seeds, target.snippets, 0)
+    for number in range(_NUMBERED):
+        target.check(generator.make(number))
+
+
+@pytest.mark.parametrize("file", sorted(_FOUND.glob("*/*")), ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_what_was_found_once(file: Path) -> None:
+    TARGETS[file.parent.name].check(file.read_bytes())

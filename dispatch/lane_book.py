@@ -9,7 +9,7 @@ waits to be tried again holds nothing: it has had its turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 
 class LaneBook:
@@ -42,6 +42,11 @@ class LaneBook:
         """The redeliverer has tried all that it knew of this lane."""
         with self._lock:
             self._live.discard(lane)
+
+    def only(self, lanes: Collection[str]) -> None:
+        """The redeliverer has read the log to its end, and these are all the lanes with something untried."""
+        with self._lock:
+            self._live.intersection_update(lanes)
 
     def for_batch(self) -> frozenset[str]:
         """The lanes that are held. To be asked between batches."""

@@ -50,3 +50,13 @@ def test_a_log_that_got_more_partitions_holds_a_lane_in_each() -> None:
 
     book.applied(0, 10)
     assert (book.for_batch(), book.held()) == (frozenset(), 0)
+
+
+def test_what_was_finished_while_nobody_looked_does_not_hold_for_ever() -> None:
+    book = LaneBook()
+    book.found("s")
+    book.found("t")
+
+    book.only({"t"})
+
+    assert book.for_batch() == {"t"}

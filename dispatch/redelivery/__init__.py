@@ -1,0 +1,13 @@
+"""What happens to deliveries that are parked: each is tried when its time has come, at its endpoint's own pace.
+
+    work, lane          who is tried when (time, chance, transport, store and journal are passed in)
+    agenda, waiting_room, endpoints      who waits for a time, for room, for an endpoint's breaker
+    settling            from the outcome of a push to its rows, its tries, its end
+    journal             what it writes down, and in which order
+    shift               one life of the redelivery: its connections, from a start to the next failure
+    events, ports       what it tells operators; what it asks of the rest of the job
+
+`dispatch.redeliverer` is the thread around it that the job starts.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,70 @@
+"""When somebody has their next turn: a clock with one alarm per name. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+
+# Alarms that were set anew stay in the heap until they would ring; with more of them than this it is made anew.
+_STALE = 1_000
+
+
+class Agenda:
+    """Names and times. Those who are due are served in the order of their times, then of asking."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, str]] = []
+        self._ties = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def set(self, name: str, at_ms: int) -> None:
+        """The next turn of this name is then, whatever was said before."""
+        entry = (at_ms, next(self._ties))
+        self._times[name] = entry
+        heapq.heappush(self._heap, (*entry, name))
+        if len(self._heap) > 2 * len(self._times) + _STALE:
+            self._heap = [(*kept, each) for each, kept in self._times.items()]
+            heapq.heapify(self._heap)
+
+    def set_by(self, name: str, at_ms: int) -> None:
+        """The next turn of this name is then at the latest."""
+        known = self._times.get(name)
+        if known is None or known[0] > at_ms:
+            self.set(name, at_ms)
+
+    def cancel(self, name: str) -> None:
+        """No turn for this name."""
+        self._times.pop(name, None)
+
+    def next_ms(self) -> int | None:
+        """When the next turn is; None when nobody has one."""
+        while self._heap:
+            at_ms, tie, name = self._heap[0]
+            if self._times.get(name) == (at_ms, tie):
+                return at_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def pop(self, now_ms: int) -> str | None:
+        """Whose turn it is, without having one from now on; None when nobody is due."""
+        at_ms = self.next_ms()
+        if at_ms is None or at_ms > now_ms:
+            return None
+        name = heapq.heappop(self._heap)[2]
+        del self._times[name]
+        return name
+
+    def overdue(self, now_ms: int, most: int = 10_000) -> int:
+        """How many are due, counted up to about `most`."""
+        found, look = 0, [0]
+        while look and found < most:
+            index = look.pop()
+            if index < len(self._heap) and self._heap[index][0] <= now_ms:
+                at_ms, tie, name = self._heap[index]
+                found += self._times.get(name) == (at_ms, tie)
+                # Nothing below an entry is earlier than it.
+                look += (2 * index + 1, 2 * index + 2)
+        return found

@@ -1,0 +1,58 @@
+"""What operators are told of the redelivery, as plain values: the job publishes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+EventKind = Literal[
+    "breaker-opened",  # an endpoint failed too often: it is only probed from now on
+    "breaker-closed",  # it answers again
+    "subscription-failing",  # something of the subscription waits behind an open breaker
+    "subscription-recovered",  # all of it is through
+    "subscription-suspended",  # its endpoint has failed for too long: nothing is tried until someone resumes it
+    "subscription-gone",  # its receiver has ended it (410)
+    "dead-letters-growing",  # deliveries were given up; `count` is how many since the last such event
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEvent:
+    """Something that an operator wants to know. `at_ms` is milliseconds since the epoch; what does not apply is left
+    empty."""
+
+    kind: EventKind
+    at_ms: int
+    endpoint: str = ""
+    subscription: str = ""
+    count: int = 0
+    detail: str = ""
+
+
+Listener = Callable[[OperatorEvent], None]
+
+# Dead letters come in thousands when they come: they are told of at most this often.
+_DEAD_EVERY_MS = 60_000
+
+
+class DeadLetterAlarm:
+    """Tells that deliveries are given up: at once, then at most once a minute."""
+
+    def __init__(self, tell: Listener) -> None:
+        self._tell = tell
+        self._untold = 0
+        self._told_ms: int | None = None
+        self._last = ("", "", "")
+
+    def died(self, subscription: str, endpoint: str, detail: str) -> None:
+        """One more was given up, last with this trouble."""
+        self._untold += 1
+        self._last = (subscription, endpoint, detail)
+
+    def look(self, now_ms: int) -> None:
+        """Tell, when there is something and the time has come."""
+        if self._untold and (self._told_ms is None or now_ms - self._told_ms >= _DEAD_EVERY_MS):
+            subscription, endpoint, detail = self._last
+            self._tell(OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._untold, detail))
+            self._untold, self._told_ms = 0, now_ms

@@ -1,0 +1,28 @@
+"""What is kept in memory of a lane; what waits in it is in the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dispatch.parked import Delivery
+from topic_model.subscriptions import Subscription
+
+
+@dataclass(slots=True)
+class Lane:
+    """The deliveries of one subscription that wait.
+
+    `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
+    any, in a strict lane), of which there is only one at a time. `held` says whether batches may not push past it,
+    `suspending` that its suspension is not written down yet. `seen` is the subscription of its last turn.
+    """
+
+    name: str
+    endpoint: str = ""
+    flight: set[Delivery] = field(default_factory=set)
+    pushing: bool = False
+    held: bool = False
+    failing: bool = False
+    suspended: bool = False
+    suspending: bool = False
+    seen: Subscription | None = None

@@ -1,0 +1,27 @@
+"""What the redelivery asks of the rest of the job."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from topic_model.subscriptions import Subscription
+
+
+class Subscriptions(Protocol):
+    """The subscriptions of now. A subscription that has not changed should be the same object as before."""
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        """The subscription, if it is in force."""
+
+    def suspended(self, subscription_id: str) -> bool:
+        """Whether it is suspended."""
+
+
+class Holds(Protocol):
+    """Who is told which lanes no batch may push past."""
+
+    def found(self, lane: str) -> None:
+        """Something untried waits in this lane."""
+
+    def drained(self, lane: str) -> None:
+        """Nothing untried waits in it any more."""

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from dispatch.redelivery.agenda import Agenda
+
+
+def test_turns_come_by_time_then_by_asking() -> None:
+    agenda = Agenda()
+    agenda.set("late", 30)
+    agenda.set("b", 10)
+    agenda.set("a", 10)
+
+    assert (agenda.next_ms(), agenda.pop(9)) == (10, None)
+    assert [agenda.pop(30), agenda.pop(30), agenda.pop(30), agenda.pop(30)] == ["b", "a", "late", None]
+    assert agenda.next_ms() is None
+
+
+def test_a_name_has_one_turn_and_the_last_word_counts() -> None:
+    agenda = Agenda()
+    agenda.set("a", 10)
+    agenda.set("a", 50)
+    assert (agenda.pop(49), agenda.next_ms()) == (None, 50)
+
+    agenda.set_by("a", 60)
+    assert agenda.next_ms() == 50
+    agenda.set_by("a", 20)
+    assert agenda.next_ms() == 20
+
+    agenda.cancel("a")
+    assert (agenda.next_ms(), len(agenda)) == (None, 0)
+
+
+def test_the_overdue_are_counted_without_those_that_were_put_off() -> None:
+    agenda = Agenda()
+    for number in range(20):
+        agenda.set(f"n{number}", number)
+    agenda.set("n3", 100)
+
+    assert (agenda.overdue(9), agenda.overdue(1_000), agenda.overdue(-1)) == (9, 20, 0)
+
+
+def test_turns_that_are_put_off_for_ever_take_no_memory() -> None:
+    agenda = Agenda()
+    for number in range(100_000):
+        agenda.set(f"n{number % 10}", 1_000_000 + number)
+
+    assert len(agenda._heap) < 2_000  # that is what the test is about
+    assert [agenda.pop(10**9) for _ in range(10)] == [f"n{number}" for number in range(10)]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.room import Bounds
+
+A, B, C = "http://host/a", "http://host/b", "http://other/c"
+
+
+def test_who_finds_no_room_goes_on_when_somebody_leaves_in_the_order_of_coming() -> None:
+    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    assert not room.wait("first", A)
+    room.enter(A)
+    assert room.wait("second", A)
+    assert room.wait("third", A)
+    assert not room.wait("elsewhere", B)
+
+    assert room.leave(A) == ["second"]
+    room.enter(A)
+    assert room.leave(A) == ["third"]
+    assert len(room) == 0
+
+
+def test_a_host_that_is_full_holds_all_its_endpoints_and_no_other_host() -> None:
+    room = WaitingRoom(Bounds(per_endpoint=5, per_host=2))
+    room.enter(A)
+    room.enter(B)
+    assert room.wait("third", A)
+    assert room.wait("fourth", B)
+    assert not room.wait("elsewhere", C)
+
+    assert room.leave(B) == ["third"]
+
+
+def test_who_does_not_use_the_room_passes_it_on() -> None:
+    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room.enter(A)
+    assert room.wait("second", A)
+    assert room.wait("third", A)
+
+    assert room.leave(A) == ["second"]
+    assert room.pass_on(A) == ["third"]
+    assert room.pass_on(A) == []
+
+
+def test_a_lane_that_is_over_waits_no_more() -> None:
+    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room.enter(A)
+    assert room.wait("second", A)
+
+    room.forget("second")
+    room.forget("second")
+
+    assert (room.leave(A), len(room)) == ([], 0)

@@ -41,7 +41,8 @@ class Held:
 
 @dataclass
 class Publisher:
-    """A context manager. `refuses` are operations answered with a fault, `away` answers everything with 503."""
+    """A context manager. `refuses` are operations answered with a fault, `away` answers everything with 503, `manager`
+    is what it says about where its subscriptions are."""
 
     lasts_s: float = 600
     refuses: set[str] = field(default_factory=set)
@@ -49,6 +50,7 @@ class Publisher:
     asked: list[Asked] = field(default_factory=list)
     subscriptions: dict[str, Held] = field(default_factory=dict)
     reference_parameters: str = ""
+    manager: str = ""
 
     def __enter__(self) -> Publisher:
         publisher = self
@@ -135,7 +137,7 @@ class Publisher:
                     operation.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") or "",
                     operation.findtext(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression") or "",
                 )
-                address = self.url.replace("/producer", path)
+                address = self.manager or self.url.replace("/producer", path)
                 return 200, _envelope(
                     f"<wsnt:SubscribeResponse><wsnt:SubscriptionReference><wsa:Address>{address}</wsa:Address>"
                     f"{self.reference_parameters}</wsnt:SubscriptionReference>{current}{ends}</wsnt:SubscribeResponse>"

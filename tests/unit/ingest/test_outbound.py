@@ -1,0 +1,240 @@
+"""Which addresses a stranger can make the gateway store or call: refused at Subscribe and RegisterPublisher, and again
+when it connects; addresses for answers are never called."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ingest.errors import PublisherRefused, PublisherUnreachable
+from ingest.lookups import Lookups
+from ingest.publishers.calls import PublisherCalls
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.outbound import THIS_MACHINE
+from tests.support.publisher import Publisher
+from tests.support.receiver import Receiver
+from topic_model.outbound import AddressPolicy, OutboundSettings
+from topic_model.publishers import Registration
+from topic_model.subscriptions import EndpointReference, TopicFilter
+
+BR = "http://docs.oasis-open.org/wsn/br-2"
+BF = "{http://docs.oasis-open.org/wsrf/bf-2}"
+PUBLIC = AddressPolicy()
+
+
+def register(publisher: str) -> str:
+    return (
+        f'<b:RegisterPublisher xmlns:b="{BR}"><b:PublisherReference><wsa:Address>{publisher}</wsa:Address>'
+        f'</b:PublisherReference><b:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}Full">t:a</b:Topic>'
+        "<b:Demand>true</b:Demand></b:RegisterPublisher>"
+    )
+
+
+def rule_of(answer: HttpAnswer) -> str:
+    """What a program reads in the fault."""
+    code = answer.root.find(f".//{BF}ErrorCode")
+    assert code is not None, answer.body
+    assert code.get("dialect") == "urn:arborcast:outbound"
+    return code.text or ""
+
+
+@pytest.mark.parametrize(
+    ("address", "rule"),
+    [
+        ("http://127.0.0.1:9/x", "loopback"),
+        ("http://localhost/x", "loopback"),
+        ("http://10.0.0.1/x", "private"),
+        ("http://[fd00::1]/x", "private"),
+        ("http://169.254.169.254/latest/meta-data/", "metadata"),
+        ("http://[::ffff:169.254.169.254]/", "metadata"),
+        ("http://[64:ff9b::a9fe:a9fe]/", "translated"),
+        ("http://0x7f.1/", "spelling"),
+        ("http://2130706433/", "spelling"),
+        ("http://user:secret@public.example/", "userinfo"),
+        ("gopher://public.example/", "scheme"),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_subscribe_refuses_what_may_not_be_reached(address: str, rule: str, version: str) -> None:
+    parts = GatewayParts(outbound=PUBLIC)
+
+    answer = parts.post(soap.envelope(soap.subscribe(to=address), version))
+
+    assert (answer.status, answer.fault, rule_of(answer)) == (500, "SubscribeCreationFailedFault", rule)
+    assert "ConsumerReference" in answer.reason
+    assert "secret" not in answer.body.decode()
+    assert parts.control.records == []
+
+
+def test_what_may_be_reached_is_taken() -> None:
+    parts = GatewayParts(outbound=PUBLIC)
+
+    for address in ("http://subscriber.example/x", "http://1.1.1.1:9000/", "https://[2606:4700::1]/"):
+        assert parts.post(soap.envelope(soap.subscribe(to=address))).status == 200
+
+
+def test_the_older_envelope_is_held_to_the_same() -> None:
+    parts = GatewayParts(outbound=PUBLIC)
+
+    answer = parts.post(legacy.wsn_process(legacy.subscribe("all:alarm", "http://10.0.0.1/x")), "/wsnprocess/")
+
+    assert "faild" in answer.body.decode()
+    assert parts.control.records == []
+
+
+def test_in_the_older_envelope_what_may_not_be_reached_any_more_can_be_given_up() -> None:
+    address = "http://127.0.0.1:9/x"
+    parts = GatewayParts(outbound=THIS_MACHINE)
+    parts.post(legacy.wsn_process(legacy.subscribe("all:alarm", address)), "/wsnprocess/")
+    assert len(list(parts.table.subscriptions())) == 1
+
+    parts.gateway.outbound = PUBLIC
+    parts.post(legacy.wsn_process(legacy.unsubscribe("all:alarm", address)), "/wsnprocess/")
+
+    assert list(parts.table.subscriptions()) == []
+
+
+def test_publishers_are_held_to_the_same() -> None:
+    parts = GatewayParts(outbound=PUBLIC)
+
+    answer = parts.post(soap.envelope(register("http://10.0.0.1/publisher")))
+
+    assert (answer.status, answer.fault) == (500, "PublisherRegistrationRejectedFault")
+    assert rule_of(answer) == "private"
+    assert "PublisherReference" in answer.reason
+    assert parts.control.records == []
+
+
+def resolving(**names: list[str] | None) -> Callable[[str, int], list[str]]:
+    """A resolver that knows these names; one with None does not exist."""
+
+    def resolve(host: str, port: int) -> list[str]:
+        found = names[host.partition(".")[0]]
+        if found is None:
+            raise socket.gaierror(-2, "Name or service not known")
+        return found
+
+    return resolve
+
+
+@pytest.mark.parametrize(
+    ("host", "refused"),
+    [
+        ("outside.example", False),
+        ("inside.example", True),
+        ("mixed.example", False),  # one may be reached, and only that one will be
+        ("nowhere.example", False),  # it may exist tomorrow
+    ],
+)
+def test_names_are_looked_up_at_subscribe(host: str, refused: bool) -> None:
+    parts = GatewayParts(outbound=PUBLIC)
+    resolve = resolving(
+        outside=["1.1.1.1"], inside=["10.7.7.7", "fd00::1"], mixed=["10.7.7.7", "1.1.1.1"], nowhere=None
+    )
+    parts.gateway.lookups = Lookups(PUBLIC, resolve)
+
+    answer = parts.post(soap.envelope(soap.subscribe(to=f"http://{host}/x")))
+
+    assert answer.status == (500 if refused else 200)
+    if refused:
+        assert (answer.fault, rule_of(answer)) == ("SubscribeCreationFailedFault", "private")
+        assert "10.7.7.7" not in answer.body.decode(), "what names mean inside is not told"
+        assert parts.post(soap.envelope(register(f"http://{host}/p"))).fault == "PublisherRegistrationRejectedFault"
+
+
+def test_a_slow_name_server_does_not_hold_a_subscribe() -> None:
+    release = threading.Event()
+
+    def slow(host: str, port: int) -> list[str]:
+        release.wait(20)
+        return ["10.0.0.1"]
+
+    async def ask() -> list[object]:
+        lookups = Lookups(PUBLIC, slow, longest_s=0.05)
+        # More than are looked up at once: the rest is not even queued.
+        found = await asyncio.gather(*(lookups.refusal(f"http://h{number}.example/") for number in range(40)))
+        release.set()
+        return list(found)
+
+    assert asyncio.run(ask()) == [None] * 40
+
+
+@pytest.mark.parametrize("header", ["ReplyTo", "FaultTo", "From"])
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+@pytest.mark.parametrize("good", [True, False])
+def test_addresses_for_answers_are_never_called(
+    header: str, version: str, good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither resolved nor connected to, whether the answer is a fault or not; the answer is the HTTP response."""
+    touched: list[object] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *place, **more: touched.append(place))
+    with Receiver() as receiver:
+        headers = (
+            f"<wsa:{header}><wsa:Address>{receiver.url('/reply')}</wsa:Address></wsa:{header}>"
+            "<wsa:MessageID>urn:uuid:1</wsa:MessageID>"
+            "<wsa:Action>http://docs.oasis-open.org/wsn/bw-2/NotificationProducer/SubscribeRequest</wsa:Action>"
+        )
+        body = soap.subscribe() if good else "<wsnt:Subscribe/>"
+
+        answer = GatewayParts().post(soap.envelope(body, version, headers))
+
+        assert answer.status == (200 if good else 500)
+        assert receiver.connections == 0
+    assert touched == []
+
+
+def registration(publisher: str) -> Registration:
+    return Registration("r1", "http://127.0.0.1/r1", EndpointReference(publisher), (), demand=True)
+
+
+TOPIC = TopicFilter("", "a", "a")
+
+
+def test_publishers_are_not_called_where_they_may_not_be() -> None:
+    """Registered while it was allowed, or by a name that leads elsewhere by now: judged when it is called."""
+    with Publisher() as publisher:
+        calls = PublisherCalls(GatewayParts().gateway.own, 60, PUBLIC)
+        with pytest.raises(PublisherRefused, match="loopback"):
+            calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/")
+
+        # The text says nothing; where the name leads does. `localhost` is a name to libcurl.
+        class Blind(AddressPolicy):
+            def check_url(self, url: str) -> None:
+                return None
+
+        calls = PublisherCalls(GatewayParts().gateway.own, 60, Blind())
+        by_name = publisher.url.replace("127.0.0.1", "localhost")
+        with pytest.raises(PublisherRefused, match="loopback"):
+            calls.subscribe(registration(by_name), TOPIC, "http://127.0.0.1:9/")
+        assert publisher.asked == []
+
+        calls = PublisherCalls(GatewayParts().gateway.own, 60, THIS_MACHINE)
+        calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/")
+        assert [asked.operation for asked in publisher.asked] == ["Subscribe"]
+
+
+def test_a_publisher_that_is_away_is_not_a_refused_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+
+        with pytest.raises(PublisherUnreachable):
+            PublisherCalls(GatewayParts().gateway.own, 60, THIS_MACHINE).subscribe(registration(url), TOPIC, url)
+
+
+def test_a_publisher_cannot_send_us_elsewhere_with_its_answer() -> None:
+    """The SubscriptionReference that it returns is an address too."""
+    deny = replace(OutboundSettings(reach="loopback"), deny="127.0.0.9")
+    with Publisher() as publisher:
+        publisher.manager = "http://127.0.0.9/manager"
+        calls = PublisherCalls(GatewayParts().gateway.own, 60, AddressPolicy(deny))
+
+        with pytest.raises(PublisherRefused, match=r"outbound\.deny"):
+            calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/")

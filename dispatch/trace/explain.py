@@ -150,7 +150,7 @@ def _without_attempts(
     if subscription.paused:
         return "skipped", "the subscription was paused then"
     if subscription.expired(when_ms):
-        return "skipped", f"the subscription's time was over: it ended at {utc(subscription.terminates_ms or 0)}"
+        return "skipped", f"the subscription's time was over at {_moment(subscription.terminates_ms or 0)}"
     if notification.only and notification.only != subscription.id:
         return "skipped", f"it was the topic's current message for the subscription {notification.only} alone"
     refused = _refused_by(subscription, notification)
@@ -158,6 +158,8 @@ def _without_attempts(
         return "skipped", refused
     if evidence.batch is not None and not evidence.batch.begun:
         return "pending", "the dispatch has not come to it yet"
+    if evidence.batch is not None and evidence.batch.done:
+        return "pending", "its batch is done, but what became of it is not recorded (any more)"
     return "pending", "it is to be pushed; no outcome has been recorded yet"
 
 
@@ -181,14 +183,17 @@ def _no_match(evidence: Evidence, name: str, when_ms: int) -> tuple[Outcome, str
         return "no match", "there is no such subscription, and there was none lately"
     state = evidence.control.at(name, when_ms)
     if state is None:
-        return "no match", f"the subscription was made later, at {utc(states[0].since_ms):%Y-%m-%d %H:%M:%S} UTC"
+        return "no match", f"the subscription was made later, at {_moment(states[0].since_ms)}"
     if state.subscription is None:
-        ended = f"{utc(state.since_ms):%Y-%m-%d %H:%M:%S} UTC"
-        return "no match", f"the subscription had ended before, at {ended} ({state.reason})"
+        return "no match", f"the subscription had ended before, at {_moment(state.since_ms)} ({state.reason})"
     if evidence.notification is None:
         return "no match", "the notification itself is not there any more, only what became of it elsewhere"
     topic = evidence.notification.topic
     return "no match", f"its topic expression {_expression(state.subscription)} does not select the topic {topic}"
+
+
+def _moment(milliseconds: int) -> str:
+    return f"{utc(milliseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _time(row: AttemptRow, column: str) -> datetime:

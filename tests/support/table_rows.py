@@ -1,0 +1,59 @@
+"""Tables with rows whose answers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from dispatch import attempts
+from dispatch.attempts import Attempt
+from dispatch.record import AttemptsTable, rows_of
+from dispatch.recording.held import HeldTable
+from dispatch.settings import TableSettings
+from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
+from topic_model.topics import TopicPath
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+NOON_MS = round(NOON.timestamp() * 1000)
+
+
+def attempt(notification: str, subscription: str, state: str, after_ms: int = 50, **more: object) -> Attempt:
+    """An attempt at a notification that was accepted at noon; its push took 10 ms."""
+    values: dict[str, object] = {
+        "topic": TopicPath("a/b"),
+        "endpoint": f"http://{subscription}/",
+        "number": 1,
+        "push": f"{notification}-{subscription}-{more.get('number', 1)}",
+        "accepted_ms": NOON_MS,
+        "started_ms": NOON_MS + after_ms,
+        "duration_ms": 10.0,
+        "status": 202 if state == "delivered" else 0,
+        **more,
+    }
+    return Attempt(notification=notification, subscription=subscription, state=state, **values)  # type: ignore[arg-type]
+
+
+def record(home: Path, *made: Attempt) -> None:
+    """Write attempts, and the deliveries that ended with them, into the tables of this data directory."""
+    table = AttemptsTable(ATTEMPTS.location(TableSettings(), home), DELIVERIES.location(TableSettings(), home))
+    table.append(rows_of(attempts.encode(made)), "test", 0)
+
+
+def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows into a table; columns that they leave out get a value of no meaning."""
+    nothing = {
+        "string": "",
+        "long": 0,
+        "integer": 0,
+        "double": 0.0,
+        "boolean": False,
+        "binary": b"",
+        "date": date(2026, 1, 2),
+        "timestamp": NOON,
+    }
+    empty = {column.name: None if column.optional else nothing[column.type] for column in spec.columns}
+    table = HeldTable(spec, spec.location(TableSettings(), home))
+    table.append(spec.arrow([{**empty, **row} for row in rows]), "test", 0)
+    if not rows:
+        table.open()

@@ -196,13 +196,14 @@ class _Handle:
 
     def result(self, code: int, message: str) -> PushResult:
         curl = self.curl
+        status = curl.getinfo(pycurl.RESPONSE_CODE)
         retry_after = curl.getinfo(pycurl.RETRY_AFTER)
         failure = "" if code == 0 or self._overflow else self._failure(code, message)
         refusal = self._sockets.refusal
         if refusal is not None and failure == "connect":
             failure, message = "address", str(refusal)
         return PushResult(
-            status=curl.getinfo(pycurl.RESPONSE_CODE),
+            status=status if status >= 200 else 0,  # an interim answer is none
             failure=failure,
             detail=message if failure else "",
             duration_s=curl.getinfo(pycurl.TOTAL_TIME),
@@ -215,6 +216,8 @@ class _Handle:
     def _failure(self, code: int, message: str) -> Failure:
         if code == pycurl.E_OPERATION_TIMEDOUT and not self.curl.getinfo(pycurl.PRETRANSFER_TIME):
             return "connect" if self.curl.getinfo(pycurl.NAMELOOKUP_TIME) > 0 else "dns"
+        if "Too large response headers" in message:
+            return "protocol"  # for which libcurl has E_RECV_ERROR too
         if "alert" in message and "tls" in message.lower():
             return "tls"  # TLS 1.3: that our certificate is refused, or missed, shows only when we read
         return _FAILURES.get(code, "internal")

@@ -65,7 +65,7 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._selector = selectors.DefaultSelector()
         self._timer_at: float | None = None
-        self._free: list[_Handle] = []
+        self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
         self._refused: deque[tuple[Callback, PushResult]] = deque()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
@@ -81,11 +81,13 @@ class CurlTransport:
         if refusal is not None:
             self._refused.append((callback, PushResult(0, "address", str(refusal))))
             return
-        handle = self._free.pop() if self._free else _Handle(self._settings, self._policy)
+        # By certificate, for a handle cannot take one off again; libcurl keeps their connections apart by itself.
+        free = self._free.get(request.client_certificate)
+        handle = free.pop() if free else _Handle(self._settings, self._policy, request.client_certificate)
         try:
             handle.prepare(request, callback)
         except (pycurl.error, UnicodeError, ValueError) as error:
-            self._free.append(handle)
+            self._free.setdefault(handle.certificate, []).append(handle)
             self._refused.append((callback, PushResult(0, "address", str(error))))
             return
         self._active[handle.curl] = handle
@@ -133,7 +135,7 @@ class CurlTransport:
                 result = handle.result(code, message)
                 callback = handle.callback
                 self._multi.remove_handle(curl)
-                self._free.append(handle)
+                self._free.setdefault(handle.certificate, []).append(handle)
                 finished += 1
                 callback(result)
             if not remaining:
@@ -156,7 +158,8 @@ class CurlTransport:
 class _Handle:
     """An easy handle with what belongs to its present push; kept and used again."""
 
-    def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
+    def __init__(self, settings: PushSettings, policy: AddressPolicy, certificate: str) -> None:
+        self.certificate = certificate
         self._limit = settings.max_response_bytes
         self._keep = settings.keep_response_bytes
         self._kept = b""
@@ -176,7 +179,7 @@ class _Handle:
         # HTTP/2 where ALPN offers it; HTTP/1.1 otherwise, and without TLS.
         version = pycurl.CURL_HTTP_VERSION_2TLS if settings.http2 else pycurl.CURL_HTTP_VERSION_1_1
         curl.setopt(pycurl.HTTP_VERSION, version)
-        _secure(curl, settings)
+        _secure(curl, settings, certificate)
         self._sockets = GuardedSockets(policy)
         if not settings.proxy:
             curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open)
@@ -237,14 +240,15 @@ class _Handle:
         return len(data)
 
 
-def _secure(curl: Any, settings: PushSettings) -> None:
+def _secure(curl: Any, settings: PushSettings, own_certificate: str) -> None:
     curl.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)  # or newer
     curl.setopt(pycurl.SSL_VERIFYPEER, 1)
     curl.setopt(pycurl.SSL_VERIFYHOST, 2)
     curl.setopt(pycurl.CAINFO, settings.tls_ca_file or certifi.where())
-    if settings.tls_client_certificate:
-        curl.setopt(pycurl.SSLCERT, settings.tls_client_certificate)
-        curl.setopt(pycurl.SSLKEY, settings.tls_client_key or settings.tls_client_certificate)
+    certificate = own_certificate or settings.tls_client_certificate
+    if certificate:
+        curl.setopt(pycurl.SSLCERT, certificate)
+        curl.setopt(pycurl.SSLKEY, certificate if own_certificate else settings.tls_client_key or certificate)
 
 
 def _nobody(result: PushResult) -> None:

@@ -160,8 +160,10 @@ class _LeanSession(requests.Session):
         prepared.body = push.request.body
         adapter = self.get_adapter(prepared.url or "")
         timeout = (settings.connect_timeout_s, settings.total_timeout_s)
+        own = push.request.client_certificate
+        certificate = (own, own) if own else self._certificate
         response = adapter.send(
-            prepared, stream=True, timeout=timeout, verify=self._verify, cert=self._certificate, proxies=self._proxies
+            prepared, stream=True, timeout=timeout, verify=self._verify, cert=certificate, proxies=self._proxies
         )
         push.status = response.status_code
         failure: Failure = ""

@@ -40,9 +40,9 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         transport.close()
 
 
-def push(transport: Transport, url: str) -> PushResult:
+def push(transport: Transport, url: str, certificate: str = "") -> PushResult:
     results: list[PushResult] = []
-    transport.submit(PushRequest(url, (("Content-Type", "text/xml"),), b"<x/>"), results.append)
+    transport.submit(PushRequest(url, (("Content-Type", "text/xml"),), b"<x/>", certificate), results.append)
     while transport.in_flight:
         transport.drive(0.2)
     return results[0]
@@ -157,3 +157,18 @@ def test_http_2_where_it_is_offered(certificates: Certificates) -> None:
 def test_settings_that_cannot_work_are_refused(settings: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         PushSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_a_push_shows_its_own_certificate_and_the_next_one_does_not(
+    make: Make, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Connections are kept: one that was made with a subscription's certificate must not serve another's push."""
+    both = tmp_path / "client.pem"
+    both.write_text(Path(certificates.certificate("client")).read_text() + Path(certificates.key("client")).read_text())
+    transport = make(tls_ca_file=certificates.authority)
+    with Receiver(tls=certificates.server(ask_client=True)) as receiver:
+        url = receiver.url("/asks")
+        assert push(transport, url).status == 0
+        shown = [push(transport, url, str(both)) for _ in range(2)]
+        assert [(result.status, result.reused) for result in shown] == [(202, False), (202, True)]
+        assert push(transport, url).status == 0

@@ -49,7 +49,7 @@ class Sources(Protocol):
         """The workers' view."""
 
     def waiting(self) -> Mapping[str, float]:
-        """`parked` and `due`: deliveries that wait, and those of them whose time has come."""
+        """By kind: `parked`, `due`, `in-flight`."""
 
     def breakers(self) -> Mapping[str, float]:
         """Endpoints by the state of their breaker."""
@@ -180,8 +180,9 @@ class JobMetrics:
         )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",
-            "What a batch spends: control (reading the control log), view (sharing it with the workers), job (matching "
-            "and pushing, until all outcomes are stored).",
+            "What a batch spends: recall (what an earlier run of it came to; only after a crash), control (reading the "
+            "control log), view (sharing it with the workers), job (matching and pushing, until all outcomes are "
+            "stored), feedback (taking in what the workers report).",
             ("stage",),
             _BATCH_BUCKETS,
         )
@@ -237,7 +238,8 @@ class JobMetrics:
         self._bytes = registry.counter("arborcast_push_bytes_total", "Bytes of pushed request bodies.")
         registry.gauges(
             "arborcast_deliveries_waiting",
-            "Deliveries that wait: parked, all of them; due, those whose time has come.",
+            "Deliveries that wait: parked, all of them; in-flight, those that are being tried again; and due, the "
+            "subscriptions among them whose turn has come and that wait for room.",
             ("kind",),
             lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
         )

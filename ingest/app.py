@@ -34,6 +34,7 @@ from ingest.legacy import operations as legacy
 from ingest.namespaces import wsnt
 from ingest.onvif import device_service, event_service
 from ingest.publishers import registration
+from ingest.request_metrics import RequestMetrics
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
 from topic_model.metrics import CONTENT_TYPE, Registry
@@ -90,17 +91,10 @@ class GatewayApp:
         self._ready = ready
         self._started = started
         self._limit = gateway.settings.max_body_bytes
-        self._requests = metrics.counter(
-            "arborcast_gateway_requests_total", "Requests answered.", ("operation", "status")
-        )
-        self._refused = metrics.counter(
-            "arborcast_gateway_refused_total",
-            "Requests answered with a fault, by its cause: the kind of error as the documentation of faults names it.",
-            ("reason",),
-        )
-        self._accept_seconds = metrics.histogram(
-            "arborcast_gateway_notify_seconds", "From the whole Notify received to its acknowledgement by Kafka."
-        )
+        counted = RequestMetrics(metrics)
+        self._requests = counted.answered
+        self._refused = counted.refused
+        self._accept_seconds = counted.notify_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""

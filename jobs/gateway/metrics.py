@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ingest.gateway import Gateway
 from ingest.notification_log import NotificationLog
 from ingest.pull_queues import PullQueues
@@ -28,6 +30,11 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
         "Bytes of notifications that Kafka has not acknowledged yet.",
         lambda: log.unacknowledged_bytes,
     )
+
+
+def declare_ready(metrics: Registry, ready: Callable[[], bool]) -> None:
+    """Whether the gateway does its work."""
+    metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))
 
 
 def declare_routing(metrics: Registry, view: ControlView, gateway: Gateway) -> None:

@@ -28,7 +28,7 @@ from ingest.repeats_history import remember_history
 from ingest.retained import RetainedMessages
 from ingest.serving import GatewayServer, make_server
 from ingest.view import ControlView
-from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_points, declare_routing
+from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_points, declare_ready, declare_routing
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
 from jobs.monitoring.own_process import declare_process
@@ -221,7 +221,7 @@ class GatewayProcess:
         declare_pull_points(metrics, self._pull_view.store, self._pulls)
         if self._sync is not None:
             declare_directory(metrics, self._sync)
-        metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: 0 if self._own_obstacle() else 1)
+        declare_ready(metrics, lambda: not self._own_obstacle())
         if isinstance(metrics, WorkerMetrics):
             arguments = (self._own_obstacle,)
             threading.Thread(target=metrics.publish_forever, args=arguments, name="metrics", daemon=True).start()

@@ -1,0 +1,93 @@
+"""The dashboard and the alert rules ask only for what the code shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from jobs.reference import DOCS, alerts_page, metrics_page
+
+_NAME = re.compile(r"\b(?:arborcast|process)_[a-z_]+\b")
+_SELECTOR = re.compile(r"((?:arborcast|process)_[a-z_]+)\{([^}]*)\}")
+_LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!=|!~|=)")
+_BY = re.compile(r"by \(([a-z_, ]+)\) \((?:rate\(|increase\()?((?:arborcast|process)_[a-z_]+)")
+
+# Labels that Prometheus, several workers, or the embedded engine add to what a process shows.
+_ADDED = {"le", "job", "instance", "component", "worker"}
+
+
+def expressions() -> Iterator[str]:
+    for panel in json.loads((DOCS / "monitoring" / "grafana-dashboard.json").read_text())["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    for group in yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+
+
+def labels() -> dict[str, set[str]]:
+    return {
+        one.name + suffix: set(one.labels) | _ADDED
+        for described in metrics_page.catalogue().values()
+        for one in described
+        for suffix in ("", "_bucket", "_sum", "_count")
+    }
+
+
+@pytest.mark.parametrize("expression", sorted(set(expressions())))
+def test_an_expression_names_what_there_is(expression: str) -> None:
+    used = set(_NAME.findall(expression))
+    assert used, "it looks at nothing of ours"
+    assert used <= metrics_page.names()
+    known = labels()
+    for name, selector in _SELECTOR.findall(expression):
+        assert set(_LABEL.findall(selector)) <= known[name]
+    for grouped, name in _BY.findall(expression):
+        assert set(grouped.split(", ")) <= known[name]
+    for opening, closing in ("()", "{}", "[]"):
+        assert expression.count(opening) == expression.count(closing)
+
+
+def test_rates_are_taken_of_counters_only() -> None:
+    kinds = {one.name: one.kind for described in metrics_page.catalogue().values() for one in described}
+    for expression in expressions():
+        for name in re.findall(r"(?:rate|increase)\(((?:arborcast|process)_[a-z_]+)", expression):
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert kinds.get(base) == "histogram" or kinds.get(name) == "counter", expression
+
+
+def test_every_alert_is_explained() -> None:
+    text = (DOCS / "operations.md").read_text()
+    for alert in alerts_page.ALERTS:
+        assert f"`{alert.name}`" in text, f"docs/operations.md does not say what to do about {alert.name}"
+
+
+def test_rules_are_what_prometheus_reads() -> None:
+    (group,) = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert rule["annotations"]["summary"]
+        assert re.fullmatch(r"\d+[mh]", rule.get("for", "1m"))
+
+
+def test_the_dashboard_has_no_panel_on_another() -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in json.loads((DOCS / "monitoring" / "grafana-dashboard.json").read_text())["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+
+
+def test_every_metric_has_a_page_entry_and_a_unit_or_is_a_count() -> None:
+    names = [one.name for described in metrics_page.catalogue().values() for one in described]
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in names)
+    for described in metrics_page.catalogue().values():
+        assert len({one.name for one in described}) == len(described)
+        for one in described:
+            assert one.kind != "counter" or one.name.endswith("_total")
+            assert one.kind != "histogram" or one.name.endswith("_seconds")

@@ -24,6 +24,8 @@ def policy_of(settings: Settings, gateway_port: int | None = None) -> AddressPol
     """
     own: set[tuple[str, int]] = set()
     for host, port in _services(settings, gateway_port or settings.gateway.port):
+        if not port:
+            continue  # chosen by the system, and known to nobody yet
         name = host.lower().removesuffix(".")
         own.add((name, port))
         own.update((address, port) for address in _addresses(name, port))
@@ -50,6 +52,8 @@ def describe(settings: OutboundSettings) -> str:
 
 def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]]:
     yield settings.gateway.host, gateway_port
+    yield settings.metrics.host, settings.metrics.port
+    yield settings.metrics.host, settings.metrics.job_port
     for server in settings.kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if host and port.isdecimal():

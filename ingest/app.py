@@ -123,6 +123,8 @@ class GatewayApp:
             if gate is not None and visitor is not None:
                 gate.received(visitor, len(body))
             request = parse(body, _header(headers, b"content-type"))
+            if gate is not None and visitor is not None:
+                request.caller = await gate.identify(visitor, request.root)
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
             request.gone = lambda: _until_gone(receive)
@@ -133,7 +135,7 @@ class GatewayApp:
             if request.name == _NOTIFY:
                 self._accept_seconds.observe(time.perf_counter() - began)
         except (PeerError, InfrastructureError) as error:
-            answer = self._refusal(error, request)
+            answer = self._refusal(error, request, _header(headers, b"content-type"))
             self._requests.add(operation, str(answer.status))
             self._refused.add(type(error).__name__)
             await _send_answer(send, answer, close=isinstance(error, (TooLarge, Compressed)))
@@ -167,8 +169,10 @@ class GatewayApp:
             await self._gateway.changes.catch_up()
         return await known.handler(self._gateway, request, target)
 
-    def _refusal(self, error: PeerError | InfrastructureError, request: Request | None) -> Answer:
+    def _refusal(self, error: PeerError | InfrastructureError, request: Request | None, content_type: bytes) -> Answer:
         soap, addressing = _manner(request)
+        if request is None and content_type.startswith(b"application/soap+xml"):
+            soap = "1.2"
         if isinstance(error, InfrastructureError):
             logger.warning("refused: %s", error)
             return faults.of_infrastructure(error, soap, addressing)
@@ -184,6 +188,12 @@ class GatewayApp:
                 obstacle = self._ready()
                 await _send(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
             case "/metrics":
+                if self._gateway.gate is not None:
+                    try:
+                        await self._gateway.gate.look(scope)
+                    except AccessRefused as error:
+                        await _send(send, error.status, f"{error}\n".encode(), _TEXT, error.headers())
+                        return
                 body = self._metrics.text().encode()
                 await _send(send, 200, body, CONTENT_TYPE)
             case page if page.startswith(FOLDER):

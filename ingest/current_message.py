@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from ingest.access.rights import check_read
 from ingest.addresses import FACTORIES, Target
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
@@ -30,6 +31,7 @@ async def get_current_message(gateway: Gateway, request: Request, _target: Targe
     if element is None:
         raise InvalidRequest("GetCurrentMessage has no wsnt:Topic")
     path = read_topic(element)
+    check_read(request.caller, path)
     tree = gateway.table.topics
     if gateway.topics.fixed and path not in tree:
         raise TopicNotSupported(f"the topic {path!r} is not in the fixed topic set", path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
+from ingest.access.visitor import Caller
 from ingest.errors import MalformedMessage, NotUnderstood, UnreadableRequest, VersionMismatch
 from ingest.fragments import Source
 from ingest.namespaces import SOAP11, SOAP12, WSA, WSSE
@@ -53,6 +54,8 @@ class Request:
     root: etree._Element = field(repr=False)
     gone: Callable[[], Awaitable[None]] | None = None
     """Returns when the client has hung up. Only after everything was read."""
+    caller: Caller | None = None
+    """Who asks. None where nobody has to say."""
 
     @property
     def name(self) -> str:

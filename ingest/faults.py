@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import assert_never
 
 from ingest import answers, termination
-from ingest.access.errors import AccessRefused
+from ingest.access.errors import AccessRefused, NotAuthenticated
 from ingest.answers import text
 from ingest.envelope import Addressing
 from ingest.errors import (
@@ -39,6 +39,7 @@ from ingest.namespaces import (
     WSRF_R,
     WSRF_RL,
     WSRF_RP,
+    WSSE,
     wsnt,
 )
 from topic_model.errors import InfrastructureError, PeerError
@@ -141,16 +142,29 @@ def _undeclared(error: PeerError, soap: SoapVersion) -> str:
             return _fault(soap, "MustUnderstand", f"{error} ({header})" if header not in str(error) else str(error))
         case "ActionNotSupported":
             return _fault(soap, "Client", str(error), subcode="ActionNotSupported")
+        case fault if isinstance(error, NotAuthenticated):
+            return _fault(soap, "Client", str(error), subcode=fault, prefix="wsse", namespace=WSSE)
         case _:
             return _fault(soap, "Client", str(error))
 
 
-def _fault(soap: SoapVersion, code: str, reason: str, *, subcode: str = "", detail: str = "") -> str:
-    """The Fault element; `code` in the words of SOAP 1.1, `subcode` a name of WS-Addressing."""
+def _fault(
+    soap: SoapVersion,
+    code: str,
+    reason: str,
+    *,
+    subcode: str = "",
+    detail: str = "",
+    prefix: str = "wsa",
+    namespace: str = WSA,
+) -> str:
+    """The Fault element; `code` in the words of SOAP 1.1, `subcode` a name of WS-Addressing or another namespace."""
     match soap:
         case "1.1":
             # 1.1 has no subcodes: the more telling name takes the code's place, as WS-Addressing's SOAP binding says.
-            name, declaration = (f"wsa:{subcode}", f' xmlns:wsa="{WSA}"') if subcode else (f"soap:{code}", "")
+            name, declaration = f"soap:{code}", ""
+            if subcode:
+                name, declaration = f"{prefix}:{subcode}", f' xmlns:{prefix}="{namespace}"'
             detail = f"<detail>{detail}</detail>" if detail else ""
             return (
                 f"<soap:Fault><faultcode{declaration}>{name}</faultcode>"
@@ -159,7 +173,7 @@ def _fault(soap: SoapVersion, code: str, reason: str, *, subcode: str = "", deta
         case "1.2":
             value = {"Client": "Sender", "Server": "Receiver"}.get(code, code)
             inner = (
-                f'<soap:Subcode><soap:Value xmlns:wsa="{WSA}">wsa:{subcode}</soap:Value></soap:Subcode>'
+                f'<soap:Subcode><soap:Value xmlns:{prefix}="{namespace}">{prefix}:{subcode}</soap:Value></soap:Subcode>'
                 if subcode
                 else ""
             )

@@ -14,6 +14,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from ingest.access.authenticator import CERTIFICATE
 from ingest.access.connections import PeerConnections
 from ingest.settings import GatewaySettings
 
@@ -49,6 +50,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._peers = peers
         self._send_timeout_s = send_timeout_s
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
+        self._certificate: Any = None  # of the client, when it has shown one that was checked
         # Of the request that is coming in: whether there is one, whether its head is, and how large that is so far.
         self._open = False
         self._in_head = False
@@ -62,6 +64,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Called by the event loop."""
         too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
+        self._certificate = transport.get_extra_info("peercert")
         if self._peers is not None and self.client is not None and self._peers.opened(self.client[0]):
             self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
         elif too_many:
@@ -121,6 +124,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._forget_deadline()  # it was for the request before
         super().on_message_begin()
+        if self._certificate:
+            self.scope[CERTIFICATE] = self._certificate  # type: ignore[typeddict-unknown-key]  # ours
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""

@@ -9,6 +9,7 @@ import msgspec
 from lxml import etree
 
 from ingest import addresses, answers, ids, termination
+from ingest.access.rights import check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target
 from ingest.current_message import check_few, send_current_messages
 from ingest.endpoints import judge_consumer, read_reference
@@ -50,6 +51,7 @@ _topics = TopicMemory()
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     notifications = _read_notify(gateway, request)
+    check_publish(request.caller, (notification.topic for notification in notifications))
     check_sender(gateway, request, target, notifications)
     await accept(gateway, notifications)
 
@@ -201,12 +203,14 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: dat
     consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
     point = judge_consumer(consumer, gateway.own, gateway.pull_points, gateway.outbound)
     if point is not None:
+        check_fill(request.caller, point)
         if policy.form != "notify":
             raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
         consumer = EndpointReference(point.address)
     filters = read_filters(operation.find(wsnt("Filter")))
     for expression in filters.topics:
         check_supported(gateway, expression)
+    check_subscribe(request.caller, filters.topics)
     identifier = ids.resource_id()
     return Subscription(
         id=identifier,
@@ -220,6 +224,7 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: dat
         addressing=request.addressing is not None,
         created_ms=termination.to_ms(now),
         terminates_ms=_initial_termination(gateway, operation.find(wsnt("InitialTerminationTime")), now),
+        owner=owner_of(request.caller),
         pull_point=point.id if point is not None else "",
     )
 

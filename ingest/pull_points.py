@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from lxml import etree
 
 from ingest import answers, ids, termination
+from ingest.access.rights import may_manage, owner_of
 from ingest.addresses import FACTORIES, Kind, Target
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused
@@ -43,7 +44,7 @@ _NUMBER = re.compile(r"\+?\d{1,18}")
 
 async def create_pull_point(gateway: Gateway, request: Request, _target: Target) -> Reply:
     """Create a pull point, or find the one of the same name."""
-    point = await open_pull_point(gateway, _name(request.operation))
+    point = await open_pull_point(gateway, _name(request.operation), owner_of(request.caller))
     body = (
         f'<wsnt:CreatePullPointResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:PullPoint>'
         f"<wsa:Address>{answers.text(point.address)}</wsa:Address></wsnt:PullPoint></wsnt:CreatePullPointResponse>"
@@ -51,30 +52,30 @@ async def create_pull_point(gateway: Gateway, request: Request, _target: Target)
     return Reply(body, f"{ACTION_BW}/CreatePullPoint/CreatePullPointResponse")
 
 
-async def open_pull_point(gateway: Gateway, name: str = "") -> PullPointRecord:
-    """A new pull point, or the one that has this name already. Raises OperationRefused."""
+async def open_pull_point(gateway: Gateway, name: str = "", owner: str = "") -> PullPointRecord:
+    """A new pull point, or the owner's one that has this name already. Raises OperationRefused."""
     if not name:
-        return await _create(gateway, name)
-    async with gateway.locks.hold(("pull point name", name)):
-        return gateway.pull_points.named(name) or await _create(gateway, name)
+        return await _create(gateway, name, owner)
+    async with gateway.locks.hold(("pull point name", name, owner)):
+        return gateway.pull_points.named(name, owner) or await _create(gateway, name, owner)
 
 
 async def get_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Take the oldest messages out, waiting for the first if asked to."""
-    point = _existing(gateway, target)
+    point = _existing(gateway, request, target)
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
     handout = await gateway.pulls.take(point.id, maximum, wait_s, request.gone)
     if not handout.elements:
-        _existing(gateway, target)  # it may have been destroyed while we waited
+        _existing(gateway, request, target)  # it may have been destroyed while we waited
     body = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">{handout.text()}</wsnt:GetMessagesResponse>'
     return Reply(body, f"{ACTION_BW}/PullPoint/GetMessagesResponse", handout.finish)
 
 
-async def destroy_pull_point(gateway: Gateway, _request: Request, target: Target) -> Reply:
+async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End the pull point and the subscriptions that fill it; what waits in it is gone."""
     async with gateway.locks.hold(("pull point", target.id)):
-        point = _existing(gateway, target)
+        point = _existing(gateway, request, target)
         await end_pull_point(gateway, point.id)
     gateway.pulls.forget(point.id)
     body = f'<wsnt:DestroyPullPointResponse xmlns:wsnt="{WSNT}"/>'
@@ -83,7 +84,7 @@ async def destroy_pull_point(gateway: Gateway, _request: Request, target: Target
 
 async def put(gateway: Gateway, request: Request, target: Target) -> None:
     """A Notify to the pull point itself: its messages wait there, as they were sent."""
-    point = _existing(gateway, target)
+    point = _existing(gateway, request, target)
     source = request.source(_MESSAGE_DEPTH)
     accepted_ms = termination.to_ms(gateway.now())
     messages = [
@@ -123,15 +124,15 @@ async def end_orphans(gateway: Gateway) -> None:
                     return
 
 
-async def _create(gateway: Gateway, name: str) -> PullPointRecord:
+async def _create(gateway: Gateway, name: str, owner: str) -> PullPointRecord:
     limit = gateway.settings.pull_points
     if len(gateway.pull_points) >= limit:
         raise OperationRefused(f"there are {limit} pull points, no more are kept", "UnableToCreatePullPointFault")
     identifier = ids.resource_id()
     address = gateway.own.resource(Kind.PULL_POINT, identifier)
-    created = PullPointRecord(identifier, address, name, termination.to_ms(gateway.now()))
+    created = PullPointRecord(identifier, address, name, termination.to_ms(gateway.now()), owner)
     await gateway.changes.commit([created])
-    first = gateway.pull_points.named(name) if name else created
+    first = gateway.pull_points.named(name, owner) if name else created
     if first is not None and first.id != identifier:
         # Another gateway had the same wish at the same time.
         await end_pull_point(gateway, identifier)
@@ -139,9 +140,9 @@ async def _create(gateway: Gateway, name: str) -> PullPointRecord:
     return created
 
 
-def _existing(gateway: Gateway, target: Target) -> PullPointRecord:
+def _existing(gateway: Gateway, request: Request, target: Target) -> PullPointRecord:
     point = gateway.pull_points.get(target.id)
-    if point is None:
+    if point is None or not may_manage(request.caller, point.owner):
         raise UnknownResource(f"there is no pull point {target.id[:200]!r} (any more)", target.id)
     return point
 

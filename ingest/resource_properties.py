@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from lxml import etree
 
 from ingest import termination
+from ingest.access.rights import visible
+from ingest.access.visitor import Caller
 from ingest.addresses import Kind, Target
 from ingest.endpoints import reference_content
 from ingest.envelope import Request
@@ -120,8 +122,8 @@ async def _resource(gateway: Gateway, request: Request, target: Target) -> _Reso
         async with held(gateway, request, target) as subscription:
             return _of_subscription(gateway, subscription)
     if target.kind is Kind.REGISTRATION:
-        return _of_registration(gateway, find_registration(gateway, target.id))
-    return _of_broker(gateway)
+        return _of_registration(gateway, find_registration(gateway, request, target.id))
+    return _of_broker(gateway, request.caller)
 
 
 def _constant(text: str) -> _Read:
@@ -131,13 +133,14 @@ def _constant(text: str) -> _Read:
     return read
 
 
-def _of_broker(gateway: Gateway) -> _Resource:
+def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
     async def expressions() -> str:
-        _check_size(sum(1 for _ in gateway.table.topics.roots()))
-        return "".join(_whole_tree(*write_topic(root)) for root in gateway.table.topics.roots())
+        roots = [root for root in gateway.table.topics.roots() if visible(caller, root)]
+        _check_size(len(roots))
+        return "".join(_whole_tree(*write_topic(root)) for root in roots)
 
     async def topics() -> str:
-        return await topic_set_element(gateway)
+        return await topic_set_element(gateway, caller)
 
     dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
     fixed = "true" if gateway.topics.fixed else "false"
@@ -157,11 +160,14 @@ def _of_broker(gateway: Gateway) -> _Resource:
     )
 
 
-async def topic_set_element(gateway: Gateway) -> str:
-    """The topics as a wstop:TopicSet. Raises OperationRefused when they are too many for an answer."""
+async def topic_set_element(gateway: Gateway, caller: Caller | None) -> str:
+    """The topics that the caller may know of, as a wstop:TopicSet.
+
+    Raises OperationRefused when they are too many for an answer.
+    """
     _check_size(len(gateway.table.topics))
     # The schema has no place for elements in no namespace. Such trees are among the topic expressions.
-    paths = sorted(path for path in gateway.table.topics.paths() if path.startswith("{"))
+    paths = sorted(path for path in gateway.table.topics.paths() if path.startswith("{") and visible(caller, path))
     return await asyncio.to_thread(lambda: etree.tostring(topic_set(paths), encoding="unicode"))
 
 

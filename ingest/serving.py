@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Generator
 
@@ -83,25 +84,33 @@ def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-def make_server(app: GatewayApp, settings: GatewaySettings, limits: LimitSettings | None = None) -> GatewayServer:
+def make_server(
+    app: GatewayApp,
+    settings: GatewaySettings,
+    limits: LimitSettings | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> GatewayServer:
     """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
     limits = limits or LimitSettings()
     peers = PeerConnections(limits.connections_per_client) if limits.connections_per_client else None
     protocol = functools.partial(GatewayProtocol, limits=settings, peers=peers, send_timeout_s=limits.send_timeout_s)
-    return GatewayServer(
-        uvicorn.Config(
-            app,
-            http=protocol,  # type: ignore[arg-type]  # any factory will do
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=settings.keep_alive_s,
-            # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
-            timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # seconds may be fractions
-        )
+    config = uvicorn.Config(
+        app,
+        http=protocol,  # type: ignore[arg-type]  # any factory will do
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=settings.keep_alive_s,
+        # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
+        timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # seconds may be fractions
     )
+    if tls is not None:
+        # Loading would make a context from files; ours is there already, and followed while it is in use.
+        config.load()
+        config.ssl = tls
+    return GatewayServer(config)

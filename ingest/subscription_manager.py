@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from ingest import termination
+from ingest.access.rights import may_manage
 from ingest.addresses import Kind, Target
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest
@@ -86,7 +87,12 @@ async def held(gateway: Gateway, request: Request, target: Target) -> AsyncItera
         await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
     async with gateway.locks.hold(identifier):
         subscription = gateway.table.get(identifier)
-        if subscription is None or _beyond_grace(gateway, subscription):
+        if (
+            subscription is None
+            or _beyond_grace(gateway, subscription)
+            # To others it is not there: even that would tell them something.
+            or not may_manage(request.caller, subscription.owner, subscription.topics)
+        ):
             raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
         yield subscription
 

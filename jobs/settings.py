@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dispatch.settings import DispatchSettings, PushSettings, TableSettings
-from ingest.access.settings import LimitSettings
+from ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
 from ingest.settings import GatewaySettings
 from jobs.monitoring.settings import MetricsSettings
 from jobs.stack.settings import StackSettings
@@ -48,6 +48,8 @@ class Settings:
     topics: TopicSettings
     directory: DirectorySettings
     gateway: GatewaySettings
+    tls: TlsSettings
+    access: AccessSettings
     limits: LimitSettings
     dispatch: DispatchSettings
     push: PushSettings
@@ -64,6 +66,8 @@ SECTIONS: Mapping[str, type] = {
     "topics": TopicSettings,
     "directory": DirectorySettings,
     "gateway": GatewaySettings,
+    "tls": TlsSettings,
+    "access": AccessSettings,
     "limits": LimitSettings,
     "dispatch": DispatchSettings,
     "push": PushSettings,
@@ -273,6 +277,7 @@ def _fill_from_home(home: Path, values: dict[str, Scalar], origins: dict[str, st
         ("dispatch.checkpoint", "checkpoints"),
         ("tables.path", "tables"),
         ("directory.file", "topics.ldif"),
+        ("access.users_file", "users.toml"),
         ("secrets.key_file", "secrets.keys"),
     ):
         if values[key] == "":

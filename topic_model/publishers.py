@@ -39,6 +39,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     terminates_ms: int | None = None
     upstream: tuple[Upstream, ...] = ()
     pausable: bool = True
+    owner: str = ""
 
     def expired(self, now_ms: int) -> bool:
         """Whether the termination time has come."""

@@ -27,7 +27,7 @@ class PullPoints:
 
     def __init__(self) -> None:
         self._points: dict[str, PullPointRecord] = {}
-        self._named: dict[str, dict[str, PullPointRecord]] = {}
+        self._named: dict[tuple[str, str], dict[str, PullPointRecord]] = {}  # by owner and name
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
 
@@ -38,7 +38,7 @@ class PullPoints:
                 self._remove(record.id)
                 self._points[record.id] = record
                 if record.name:
-                    self._named.setdefault(record.name, {})[record.id] = record
+                    self._named.setdefault((record.owner, record.name), {})[record.id] = record
             case PullPointEnded(id=pull_point_id):
                 self._remove(pull_point_id)
             case SubscriptionRecord(subscription=subscription):
@@ -54,9 +54,9 @@ class PullPoints:
         """The pull point that was created under this id."""
         return self._points.get(pull_point_id)
 
-    def named(self, name: str) -> PullPointRecord | None:
-        """The oldest pull point of this name: two gateways may have created one each at the same time."""
-        candidates = self._named.get(name)
+    def named(self, name: str, owner: str = "") -> PullPointRecord | None:
+        """The owner's oldest pull point of this name: two gateways may have created one each at the same time."""
+        candidates = self._named.get((owner, name))
         return min(candidates.values(), key=lambda point: (point.created_ms, point.id)) if candidates else None
 
     def is_there(self, pull_point_id: str) -> bool:
@@ -83,10 +83,10 @@ class PullPoints:
     def _remove(self, pull_point_id: str) -> None:
         old = self._points.pop(pull_point_id, None)
         if old is not None and old.name:
-            same_name = self._named[old.name]
+            same_name = self._named[old.owner, old.name]
             del same_name[old.id]
             if not same_name:
-                del self._named[old.name]
+                del self._named[old.owner, old.name]
 
     def _link(self, subscription_id: str, pull_point_id: str) -> None:
         old = self._fills.pop(subscription_id, "")

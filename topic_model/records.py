@@ -71,12 +71,13 @@ class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
 
 
 class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="pull-point"):
-    """The pull point is there. `name` is what its creator calls it, for finding it again; most have none."""
+    """The pull point is there. `name` is what its owner calls it, for finding it again; most have none."""
 
     id: str
     address: str
     name: str = ""
     created_ms: int = 0
+    owner: str = ""
 
 
 class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):

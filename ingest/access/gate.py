@@ -1,32 +1,85 @@
-"""What the application asks for each request: may it come in, and who is it."""
+"""What the application asks for each request: may it come in, who is it, and what may that one do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ingest.access.connections import client_key
+from lxml import etree
+
+from ingest.access.authenticator import Authenticator
+from ingest.access.connections import client_key, is_loopback
+from ingest.access.policy import DEFAULT, Policy
 from ingest.access.rates import Rates
-from ingest.access.visitor import Visitor
+from ingest.access.visitor import Caller, Identity, Visitor
+
+# What identities may do is worked out once for each, for so many.
+_CALLERS = 10_000
 
 
 class Gate:
     """Stands before the operations. There is none where nothing is limited and nobody has to say who it is."""
 
-    def __init__(self, rates: Rates | None = None) -> None:
+    def __init__(
+        self,
+        rates: Rates | None = None,
+        authenticator: Authenticator | None = None,
+        policy: Callable[[], Policy] = lambda: DEFAULT,
+    ) -> None:
         self._rates = rates
+        self._authenticator = authenticator
+        self._policy = policy
+        self._judged_by: Policy | None = None
+        self._callers: OrderedDict[Identity, Caller] = OrderedDict()
 
     async def enter(self, scope: Mapping[str, Any]) -> Visitor:
         """A request begins: only its head is there. Raises AccessRefused."""
         visitor = Visitor(_address(scope))
+        authenticator = self._authenticator
+        if authenticator is not None:
+            visitor.identity = await authenticator.of_head(scope, visitor.address)
+            if visitor.identity is None and not authenticator.reads_messages:
+                raise authenticator.missing()
         if self._rates is not None:
             self._rates.request(visitor.client)
         return visitor
+
+    async def look(self, scope: Mapping[str, Any]) -> None:
+        """Somebody wants to see how we are doing, from the network. Raises AccessRefused."""
+        address = _address(scope)
+        authenticator = self._authenticator
+        if authenticator is not None and not is_loopback(address) and not await authenticator.of_head(scope, address):
+            raise authenticator.missing()
 
     def received(self, visitor: Visitor, size: int) -> None:
         """The body is there, in so many bytes."""
         if self._rates is not None:
             self._rates.received(visitor.client, size)
+
+    async def identify(self, visitor: Visitor, root: etree._Element) -> Caller | None:
+        """Who asks, now that the message is there; None where nobody has to say. Raises AccessRefused."""
+        authenticator = self._authenticator
+        if authenticator is None:
+            return None
+        if visitor.identity is None:
+            visitor.identity = await authenticator.of_message(root, visitor.address)
+            if self._rates is not None:
+                # So far it has counted for its address. As a user it may be over its rate already.
+                self._rates.request(visitor.client)
+        return self._caller(visitor.identity)
+
+    def _caller(self, identity: Identity) -> Caller:
+        policy = self._policy()
+        if policy is not self._judged_by:
+            self._judged_by = policy
+            self._callers.clear()
+        caller = self._callers.get(identity)
+        if caller is None:
+            caller = self._callers[identity] = policy.caller(identity)
+            if len(self._callers) > _CALLERS:
+                self._callers.popitem(last=False)
+        return caller
 
 
 def _address(scope: Mapping[str, Any]) -> str:

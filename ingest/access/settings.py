@@ -1,10 +1,88 @@
-"""Settings of access: how much one client may ask for."""
+"""Settings of access: who may come in, and how much one client may ask for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from topic_model.errors import ConfigError
 from topic_model.settings import setting
+
+METHODS = ("basic", "token", "certificate")
+"""Ways to say who one is: HTTP Basic, WS-Security's UsernameToken, the certificate of a TLS connection."""
+
+
+@dataclass(frozen=True)
+class TlsSettings:
+    """TLS of the gateway."""
+
+    certificate_file: str = setting(
+        "",
+        "PEM file with the gateway's certificate and those between it and its authority; empty means plain HTTP. A "
+        "renewed one is taken over within ten seconds.",
+    )
+    key_file: str = setting("", "PEM file with its key; empty means that it is in the same file.")
+    key_password: str = setting("", "Password of the key, if it has one.", secret=True)
+    client_ca_file: str = setting("", "PEM file with the authorities whose clients are known by their certificate.")
+    minimum: Literal["1.2", "1.3"] = setting("1.2", "The oldest version of TLS that is spoken.")
+
+    def __post_init__(self) -> None:
+        if not self.certificate_file and (self.key_file or self.client_ca_file):
+            raise ConfigError("tls.certificate_file must be set when tls.key_file or tls.client_ca_file is")
+
+
+@dataclass(frozen=True)
+class AccessSettings:
+    """Who may come in. Without `methods`, everybody may do everything; then only loopback is listened on."""
+
+    methods: str = setting(
+        "",
+        "How clients may say who they are: any of basic (HTTP Basic), token (WS-Security UsernameToken), certificate "
+        "(of the TLS connection), separated by commas. Empty: nobody has to, and everybody may do everything.",
+    )
+    open_network: bool = setting(
+        False, "Listen on an address other than loopback although nobody has to say who it is."
+    )
+    users_file: str = setting(
+        "", "Users, their passwords and groups (`arborcast users`); empty means users.toml in the data directory."
+    )
+    policy_file: str = setting(
+        "",
+        "The file that says who may publish to, subscribe to and manage which topics. Without one, everybody who has "
+        "proved who it is publishes and subscribes everywhere, and manages only what is its own.",
+    )
+    remember_s: float = setting(
+        60.0,
+        "A password that was right is not checked again for so long; neither is a change of groups seen.",
+        minimum=0,
+        maximum=3_600,
+        unit="s",
+    )
+    failures_per_minute: int = setting(
+        30, "So many wrong credentials from one address in a minute; then it gets 429.", minimum=1, maximum=100_000
+    )
+    certificate_name: Literal["common_name", "dns", "email", "uri", "subject"] = setting(
+        "common_name", "What in a client's certificate is the name of the user."
+    )
+    certificate_users: Literal["known", "any"] = setting(
+        "known",
+        "Whether the name in a certificate must be one of our users (which gives it groups), or is taken for itself.",
+    )
+    token_window_s: float = setting(
+        300.0, "How far wsu:Created of a UsernameToken may lie from our clock.", minimum=1, maximum=3_600, unit="s"
+    )
+    token_nonces: int = setting(
+        100_000, "So many nonces are remembered (per worker); beyond this digests are refused.", minimum=100
+    )
+
+    def __post_init__(self) -> None:
+        for method in self.chosen():
+            if method not in METHODS:
+                raise ConfigError(f"access.methods holds {method!r}; it may hold {', '.join(METHODS)}")
+
+    def chosen(self) -> tuple[str, ...]:
+        """The methods that are on."""
+        return tuple(method.strip() for method in self.methods.split(",") if method.strip())
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from __future__ import annotations
 import logging
 
 from ingest import answers, ids, termination
+from ingest.access.rights import check_fill, check_publish, check_subscribe, owner_of
+from ingest.access.visitor import Caller
 from ingest.addresses import Kind, Target
 from ingest.endpoints import judge_consumer
 from ingest.envelope import Request
@@ -69,16 +71,17 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
     asked = messages.read(request.operation.text or "")
     match asked:
         case Notify():
-            return await _notify(gateway, asked, target)
+            return await _notify(gateway, asked, target, request.caller)
         case Subscribe():
-            return await _subscribe(gateway, asked)
+            return await _subscribe(gateway, asked, request.caller)
         case Unsubscribe():
-            return await _unsubscribe(gateway, asked)
+            return await _unsubscribe(gateway, asked, request.caller)
         case CreatePullPoint():
-            return _reference("PullPoint", (await open_pull_point(gateway)).address)
+            return _reference("PullPoint", (await open_pull_point(gateway, owner=owner_of(request.caller))).address)
 
 
-async def _notify(gateway: Gateway, asked: Notify, target: Target) -> str:
+async def _notify(gateway: Gateway, asked: Notify, target: Target, caller: Caller | None) -> str:
+    check_publish(caller, (message.topic for message in asked.messages))
     # The older envelope names no producer, so where registration is required only the address can tell who it is.
     check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
     accepted_ms = termination.to_ms(gateway.now())
@@ -92,9 +95,10 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target) -> str:
     return NOTIFIED
 
 
-async def _subscribe(gateway: Gateway, asked: Subscribe) -> str:
+async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> str:
     try:
-        wanted = _subscription(gateway, asked)
+        wanted = _subscription(gateway, asked, caller)
+        check_subscribe(caller, wanted.topics)
         check_supported(gateway, wanted.topics[0])
         if not wanted.pull_point:
             await check_name(gateway.lookups, wanted.consumer.address)
@@ -121,9 +125,9 @@ async def _create(gateway: Gateway, wanted: Subscription) -> str:
     return _reference("SubscriptionReference", wanted.address)
 
 
-async def _unsubscribe(gateway: Gateway, asked: Unsubscribe) -> str:
+async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | None) -> str:
     try:
-        like = _subscription(gateway, asked)
+        like = _subscription(gateway, asked, caller)
     except PeerError as error:
         logger.info("an Unsubscribe in the older envelope names no subscription: %s", error)
         return REFUSED
@@ -138,7 +142,7 @@ async def _unsubscribe(gateway: Gateway, asked: Unsubscribe) -> str:
     return REFUSED
 
 
-def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe) -> Subscription:
+def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe, caller: Caller | None) -> Subscription:
     """The subscription of an address to a topic; two with the same address and topic are equal (`identity`).
 
     Raises ExpressionError, and ConsumerRefused for an address that is not pushed to.
@@ -146,6 +150,8 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe) -> Subscript
     consumer = EndpointReference(asked.address)
     policy = gateway.outbound if isinstance(asked, Subscribe) else _ANYWHERE
     point = judge_consumer(consumer, gateway.own, gateway.pull_points, policy)
+    if point is not None:
+        check_fill(caller, point)
     identifier = ids.resource_id()
     return Subscription(
         id=identifier,
@@ -158,6 +164,7 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe) -> Subscript
         # These clients know neither times nor renewal: a subscription lasts until it is ended.
         terminates_ms=None,
         paused=asked.address == DUMMY,
+        owner=owner_of(caller),
         pull_point=point.id if point is not None else "",
     )
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from lxml import etree
 
 from ingest import answers, ids, termination
+from ingest.access.rights import check_subscribe, owner_of
 from ingest.addresses import Kind, Target
 from ingest.current_message import check_few, send_current_messages
 from ingest.envelope import Request
@@ -47,6 +48,7 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     filters = read_filters(operation.find(_tev("Filter")))
     for expression in filters.topics:
         check_supported(gateway, expression)
+    check_subscribe(request.caller, filters.topics)
     policy = read_policy(operation.find(_tev("SubscriptionPolicy")))
     if policy.form != "notify":
         raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
@@ -68,6 +70,7 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
         addressing=request.addressing is not None,
         created_ms=termination.to_ms(now),
         terminates_ms=terminates_ms,
+        owner=owner_of(request.caller),
         pull_point=identifier,
     )
     if policy.current_message:
@@ -111,7 +114,7 @@ async def set_synchronization_point(gateway: Gateway, request: Request, target: 
     return _plain("SetSynchronizationPointResponse", "", "PullPointSubscription")
 
 
-async def get_event_properties(gateway: Gateway, _request: Request, _target: Target) -> Reply:
+async def get_event_properties(gateway: Gateway, request: Request, _target: Target) -> Reply:
     """The topics, and what filters may be written in."""
     fixed = "true" if gateway.topics.fixed else "false"
     dialects = "".join(
@@ -120,7 +123,7 @@ async def get_event_properties(gateway: Gateway, _request: Request, _target: Tar
     )
     content = (
         f"<tev:TopicNamespaceLocation>{_TOPIC_NAMESPACE}</tev:TopicNamespaceLocation>"
-        f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>{await topic_set_element(gateway)}{dialects}"
+        f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>{await topic_set_element(gateway, request.caller)}{dialects}"
         f"<tev:MessageContentFilterDialect>{XPATH}</tev:MessageContentFilterDialect>"
         f"<tev:MessageContentSchemaLocation>{_CONTENT_SCHEMA}</tev:MessageContentSchemaLocation>"
     )

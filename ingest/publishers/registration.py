@@ -7,6 +7,7 @@ from datetime import datetime
 from lxml import etree
 
 from ingest import answers, ids, termination
+from ingest.access.rights import check_offer, may_manage, owner_of
 from ingest.addresses import Kind, Target
 from ingest.endpoints import check_consumer, read_reference
 from ingest.envelope import Request
@@ -65,7 +66,7 @@ async def destroy_registration(gateway: Gateway, request: Request, target: Targe
             "returned"
         )
     async with gateway.locks.hold(identifier):
-        find_registration(gateway, identifier)
+        find_registration(gateway, request, identifier)
         await gateway.changes.commit(ending(identifier, "destroyed", termination.to_ms(gateway.now())))
     return Reply(
         f'<wsn-br:DestroyRegistrationResponse xmlns:wsn-br="{WSN_BR}"/>',
@@ -73,10 +74,14 @@ async def destroy_registration(gateway: Gateway, request: Request, target: Targe
     )
 
 
-def find_registration(gateway: Gateway, identifier: str) -> Registration:
-    """The registration in force with this id. Raises UnknownResource."""
+def find_registration(gateway: Gateway, request: Request, identifier: str) -> Registration:
+    """The registration in force with this id, if it is the caller's to see. Raises UnknownResource."""
     registration = gateway.registrations.get(identifier)
-    if registration is None or registration.expired(termination.to_ms(gateway.now())):
+    if (
+        registration is None
+        or registration.expired(termination.to_ms(gateway.now()))
+        or not may_manage(request.caller, registration.owner, registration.topics)
+    ):
         raise UnknownResource(f"there is no registration {identifier[:200]!r} (any more)", identifier)
     return registration
 
@@ -98,6 +103,7 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
     reference = operation.find(wsn_br("PublisherReference"))
     publisher = read_reference(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
     topics = _read_topics(gateway, list(operation.iterchildren(wsn_br("Topic"))))
+    check_offer(request.caller, topics)
     demand = (operation.findtext(wsn_br("Demand")) or "").strip() in ("1", "true")
     if demand:
         _check_demand(gateway, publisher, topics)
@@ -111,6 +117,7 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
         soap=request.soap,
         addressing=request.addressing is not None,
         created_ms=termination.to_ms(now),
+        owner=owner_of(request.caller),
         terminates_ms=_read_termination(operation.find(wsn_br("InitialTerminationTime")), now),
     )
 

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from jobs.cli import configuration, engine, keys, messages, topics, trace, watching
+from jobs.cli import configuration, engine, keys, messages, topics, trace, users, watching
 from jobs.cli.common import error_console
 from topic_model.errors import ArborcastError, ConfigError
 
@@ -26,6 +26,7 @@ messages.register(app)
 configuration.register(app)
 keys.register(app)
 topics.register(app)
+users.register(app)
 trace.register(app)
 watching.register(app)
 

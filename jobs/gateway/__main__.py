@@ -21,6 +21,7 @@ import uvloop
 
 from ingest.serving import listen, listen_for_workers
 from jobs.gateway import workers
+from jobs.gateway.parts import check_exposed
 from jobs.gateway.process import GatewayProcess
 from jobs.gateway.workers import Share, Workers
 from jobs.settings import Settings, load_settings
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = load_settings(options.config, options.home)
+        check_exposed(settings)
         share = workers.share_of(options)
         if share is None and settings.gateway.workers > 1:
             given = sys.argv[1:] if arguments is None else arguments

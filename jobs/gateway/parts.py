@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
+from ingest.access.authenticator import Authenticator
+from ingest.access.connections import is_loopback
 from ingest.access.gate import Gate
+from ingest.access.policy import read_policy
 from ingest.access.rates import Rates
+from ingest.access.users import FileUsers, Users
+from ingest.access.watched import WatchedFile
 from ingest.oasis import PublishedDocuments
 from ingest.service_wsdl import ServiceDescriptions
 from jobs.settings import Settings
@@ -37,9 +43,46 @@ def check_sizes(settings: Settings) -> None:
 
 
 def gate(settings: Settings) -> Gate | None:
-    """What stands before the operations; None where nothing is limited."""
-    rates = Rates(settings.limits)
-    return Gate(rates) if rates.enabled else None
+    """What stands before the operations; None where nothing is limited and nobody has to say who it is.
+
+    Raises ConfigError for files of users or of policy that cannot be read.
+    """
+    limits = Rates(settings.limits)
+    rates = limits if limits.enabled else None
+    access = settings.access
+    if not access.chosen():
+        return Gate(rates) if rates else None
+    users = Users(
+        FileUsers(Path(access.users_file)),
+        remember_s=access.remember_s,
+        failures_per_minute=access.failures_per_minute,
+    )
+    if "certificate" in access.chosen() and not settings.tls.client_ca_file:
+        raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
+    authenticator = Authenticator(access, users)
+    if not access.policy_file:
+        return Gate(rates, authenticator)
+    policy = WatchedFile(Path(access.policy_file), read_policy)
+    return Gate(rates, authenticator, lambda: policy.value)
+
+
+def public_url(settings: Settings, host: str, port: int) -> str:
+    """What clients are told to use; empty for plain HTTP to where we listen."""
+    if settings.gateway.public_url or not settings.tls.certificate_file:
+        return settings.gateway.public_url
+    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_exposed(settings: Settings) -> None:
+    """Who can reach a gateway that asks nobody who it is, can read and send everything. Raises ConfigError."""
+    host = settings.gateway.host
+    if settings.access.chosen() or settings.access.open_network or is_loopback(host):
+        return
+    raise ConfigError(
+        f"gateway.host = {host!r} is reached from the network, and nobody has to say who it is: set access.methods "
+        '(for instance "basic", then `arborcast users add NAME`), or listen on 127.0.0.1, or, where a network or a '
+        "proxy keeps strangers out, set access.open_network = true"
+    )
 
 
 def descriptions() -> ServiceDescriptions | None:

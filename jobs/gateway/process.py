@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from ingest.access.tls import ServerTls
 from ingest.addresses import OwnAddresses
 from ingest.app import GatewayApp
 from ingest.changes import ControlChanges
@@ -29,7 +30,7 @@ from ingest.retained import RetainedMessages
 from ingest.serving import GatewayServer, make_server
 from ingest.view import ControlView
 from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_points, declare_ready, declare_routing
-from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, pull_limits
+from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
 from jobs.monitoring.own_process import declare_process
 from jobs.outbound import describe, policy_of
@@ -57,6 +58,7 @@ class GatewayProcess:
 
     def __init__(self, settings: Settings, host: str, port: int, share: Share | None = None) -> None:
         check_sizes(settings)
+        self._tls = ServerTls(settings.tls) if settings.tls.certificate_file else None
         self._settings = settings
         self._share = share
         # What must be done once is done by the first of several workers.
@@ -89,7 +91,7 @@ class GatewayProcess:
         self._log_end = LogEnd(settings.kafka, "control")
         self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
         announced = "127.0.0.1" if host in _WILDCARDS else host
-        self.own = OwnAddresses(announced, port, settings.gateway.public_url)
+        self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         policy = policy_of(settings, port)
         logger.info("subscribers may be at %s", describe(settings.outbound))
         self._gateway = Gateway(
@@ -113,7 +115,9 @@ class GatewayProcess:
         metrics = WorkerMetrics(share) if share else Registry()
         self._declare(metrics)
         app = GatewayApp(self._gateway, metrics, self._obstacle, self._caught_up)
-        self._server: GatewayServer = make_server(app, settings.gateway, settings.limits)
+        self._server: GatewayServer = make_server(
+            app, settings.gateway, settings.limits, self._tls.context if self._tls else None
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
 
@@ -121,6 +125,8 @@ class GatewayProcess:
         """Serve until stopped; returns the exit status."""
         self._server.stop_on_signals()
         self._spawn(self._start_parts(), "start")
+        if self._tls is not None:
+            self._spawn(self._tls.follow_files(), "tls")
         await self._server.serve(sockets=[listener])
         for task in self._tasks:
             task.cancel()

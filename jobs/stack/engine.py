@@ -7,6 +7,7 @@ import http.client
 import importlib.util
 import os
 import shutil
+import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,7 +113,10 @@ def _metrics_ports(metrics: MetricsSettings) -> MetricsSettings:
 
 def addresses(settings: Settings) -> dict[str, str]:
     """Where the engine can be reached, by name."""
-    base = settings.gateway.public_url.rstrip("/") or f"http://{_reachable(settings)}:{settings.gateway.port}"
+    base = (
+        settings.gateway.public_url.rstrip("/")
+        or f"{_scheme(settings)}://{_reachable(settings)}:{settings.gateway.port}"
+    )
     return {
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
@@ -124,7 +128,7 @@ def addresses(settings: Settings) -> dict[str, str]:
 def metrics_urls(settings: Settings) -> dict[str, str]:
     """Where the parts that count things show their metrics, by part."""
     return {
-        "gateway": f"http://{_host(settings.gateway.host)}:{settings.gateway.port}",
+        "gateway": f"{_scheme(settings)}://{_host(settings.gateway.host)}:{settings.gateway.port}",
         "dispatch": f"http://{_host(settings.metrics.host)}:{settings.metrics.job_port}",
     }
 
@@ -220,15 +224,19 @@ def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: 
         environ,
         home.run,
         home.log("gateway"),
-        is_ready=lambda: answers_ready(host, port),
+        is_ready=lambda: answers_ready(host, port, tls=bool(settings.tls.certificate_file)),
         after=after,
         stop_share=0.3,
     )
 
 
-def answers_ready(host: str, port: int, timeout: float = 0.5) -> bool:
+def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = False) -> bool:
     """Whether the gateway there says that it is ready. `timeout` in seconds."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=timeout, context=_unverified())
+        if tls
+        else http.client.HTTPConnection(host, port, timeout=timeout)
+    )
     try:
         connection.request("GET", "/health/ready")
         return connection.getresponse().status == 200
@@ -248,6 +256,18 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
         if Path(command).name.startswith("python") and any(_SCRIPT.name in word for word in arguments):
             drivers.append(process)
     return drivers or processes[:1]
+
+
+def _unverified() -> ssl.SSLContext:
+    """For asking our own process on our own machine how it is, by an address that its certificate need not name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _scheme(settings: Settings) -> str:
+    return "https" if settings.tls.certificate_file else "http"
 
 
 def _reachable(settings: Settings) -> str:

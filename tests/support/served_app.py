@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 
@@ -15,11 +16,13 @@ from tests.support.gateway_parts import GatewayParts
 
 
 @contextlib.contextmanager
-def served(parts: GatewayParts, *, access: LimitSettings | None = None, **limits: float) -> Iterator[int]:
+def served(
+    parts: GatewayParts, *, access: LimitSettings | None = None, tls: ssl.SSLContext | None = None, **limits: float
+) -> Iterator[int]:
     """The port on which the application is served until the block ends; `limits` are settings of the gateway."""
     settings = GatewaySettings(port=0, **limits)  # type: ignore[arg-type]
     listener = listen(settings)
-    server = make_server(parts.app, settings, access)
+    server = make_server(parts.app, settings, access, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     try:

@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BASE_FAULTS = "http://docs.oasis-open.org/wsrf/bf-2"
 
 # Faults that have no element of their own.
-SOAP_CODES = {"Client", "VersionMismatch", "MustUnderstand", "ActionNotSupported"}
+SOAP_CODES = {"FailedAuthentication", "Client", "VersionMismatch", "MustUnderstand", "ActionNotSupported"}
 
 
 def rendered(error: PeerError, soap: SoapVersion = "1.1") -> HttpAnswer:

@@ -1,0 +1,141 @@
+"""The policy file: who may publish to, subscribe to and manage which topics.
+
+    [namespaces]
+    plant = "urn:plant"
+
+    [[allow]]
+    do = ["publish"]
+    topics = ["plant:line1//."]
+    users = ["press-17"]
+
+    [[allow]]
+    do = ["subscribe", "manage"]
+    topics = ["//."]
+    groups = ["operators"]
+
+It only allows, and what nobody allows is refused: there is no order to get wrong. A topic is written alone, or with
+`//.` behind it for itself and everything below; `//.` alone is everything. `users = ["*"]` is everybody who has proved
+who it is.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, Literal, get_args
+
+from ingest.access.grants import ALL, NOTHING, Grant
+from ingest.access.visitor import Caller, Identity
+from topic_model.alternatives import Reach, is_virtual
+from topic_model.errors import ConfigError, ExpressionError
+from topic_model.expressions import XPathPattern, compile_normal, parse_friendly
+
+Action = Literal["publish", "subscribe", "manage"]
+_ACTIONS: tuple[Action, ...] = get_args(Action)
+_KEYS = {"do", "topics", "users", "groups"}
+_EVERYBODY = "*"
+_PREFIX = re.compile(r"([^/|:\s]+):")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One `[[allow]]`."""
+
+    actions: frozenset[str]
+    users: frozenset[str]
+    groups: frozenset[str]
+    grant: Grant
+
+    def is_for(self, who: Identity) -> bool:
+        """Whether it says something about this one."""
+        return _EVERYBODY in self.users or who.name in self.users or not self.groups.isdisjoint(who.groups)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All rules. Without a file there is DEFAULT."""
+
+    rules: tuple[Rule, ...]
+
+    def caller(self, who: Identity) -> Caller:
+        """An identity with what the rules allow it."""
+        mine = [rule for rule in self.rules if rule.is_for(who)]
+        return Caller(
+            who,
+            *(reduce(or_, (rule.grant for rule in mine if action in rule.actions), NOTHING) for action in _ACTIONS),
+        )
+
+
+DEFAULT = Policy((Rule(frozenset({"publish", "subscribe"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
+"""Everybody who has proved who it is publishes and subscribes; nobody manages what belongs to others."""
+
+
+def read_policy(text: str, name: str) -> Policy:
+    """The policy in a file's text. Raises ConfigError, which says which rule is wrong."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the policy file {name} is not valid TOML: {error}") from error
+    for key in document:
+        if key not in ("namespaces", "allow"):
+            raise ConfigError(f"the policy file {name} has [{key}]; it may have [namespaces] and [[allow]]")
+    namespaces, rules = document.get("namespaces", {}), document.get("allow", [])
+    if not isinstance(namespaces, dict) or not all(isinstance(uri, str) for uri in namespaces.values()):
+        raise ConfigError(f"the policy file {name}: [namespaces] must map prefixes to URIs")
+    if not isinstance(rules, list):
+        raise ConfigError(f"the policy file {name}: rules are written [[allow]], with two brackets")
+    return Policy(
+        tuple(_rule(each, namespaces, f"{name}, [[allow]] number {n}") for n, each in enumerate(rules, start=1))
+    )
+
+
+def _rule(rule: Any, namespaces: Mapping[str, str], where: str) -> Rule:
+    unknown = set(rule) - _KEYS
+    if unknown:
+        raise ConfigError(f"{where}: {sorted(unknown)[0]} is not known; there are {', '.join(sorted(_KEYS))}")
+    actions = _words(rule, "do", where)
+    for action in actions:
+        if action not in _ACTIONS:
+            raise ConfigError(f"{where}: do holds {action!r}; it may hold {', '.join(_ACTIONS)}")
+    users, groups = _words(rule, "users", where), _words(rule, "groups", where)
+    topics = _words(rule, "topics", where)
+    for key, value in (("do", actions), ("topics", topics), ("users or groups", users | groups)):
+        if not value:
+            raise ConfigError(f"{where}: {key} is missing")
+    return Rule(actions, users, groups, reduce(or_, (_grant(each, namespaces, where) for each in sorted(topics))))
+
+
+def _words(rule: Any, key: str, where: str) -> frozenset[str]:
+    value = rule.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise ConfigError(f'{where}: {key} must be a list of texts, for instance {key} = ["a"]')
+    return frozenset(value)
+
+
+def _grant(text: str, namespaces: Mapping[str, str], where: str) -> Grant:
+    # With a prefix that nobody declared it would be a colon path, and so quite another topic.
+    for prefix in () if "{" in text else _PREFIX.findall(text):
+        if prefix not in namespaces:
+            raise ConfigError(
+                f"{where}: the topic {text!r} has the prefix {prefix!r}, which [namespaces] does not declare"
+            )
+    try:
+        pattern = compile_normal(parse_friendly(text, namespaces).normal)
+    except ExpressionError as error:
+        raise ConfigError(f"{where}: the topic {text!r}: {error}") from error
+    grant = NOTHING
+    for one in () if isinstance(pattern, XPathPattern) else pattern.alternatives:
+        if not one.rest and one.reach is Reach.SUBTREE:
+            grant |= Grant(frozenset({one.anchor}))
+        elif not one.rest and one.reach is Reach.SELF and not is_virtual(one.anchor):
+            grant |= Grant(topics=frozenset({one.anchor}))
+        else:
+            raise ConfigError(
+                f"{where}: the topic {text!r} has wildcards; a rule is for a topic (a/b), for one with everything "
+                "below (a/b//.), or for everything (//.)"
+            )
+    return grant

@@ -1,0 +1,75 @@
+"""What operations ask of a caller. A caller of None means that nobody has to say who it is: then all is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ingest.access.errors import Forbidden
+from ingest.access.visitor import Caller
+from topic_model.records import PullPointRecord
+from topic_model.subscriptions import TopicFilter
+from topic_model.topics import TopicPath
+
+
+def check_publish(caller: Caller | None, topics: Iterable[TopicPath]) -> None:
+    """Raises Forbidden unless the caller may publish to all of these."""
+    if caller is None or caller.publish.everything:
+        return
+    for topic in topics:
+        if not caller.publish.holds(topic):
+            raise Forbidden(f"{caller.name} may not publish to {topic[:200]}")
+
+
+def check_offer(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
+    """Raises Forbidden unless the caller may publish to all that it wants to register for.
+
+    To register for nothing in particular is to register for what one may publish to: each Notify is asked anyway.
+    """
+    if caller is None:
+        return
+    for topic in topics:
+        if not caller.publish.covers([topic]):
+            raise Forbidden(
+                f"{caller.name} may not publish to all of {topic.text[:200]!r}", "PublisherRegistrationRejectedFault"
+            )
+
+
+def check_subscribe(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
+    """Raises Forbidden unless the caller may see all that these filters together select now or later."""
+    if caller is None or caller.subscribe.covers(topics):
+        return
+    wanted = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
+    raise Forbidden(
+        f"{caller.name} may not subscribe to all of {wanted}; a subscription must lie within topics that are allowed",
+        "SubscribeCreationFailedFault",
+    )
+
+
+def check_fill(caller: Caller | None, point: PullPointRecord) -> None:
+    """Raises Forbidden unless the caller may have messages put into this pull point."""
+    if not may_manage(caller, point.owner):
+        # As for one that is not there.
+        raise Forbidden(
+            f"the ConsumerReference is a pull point that is not there: {point.id!r}", "SubscribeCreationFailedFault"
+        )
+
+
+def check_read(caller: Caller | None, topic: TopicPath) -> None:
+    """Raises Forbidden unless the caller may see messages of this topic."""
+    if caller is not None and not caller.subscribe.holds(topic):
+        raise Forbidden(f"{caller.name} may not subscribe to {topic[:200]}")
+
+
+def may_manage(caller: Caller | None, owner: str, topics: Sequence[TopicFilter] = ()) -> bool:
+    """Whether the caller may see, change and end what belongs to `owner` and is about these topics (none: all)."""
+    return caller is None or owner == caller.name or caller.manage.covers(topics)
+
+
+def owner_of(caller: Caller | None) -> str:
+    """Whom what is made in this request belongs to; empty where nobody has to say who it is."""
+    return "" if caller is None else caller.name
+
+
+def visible(caller: Caller | None, topic: TopicPath) -> bool:
+    """Whether the caller may know that this topic is there: it may use it in some way."""
+    return caller is None or any(grant.holds(topic) for grant in (caller.subscribe, caller.publish, caller.manage))

@@ -1,0 +1,156 @@
+"""WS-Security's UsernameToken, in clear text and as a digest (UsernameToken Profile 1.1).
+
+A digest is worth nothing without a memory: whoever hears one can send it again. So it needs a nonce, which is taken
+once, and a time of creation, which may lie only so far from now: what is older needs no remembering.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from lxml import etree
+
+from ingest.access.errors import TokenRefused
+from ingest.namespaces import WSSE
+
+WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
+_PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0"
+_TEXT, _DIGEST = f"{_PROFILE}#PasswordText", f"{_PROFILE}#PasswordDigest"
+_BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
+_MAX_NONCE = 256
+_CREATED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
+
+
+@dataclass(frozen=True)
+class UsernameToken:
+    """What a token says. Of `password` and `digest` one is empty."""
+
+    name: str
+    password: str = field(default="", repr=False)
+    digest: bytes = field(default=b"", repr=False)
+    nonce: bytes = b""
+    created: str = ""
+    created_s: float = 0.0
+
+
+def find_token(root: etree._Element) -> UsernameToken | None:
+    """The token in an envelope's header, None when there is none. Raises TokenRefused."""
+    envelope = etree.QName(root).namespace
+    header = root.find(f"{{{envelope}}}Header")
+    if header is None:
+        return None
+    tokens = [token for security in header.iterchildren(f"{{{WSSE}}}Security") for token in _tokens(security)]
+    if not tokens:
+        return None
+    if len(tokens) > 1:
+        raise TokenRefused("there is more than one wsse:UsernameToken; whose request is it?", "InvalidSecurity")
+    return _read(tokens[0])
+
+
+def expected_digest(token: UsernameToken, password: str) -> bytes:
+    """The digest that the owner of this password would have sent."""
+    # SHA-1 is what the profile has. As a keyed hash over a nonce it still holds; what it protects is the password.
+    return hashlib.sha1(token.nonce + token.created.encode() + password.encode(), usedforsecurity=False).digest()
+
+
+def digest_matches(token: UsernameToken, password: str) -> bool:
+    """Whether the token was made with this password, compared in constant time."""
+    return hmac.compare_digest(expected_digest(token, password), token.digest)
+
+
+def _tokens(security: etree._Element) -> list[etree._Element]:
+    return list(security.iterchildren(f"{{{WSSE}}}UsernameToken"))
+
+
+def _read(token: etree._Element) -> UsernameToken:
+    name = (token.findtext(f"{{{WSSE}}}Username") or "").strip()
+    password = token.find(f"{{{WSSE}}}Password")
+    if not name or password is None:
+        raise TokenRefused("a wsse:UsernameToken needs a wsse:Username and a wsse:Password", "InvalidSecurityToken")
+    kind = password.get("Type", _TEXT)
+    if kind not in (_TEXT, _DIGEST):
+        raise TokenRefused(f"passwords of the type {kind[:200]!r} are not taken", "UnsupportedSecurityToken")
+    nonce, created = _nonce(token.find(f"{{{WSSE}}}Nonce")), (token.findtext(f"{{{WSU}}}Created") or "").strip()
+    created_s = _moment(created) if created else 0.0
+    text = password.text or ""
+    if kind == _TEXT:
+        return UsernameToken(name, password=text, nonce=nonce, created=created, created_s=created_s)
+    if not nonce or not created:
+        raise TokenRefused("a PasswordDigest needs a wsse:Nonce and a wsu:Created", "InvalidSecurityToken")
+    return UsernameToken(name, digest=_decoded(text), nonce=nonce, created=created, created_s=created_s)
+
+
+def _nonce(element: etree._Element | None) -> bytes:
+    if element is None:
+        return b""
+    if element.get("EncodingType", _BASE64) != _BASE64:
+        raise TokenRefused("a wsse:Nonce must be Base64Binary", "InvalidSecurityToken")
+    nonce = _decoded(element.text or "")
+    if not nonce or len(nonce) > _MAX_NONCE:
+        raise TokenRefused(f"a wsse:Nonce has 1 to {_MAX_NONCE} bytes", "InvalidSecurityToken")
+    return nonce
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise TokenRefused("the wsse:UsernameToken is not base64 where it has to be", "InvalidSecurityToken") from error
+
+
+def _moment(text: str) -> float:
+    match = _CREATED.fullmatch(text)
+    if match is None:
+        raise TokenRefused(f"wsu:Created {text[:60]!r} is no time", "InvalidSecurityToken")
+    day, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(day + ("+00:00" if zone in (None, "Z") else zone))
+    except ValueError as error:
+        raise TokenRefused(f"wsu:Created {text[:60]!r} is no time", "InvalidSecurityToken") from error
+    return moment.astimezone(UTC).timestamp() + float(f"0.{fraction or 0}")
+
+
+class NonceMemory:
+    """Nonces that were used, for as long as their time of creation is within the window. Bounded.
+
+    When it is full a new token is refused rather than an old nonce forgotten: forgetting would open the door to a
+    replay, and only those who know a password can fill it.
+    """
+
+    def __init__(self, window_s: float, maximum: int) -> None:
+        self._window_s = window_s
+        self._maximum = maximum
+        self._used: set[tuple[str, bytes]] = set()
+        self._in_order: deque[tuple[float, tuple[str, bytes]]] = deque()
+
+    def check_time(self, token: UsernameToken, now_s: float) -> None:
+        """Raises TokenRefused for a token from another time."""
+        if not abs(now_s - token.created_s) <= self._window_s:
+            raise TokenRefused(
+                f"wsu:Created is more than {self._window_s:g} s away from the clock here: make a new token, and set "
+                "the clock",
+                "MessageExpired",
+            )
+
+    def use(self, token: UsernameToken, now_s: float) -> None:
+        """Take the nonce of a token that proved right. Raises TokenRefused when it was used before."""
+        while self._in_order and self._in_order[0][0] < now_s:
+            self._used.discard(self._in_order.popleft()[1])
+        key = (token.name, token.nonce)
+        if key in self._used:
+            raise TokenRefused("the wsse:Nonce was used before")
+        if len(self._used) >= self._maximum:
+            raise TokenRefused(f"{self._maximum} nonces were used within {2 * self._window_s:g} s, no more are taken")
+        self._used.add(key)
+        # A token from the future stays within the window for twice its length; to keep all so long keeps the order.
+        self._in_order.append((now_s + 2 * self._window_s, key))
+
+    def __len__(self) -> int:
+        return len(self._used)

@@ -1,0 +1,169 @@
+"""Checking passwords: at most so many at a time, in threads, and what was right is remembered for a while.
+
+A password costs 60 ms of a core (scrypt) or a round trip (LDAP). So that a client that sends its password with each
+request pays for that once, what was right is kept for a short time under a keyed hash that nothing outside this process
+can compute, and requests that ask the same at the same time wait for one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from ingest.access.errors import TooManyRequests
+from ingest.access.passwords import hash_password, password_matches
+from ingest.access.rates import Buckets
+from ingest.access.users_file import User, check_mode, read_users
+from ingest.access.visitor import Identity
+from ingest.access.watched import WatchedFile
+
+# Two: each takes 32 MB and a core, and the event loop needs one too.
+_THREADS = 2
+_REMEMBERED = 10_000
+_ADDRESSES = 10_000
+
+
+class UserSource(Protocol):
+    """Where users are. Both may block; both raise IdentitiesAway."""
+
+    def check(self, name: str, password: str) -> Identity | None:
+        """The user, if that is the password."""
+        ...
+
+    def find(self, name: str) -> Identity | None:
+        """The user, without a password: something else has proved who it is."""
+        ...
+
+    def clear_password(self, name: str) -> str:
+        """The password itself, empty where it is not known."""
+        ...
+
+
+class FileUsers:
+    """Users in a local file, which is read again when it has changed. The constructor raises ConfigError."""
+
+    def __init__(self, path: Path) -> None:
+        def read(text: str, name: str) -> dict[str, User]:
+            users = dict(read_users(text, name))
+            check_mode(path, users)
+            return users
+
+        self._users = WatchedFile(path, read)
+        # Somebody who is not there takes as long as somebody who is: time must not tell names.
+        self._nobody = hash_password("nobody")
+
+    def check(self, name: str, password: str) -> Identity | None:
+        """See UserSource."""
+        user = self._users.value.get(name)
+        known = user is not None and bool(user.password)
+        matches = password_matches(password, user.password if user is not None and known else self._nobody)
+        return user.identity if user is not None and known and matches else None
+
+    def find(self, name: str) -> Identity | None:
+        """See UserSource."""
+        user = self._users.value.get(name)
+        return None if user is None else user.identity
+
+    def clear_password(self, name: str) -> str:
+        """See UserSource."""
+        user = self._users.value.get(name)
+        return "" if user is None else user.clear
+
+
+class Users:
+    """A source of users, asked without blocking the event loop, and not asked twice in a short time."""
+
+    def __init__(
+        self,
+        source: UserSource,
+        *,
+        remember_s: float,
+        failures_per_minute: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._remember_s = remember_s
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords")
+        self._key = os.urandom(32)
+        self._known: OrderedDict[bytes, tuple[float, Identity | None]] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Future[Identity | None]] = {}
+        self._failures = Buckets(failures_per_minute / 60, failures_per_minute, _ADDRESSES)
+        self._failures_per_minute = failures_per_minute
+
+    async def check(self, name: str, password: str, address: str) -> Identity | None:
+        """The user, if that is the password. Raises TooManyRequests for an address that has guessed too often."""
+        key = self._digest("password", name, password)
+        known = self._remembered(key)
+        if known is not None:
+            return known
+        self.may_guess(address)
+        identity = await self._ask(key, lambda: self._source.check(name, password))
+        if identity is None:
+            self.guessed_wrong(address)
+        return identity
+
+    async def find(self, name: str) -> Identity | None:
+        """The user, who has proved in another way who it is."""
+        key = self._digest("name", name)
+        known = self._remembered(key)
+        return known if known is not None else await self._ask(key, lambda: self._source.find(name))
+
+    async def clear_password(self, name: str) -> str:
+        """The password itself, empty where it is not known."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: self._source.clear_password(name)
+        )
+
+    def may_guess(self, address: str) -> None:
+        """Raises TooManyRequests for an address with too many wrong guesses."""
+        wait_s = self._failures.missing_s(address, self._clock())
+        if wait_s:
+            raise TooManyRequests(
+                f"more than {self._failures_per_minute} wrong credentials in a minute: come again later", wait_s
+            )
+
+    def guessed_wrong(self, address: str) -> None:
+        """Count a wrong guess."""
+        self._failures.take(address, 1, self._clock())
+
+    def _digest(self, *parts: str) -> bytes:
+        digest = hashlib.blake2b(key=self._key, digest_size=32)
+        for part in parts:
+            data = part.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(4))
+            digest.update(data)
+        return digest.digest()
+
+    def _remembered(self, key: bytes) -> Identity | None:
+        found = self._known.get(key)
+        if found is None or found[0] < self._clock():
+            return None
+        return found[1]
+
+    async def _ask(self, key: bytes, ask: Callable[[], Identity | None]) -> Identity | None:
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = asyncio.get_running_loop().run_in_executor(self._threads, ask)
+            self._asked[key] = asked
+            asked.add_done_callback(lambda done: self._answered(key, done))
+        # One client that hangs up must not cancel it for the others.
+        return await asyncio.shield(asked)
+
+    def _answered(self, key: bytes, done: asyncio.Future[Identity | None]) -> None:
+        del self._asked[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        identity = done.result()
+        if identity is not None and self._remember_s > 0:
+            self._known[key] = (self._clock() + self._remember_s, identity)
+            self._known.move_to_end(key)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)

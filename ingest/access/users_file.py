@@ -1,0 +1,135 @@
+"""The local file of users: TOML, one table for each.
+
+    [users."anna"]
+    password = "scrypt$15$8$1$…"
+    groups = ["operators"]
+
+`clear` is there only for users who send WS-Security's PasswordDigest: a digest can be checked by nobody who does not
+know the password itself. Whoever reads the file is such a user then, so it may be readable for its owner only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingest.access.passwords import MAX_PASSWORD, hash_password, password_matches
+from ingest.access.visitor import Identity
+from topic_model.errors import ConfigError
+
+# What all of HTTP Basic, a certificate and a log line can carry. Basic ends the name at the first colon.
+_NAME = re.compile(r"[^\s:@\x00-\x1f\x7f\"\\][^:\x00-\x1f\x7f\"\\]{0,199}")
+
+_KEYS = {"password", "groups", "clear"}
+
+
+@dataclass(frozen=True)
+class User:
+    """One user. `password` is a hash, empty for one who comes by a certificate or a bearer token only."""
+
+    name: str
+    password: str = field(default="", repr=False)
+    groups: frozenset[str] = frozenset()
+    clear: str = field(default="", repr=False)
+
+    @property
+    def identity(self) -> Identity:
+        """Who that is to the rest."""
+        return Identity(self.name, self.groups)
+
+
+def read_users(text: str, name: str) -> Mapping[str, User]:
+    """The users in a file's text. Raises ConfigError, which never shows a password."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # Its words say where, and quote at most one character.
+        raise ConfigError(f"the users file {name} is not valid TOML: {error}") from error
+    users = document.pop("users", {})
+    if document or not isinstance(users, dict):
+        raise ConfigError(f"the users file {name} may hold [users.…] tables and nothing else")
+    return {user: _user(user, facts, name) for user, facts in users.items()}
+
+
+def _user(user: str, facts: object, name: str) -> User:
+    where = f"the users file {name}, user {user!r}"
+    check_name(user, where)
+    if not isinstance(facts, dict) or set(facts) - _KEYS:
+        raise ConfigError(f"{where}: there may be {', '.join(sorted(_KEYS))} and nothing else")
+    password, clear, groups = facts.get("password", ""), facts.get("clear", ""), facts.get("groups", [])
+    if not isinstance(password, str) or not isinstance(clear, str):
+        raise ConfigError(f"{where}: password and clear must be texts")
+    if not isinstance(groups, list) or not all(isinstance(group, str) and group for group in groups):
+        raise ConfigError(f"{where}: groups must be a list of texts")
+    if password:
+        try:
+            password_matches("x" * (MAX_PASSWORD + 1), password)  # computes nothing
+        except ValueError as error:
+            raise ConfigError(f"{where}: password is {error}; make one with `arborcast users add`") from error
+    return User(user, password, frozenset(groups), clear)
+
+
+def may_be_name(user: str) -> bool:
+    """Whether a user can have this name."""
+    return _NAME.fullmatch(user) is not None
+
+
+def check_name(user: str, where: str) -> None:
+    """Raises ConfigError for a name that no user may have."""
+    if not may_be_name(user):
+        raise ConfigError(
+            f"{where}: a user's name has 1 to 200 characters, none of them a colon, a quote, a backslash or a control "
+            "character, and begins with neither @ nor a space"
+        )
+
+
+def write_users(users: Mapping[str, User], path: Path) -> None:
+    """Replace the file in one step, readable for its owner only. Raises ConfigError."""
+    lines = ["# Users of this gateway; `arborcast users` keeps it."]
+    for user in sorted(users.values(), key=lambda each: each.name):
+        lines += ["", f"[users.{_toml(user.name)}]"]
+        if user.password:
+            lines.append(f"password = {_toml(user.password)}")
+        if user.groups:
+            lines.append(f"groups = [{', '.join(_toml(group) for group in sorted(user.groups))}]")
+        if user.clear:
+            lines.append(f"clear = {_toml(user.clear)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write("\n".join(lines) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ConfigError(f"the users file {path} cannot be written: {error.strerror}") from error
+
+
+def made(name: str, password: str, groups: frozenset[str], *, keep_clear: bool) -> User:
+    """A user with this password. Raises ConfigError for a name or a password that cannot be."""
+    check_name(name, name)
+    if not 8 <= len(password) <= MAX_PASSWORD:
+        raise ConfigError(f"a password has 8 to {MAX_PASSWORD} characters")
+    return User(name, hash_password(password), groups, password if keep_clear else "")
+
+
+def check_mode(path: Path, users: Mapping[str, User]) -> None:
+    """Raises ConfigError when others may read passwords in clear text."""
+    if os.name == "posix" and path.stat().st_mode & 0o077 and any(user.clear for user in users.values()):
+        raise ConfigError(f"the users file {path} holds passwords in clear text and others may read it: chmod 600 it")
+
+
+def _toml(text: str) -> str:
+    # TOML's basic strings take JSON's escapes.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+
+from ingest.access.policy import DEFAULT, read_policy
+from ingest.access.rights import visible
+from ingest.access.visitor import Identity
+from topic_model.errors import ConfigError
+from topic_model.expressions import XPATH, parse, parse_friendly
+from topic_model.topics import TopicPath
+
+POLICY = """
+[namespaces]
+p = "urn:p"
+
+[[allow]]
+do = ["publish"]
+topics = ["p:line1//.", "p:status"]
+users = ["press"]
+
+[[allow]]
+do = ["subscribe"]
+topics = ["p:line1//."]
+users = ["*"]
+
+[[allow]]
+do = ["subscribe", "manage"]
+topics = ["//."]
+groups = ["operators"]
+
+[[allow]]
+do = ["subscribe"]
+topics = ["{urn:q}//."]
+users = ["press"]
+"""
+
+
+def subscribing(who: str, *expressions: str, groups: frozenset[str] = frozenset()) -> bool:
+    caller = read_policy(POLICY, "policy").caller(Identity(who, groups))
+    return caller.subscribe.covers([parse_friendly(each, {"p": "urn:p", "q": "urn:q"}) for each in expressions])
+
+
+@pytest.mark.parametrize(
+    ("expressions", "allowed"),
+    [
+        (["p:line1"], True),
+        (["p:line1/press"], True),
+        (["p:line1//."], True),
+        (["p:line1/*"], True),
+        (["p:line1//alarm"], True),
+        (["p:line1/a|p:line1/b"], True),
+        (["p:line10"], False),
+        (["p:line1/a|p:line2/a"], False),
+        (["p:*"], False),
+        (["p:*/press"], False),
+        (["//."], False),
+        ([], False),
+        (["p:line2//."], False),
+        # Both must select: the second keeps it within what is allowed.
+        (["//.", "p:line1//."], True),
+        (["{urn:q}x"], True),
+        (["{urn:q}//."], True),
+        (["{urn:q}*"], True),
+        (["{urn:qq}x"], False),
+    ],
+)
+def test_all_that_is_selected_now_or_later_must_be_allowed(expressions: list[str], allowed: bool) -> None:
+    assert subscribing("press", *expressions) is allowed
+
+
+def test_an_xpath_is_for_those_who_may_see_everything() -> None:
+    policy = read_policy(POLICY, "policy")
+    xpath = parse("/*/line1", XPATH, {})
+    assert not policy.caller(Identity("press")).subscribe.covers([xpath])
+    assert policy.caller(Identity("x", frozenset({"operators"}))).subscribe.covers([xpath])
+
+
+def test_groups_and_everybody() -> None:
+    assert subscribing("nobody", "p:line1/a")
+    assert not subscribing("nobody", "p:line2/a")
+    assert subscribing("somebody", groups=frozenset({"operators"}))
+
+
+def test_what_one_may_publish() -> None:
+    press = read_policy(POLICY, "policy").caller(Identity("press")).publish
+    assert press.holds(TopicPath("{urn:p}line1"))
+    assert press.holds(TopicPath("{urn:p}line1/{urn:q}deep/er"))
+    assert press.holds(TopicPath("{urn:p}status"))
+    assert not press.holds(TopicPath("{urn:p}status/below"))
+    assert not press.holds(TopicPath("{urn:p}line11"))
+    assert not press.holds(TopicPath("{urn:q}line1"))
+    assert not press.holds(TopicPath("line1"))
+
+
+def test_topics_that_one_may_not_use_are_not_shown() -> None:
+    nobody = read_policy(POLICY, "policy").caller(Identity("nobody"))
+    assert visible(nobody, TopicPath("{urn:p}line1/a"))
+    assert not visible(nobody, TopicPath("{urn:p}status"))
+    assert visible(None, TopicPath("{urn:p}status"))
+
+
+def test_without_a_file_everybody_publishes_and_subscribes_and_manages_its_own() -> None:
+    anybody = DEFAULT.caller(Identity("x"))
+    assert anybody.publish.everything
+    assert anybody.subscribe.covers([])
+    assert not anybody.manage.covers([])
+
+
+def test_an_empty_policy_allows_nothing() -> None:
+    nobody = read_policy("", "policy").caller(Identity("x"))
+    assert not nobody.publish.holds(TopicPath("a"))
+    assert not nobody.subscribe.covers([parse_friendly("a")])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("allow = 3", "two brackets"),
+        ("[[deny]]", "[deny]"),
+        ("[[allow]", "not valid TOML"),
+        ('[[allow]]\ndo = ["publish"]\ntopics = ["a"]', "users or groups is missing"),
+        ('[[allow]]\ndo = ["publish"]\nusers = ["a"]', "topics is missing"),
+        ('[[allow]]\ndo = ["read"]\ntopics = ["a"]\nusers = ["a"]', "'read'"),
+        ('[[allow]]\ndo = "publish"\ntopics = ["a"]\nusers = ["a"]', "do must be a list"),
+        ('[[allow]]\ndo = ["publish"]\ntopics = ["a/*"]\nusers = ["a"]', "has wildcards"),
+        ('[[allow]]\ndo = ["publish"]\ntopics = ["a//b"]\nusers = ["a"]', "has wildcards"),
+        ('[[allow]]\ndo = ["publish"]\ntopics = ["p:a"]\nusers = ["a"]', "number 1"),
+        ('[[allow]]\nusres = ["a"]', "usres is not known"),
+    ],
+)
+def test_what_is_wrong_in_a_policy_is_said(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_policy(text, "policy.toml")
+    assert says in str(refused.value)
+    assert "policy.toml" in str(refused.value)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ingest.access.errors import TooManyRequests
+from ingest.access.passwords import MAX_PASSWORD, hash_password, password_matches
+from ingest.access.users import FileUsers, Users
+from ingest.access.users_file import User, made, read_users, write_users
+from ingest.access.visitor import Identity
+from topic_model.errors import ConfigError
+
+
+def quick(name: str, password: str, *groups: str, clear: str = "") -> User:
+    return User(name, hash_password(password, log_n=4), frozenset(groups), clear)
+
+
+def test_a_password_is_recognised_and_its_hash_is_salted() -> None:
+    first, second = hash_password("geheim", log_n=4), hash_password("geheim", log_n=4)
+    assert first != second
+    assert "geheim" not in first
+    assert password_matches("geheim", first)
+    assert not password_matches("geheim ", first)
+    assert not password_matches("", first)
+    assert not password_matches("x" * (MAX_PASSWORD + 1), first)
+
+
+@pytest.mark.parametrize("kept", ["", "geheim", "md5$1$2$3$x$y", "scrypt$99$8$1$YQ==$YQ==", "scrypt$4$8$1$?$YQ=="])
+def test_what_is_no_hash_matches_nothing(kept: str) -> None:
+    with pytest.raises(ValueError, match="scrypt hash"):
+        password_matches("geheim", kept)
+
+
+def test_users_survive_being_written_and_only_the_owner_may_read_them(tmp_path: Path) -> None:
+    users = {each.name: each for each in (quick("anna", "a", "x", "y"), quick("b ö.c", "b", clear="ütf"))}
+    file = tmp_path / "sub" / "users.toml"
+    write_users(users, file)
+    assert read_users(file.read_text(), "f") == users
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert os.listdir(file.parent) == ["users.toml"]
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "@a", " a", 'a"b', "a\nb", "a\\b", "x" * 201])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(ConfigError, match="a user's name"):
+        made(name, "long enough", frozenset(), keep_clear=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "users = 1",
+        "[other]",
+        '[users.a]\npassword = "geheim"',
+        '[users.a]\ncolour = "x"',
+        "[users.a]\ngroups = [1]",
+        "[users.a]\nclear = 1",
+        "[users",
+    ],
+)
+def test_broken_files_are_refused_without_showing_what_is_in_them(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_users(text, "users.toml")
+    assert "users.toml" in str(refused.value)
+    assert "geheim" not in str(refused.value)
+
+
+def test_passwords_in_clear_text_are_for_the_owner_only(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    write_users({"a": quick("a", "b", clear="b")}, file)
+    FileUsers(file)
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        FileUsers(file)
+
+
+def test_a_file_of_users_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    write_users({"a": quick("a", "right", "g", clear="right"), "key-only": User("key-only")}, file)
+    users = FileUsers(file)
+    assert users.check("a", "right") == Identity("a", frozenset({"g"}))
+    assert users.check("a", "wrong") is None
+    assert users.check("b", "right") is None
+    assert users.check("key-only", "") is None
+    assert users.check("key-only", "nobody") is None
+    assert users.find("key-only") == Identity("key-only")
+    assert users.clear_password("a") == "right"
+    assert users.clear_password("b") == ""
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"users\.toml"):
+        FileUsers(tmp_path / "users.toml")
+
+
+@dataclass
+class Source:
+    """One user, `a` with the password `right`; counts what it is asked and waits until it may answer."""
+
+    asked: int = 0
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    def check(self, name: str, password: str) -> Identity | None:
+        self.asked += 1
+        self.may_answer.wait(10)
+        return Identity(name) if (name, password) == ("a", "right") else None
+
+    def find(self, name: str) -> Identity | None:
+        return Identity(name)
+
+    def clear_password(self, name: str) -> str:
+        return ""
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=60, failures_per_minute=100, clock=clock)
+
+    async def ask() -> None:
+        for _ in range(3):
+            assert await users.check("a", "right", "h") == Identity("a")
+        assert source.asked == 1
+        for _ in range(2):
+            assert await users.check("a", "wrong", "h") is None
+        assert source.asked == 3
+        assert await users.check("ar", "ight", "h") is None  # not the same key by another cut
+        clock.now = 61
+        assert await users.check("a", "right", "h") == Identity("a")
+        assert source.asked == 5
+
+    asyncio.run(ask())
+
+
+def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
+    source = Source()
+    source.may_answer.clear()
+    users = Users(source, remember_s=60, failures_per_minute=100)
+
+    async def ask() -> None:
+        asking = [asyncio.create_task(users.check("a", "right", "h")) for _ in range(50)]
+        while not source.asked:
+            await asyncio.sleep(0)
+        asking[0].cancel()  # its client hung up
+        source.may_answer.set()
+        assert await asyncio.gather(*asking[1:]) == [Identity("a")] * 49
+
+    asyncio.run(ask())
+    assert source.asked == 1
+
+
+def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=0, failures_per_minute=3, clock=clock)
+
+    async def guess() -> None:
+        for number in range(3):
+            assert await users.check("a", str(number), "bad") is None
+        with pytest.raises(TooManyRequests):
+            await users.check("a", "right", "bad")
+        assert await users.check("a", "right", "good") == Identity("a")
+        clock.now = 21
+        assert await users.check("a", "right", "bad") == Identity("a")
+
+    asyncio.run(guess())

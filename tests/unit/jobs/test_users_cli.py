@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs.cli import app
+from jobs.gateway.parts import check_exposed
+from jobs.settings import load_settings
+from topic_model.errors import ConfigError
+
+RUNNER = CliRunner()
+
+
+def users(home: Path, *arguments: str, typed: str = "") -> tuple[int, str]:
+    result = RUNNER.invoke(app, ["users", *arguments, "--home", str(home)], input=typed)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        return 2, str(result.exception)
+    return result.exit_code, result.output
+
+
+def test_users_are_added_checked_listed_and_removed(tmp_path: Path) -> None:
+    assert users(tmp_path, "add", "anna", "-g", "x", "--stdin", typed="a good one\n")[0] == 0
+    assert users(tmp_path, "add", "bert", "--digest", "--stdin", typed="another one\n")[0] == 0
+    file = (tmp_path / "users.toml").read_text()
+    assert "a good one" not in file
+    assert "another one" in file  # so says --digest
+    assert users(tmp_path, "check", "anna", "--stdin", typed="a good one\n") == (0, "yes: anna, x\n")
+    assert users(tmp_path, "check", "anna", "--stdin", typed="a bad one\n")[0] == 1
+    listed = users(tmp_path, "list", "--json")[1]
+    assert '"anna"' in listed
+    assert "scrypt" not in listed
+    assert "another one" not in listed
+    assert users(tmp_path, "remove", "anna")[0] == 0
+    assert users(tmp_path, "check", "anna", "--stdin", typed="a good one\n")[0] == 1
+    assert "no user anna" in users(tmp_path, "remove", "anna")[1]
+
+
+def test_short_passwords_are_refused(tmp_path: Path) -> None:
+    assert "8 to" in users(tmp_path, "add", "anna", "--stdin", typed="short\n")[1]
+    assert not (tmp_path / "users.toml").exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.0.2.1", "broker.example"])  # noqa: S104  # not listened on
+def test_a_gateway_open_to_the_network_must_ask_who_comes(tmp_path: Path, host: str) -> None:
+    open_one = load_settings(home=tmp_path, overrides={"gateway.host": host}, environ={})
+    with pytest.raises(ConfigError, match=r"access\.methods") as refused:
+        check_exposed(open_one)
+    assert "access.open_network" in str(refused.value)
+    for key, value in (("access.methods", "basic"), ("access.open_network", True)):
+        check_exposed(load_settings(home=tmp_path, overrides={"gateway.host": host, key: value}, environ={}))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
+def test_loopback_needs_nobody_to_say_who_it_is(tmp_path: Path, host: str) -> None:
+    check_exposed(load_settings(home=tmp_path, overrides={"gateway.host": host}, environ={}))
+
+
+def test_a_method_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'digest'.*basic"):
+        load_settings(home=tmp_path, overrides={"access.methods": "basic, digest"}, environ={})

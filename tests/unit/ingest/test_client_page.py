@@ -7,12 +7,15 @@ import re
 import pytest
 import requests
 
+from ingest.protection import Protector
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
 from tests.support.served_app import served
+from topic_model.keyring import KeyRing
+from topic_model.settings import SecretSettings
 
-PUBLISH, SUBSCRIBE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL)
+PUBLISH, SUBSCRIBE, SIGNED = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL)
 
 
 def execute(code: str, port: int) -> None:
@@ -53,3 +56,14 @@ def test_ten_lines_subscribe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         execute(SUBSCRIBE, port)
     assert "{urn:t}press <n>42</n>" in capsys.readouterr().out
     assert list(parts.table.subscriptions()) == []
+
+
+def test_signed_pushes() -> None:
+    parts = GatewayParts()
+    parts.gateway.protector = Protector(SecretSettings(), KeyRing({"k1": b"k" * 32}))
+    with served(parts) as port:
+        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+        execute(SIGNED, port)
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.protection is not None
+    assert len(subscription.protection.secrets) == 2

@@ -1,0 +1,126 @@
+"""A real gateway is told secrets in every way there is; then everything that it wrote or shows is searched for them."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from ingest.client import Client, Credentials, FaultReceived
+from ingest.verification import new_secret
+from tests.support import soap_messages as soap
+from tests.support.gateway_process import ROOT, GatewayRun
+from topic_model.kafka_client import TopicPartition, make_consumer
+from topic_model.settings import KafkaSettings
+
+pytestmark = pytest.mark.kafka
+
+# Nobody's: they are looked for.
+PASSWORD = "hemlig-Passw0rd-Basic"  # noqa: S105
+TOKEN = "hemlig.token-Bearer"  # noqa: S105
+LDAP_PASSWORD = "hemlig-ldap-bind"  # noqa: S105
+POLICY = "urn:arborcast:policy"
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayRun]:
+    monkeypatch.setenv("ARBORCAST_DIRECTORY_PASSWORD", LDAP_PASSWORD)
+    run = GatewayRun(tmp_path, kafka_settings)
+    config = tmp_path / "arborcast.toml"
+    with config.open("a") as stream:
+        stream.write("[secrets]\ncredentials_over_http = true\n")
+    command = [sys.executable, "-c", "from jobs.cli import main; main()", "keys", "new", "--config", str(config)]
+    subprocess.run(command, check=True, cwd=ROOT, timeout=60)
+    run.start()
+    yield run
+    run.kill()
+
+
+def keys_of(folder: Path) -> list[str]:
+    return [line.split()[1] for line in (folder / "home" / "secrets.keys").read_text().splitlines()]
+
+
+def records_of(kafka: KafkaSettings) -> bytes:
+    """Every byte of every log of this engine."""
+    consumer = make_consumer(kafka, wait_ms=10)
+    names = [name for name in consumer.topics() if name.startswith(kafka.prefix)]
+    partitions = [
+        TopicPartition(name, number) for name in names for number in consumer.partitions_for_topic(name) or ()
+    ]
+    consumer.assign(partitions)
+    for partition in partitions:
+        consumer.seek(partition, 0)
+    ends = consumer.end_offsets(partitions)
+    found = b""
+    while any(consumer.position(partition) < end for partition, end in ends.items()):
+        for records in consumer.poll(timeout_ms=1_000).values():
+            found += b"".join((record.key or b"") + b"\n" + (record.value or b"") for record in records)
+    consumer.close()
+    return found
+
+
+def test_no_secret_shows(gateway: GatewayRun, tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    given, rotated = new_secret(), new_secret()
+    answers: list[bytes] = []
+    with Client(gateway.base) as client:
+        subscription = client.subscribe(
+            "a", to="http://127.0.0.1:9/", secret=given, credentials=Credentials("user", PASSWORD)
+        )
+        client.rotate_secret(subscription, rotated)
+        made = client.subscribe(
+            "b", to="http://127.0.0.1:9/", signed=True, credentials=Credentials(bearer=TOKEN)
+        ).secret
+        client.notify("a", "<x/>")
+        with pytest.raises(FaultReceived) as refused:
+            client.rotate_secret(subscription, given + "!")
+        answers.append(str(refused.value).encode())
+    # What cannot be read, or not be granted, is answered and logged too.
+    element = f'<p:Signing xmlns:p="{POLICY}"><p:Secret>{given}</p:Secret></p:Signing>'
+    for body in (
+        soap.envelope(
+            soap.subscribe(
+                "http://127.0.0.1:9/", more=f"<wsnt:SubscriptionPolicy>{element}<x/></wsnt:SubscriptionPolicy>"
+            )
+        ),
+        soap.envelope(
+            soap.subscribe("gopher://h/", more=f"<wsnt:SubscriptionPolicy>{element}</wsnt:SubscriptionPolicy>")
+        ),
+        soap.envelope(soap.subscribe("http://127.0.0.1:9/", more=f"<wsnt:SubscriptionPolicy>{element}"))[:-40],
+        soap.envelope(element),
+    ):
+        answer = requests.post(gateway.broker, body, timeout=10)
+        assert answer.status_code >= 400
+        answers.append(answer.content)
+    properties = soap.envelope('<r:GetResourcePropertyDocument xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"/>')
+    answers.append(requests.post(subscription.address, properties, timeout=10).content)
+
+    process = Path(f"/proc/{gateway.pid}")
+    shown = {
+        "answers": b"\n".join(answers),
+        "metrics": requests.get(f"{gateway.base}/metrics", timeout=10).content,
+        "command line": process.joinpath("cmdline").read_bytes(),
+        "Kafka": records_of(kafka_settings),
+    }
+    assert gateway.stop() == 0
+    shown |= {
+        str(file.relative_to(tmp_path)): file.read_bytes()
+        for file in tmp_path.rglob("*")
+        if file.is_file() and file.name != "secrets.keys"
+    }
+    assert b'"authorization":"k2' in shown["Kafka"], "the sealed secrets are there"
+    assert b"http://127.0.0.1:9/" in shown["Kafka"]
+    secrets = [given, rotated, made, PASSWORD, TOKEN, LDAP_PASSWORD, *keys_of(tmp_path)]
+    for secret in secrets:
+        bare = secret.removeprefix("whsec_")
+        assert len(bare) > 10
+        forms = {bare.encode(), base64.b64encode(bare.encode()).rstrip(b"="), base64.b64encode(f"user:{bare}".encode())}
+        if secret.startswith("whsec_") or secret in keys_of(tmp_path):
+            forms.add(base64.b64decode(bare))
+        for place, content in shown.items():
+            for form in forms:
+                assert form not in content, f"{secret[:12]}... shows in {place}"

@@ -24,8 +24,13 @@ VERSION = 1
 # A record of this many attempts is some 150 kB: well below the broker's limit, and few enough per batch.
 MAX_PER_RECORD = 500
 
-State = Literal["delivered", "failed", "parked", "dead", "expired", "cancelled"]
-"""Whether the receiver has taken it. What follows from a failure (a retry, giving up) is another record's matter."""
+State = Literal["delivered", "parked", "dead", "expired", "cancelled", "failed"]
+"""What became of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
+letter; too old; not wanted any more. All but `parked` are final. `failed` is what was written of a failed push before
+there were retries; it is final, too."""
+
+FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "failed"})
+"""After a row with one of these nothing more happens to a delivery."""
 
 ErrorClass = Literal[
     "",  # none: delivered
@@ -39,7 +44,12 @@ ErrorClass = Literal[
     "redirect",  # 3xx: redirects are never followed
     "client-error",  # 4xx
     "server-error",  # 5xx
-    "skipped",  # not tried: an earlier push of the same batch found the endpoint away
+    "waiting",  # not tried yet: its lane is served by the redelivery; the detail says why
+    "envelope",  # no message could be made for this subscription; the detail says why
+    "lifespan",  # too old to be tried again
+    "ended",  # the subscription is over
+    "redriven",  # a dead letter is tried again
+    "purged",  # a dead letter was thrown away
     "internal",  # our own fault; the detail says what
 ]
 
@@ -47,8 +57,11 @@ ErrorClass = Literal[
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """One try to bring one notification to one subscription. Times are milliseconds since the epoch, UTC.
 
-    `push` identifies the HTTP request, `number` counts the attempts of this delivery from 1. `status` is 0 when there
-    was no HTTP answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared.
+    `push` identifies the HTTP request, `number` counts the tries of this delivery from 1; it is 0, and `push` empty, as
+    long as there was none: a delivery that had to wait, or ended, untried. `next_ms` is when a parked delivery may be
+    tried again; 0 when it is not parked, or when its turn comes with its lane's. `status` is 0 when there was no HTTP
+    answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared. `batch` is -1
+    when no batch made the attempt, but the redelivery.
     """
 
     notification: str
@@ -73,9 +86,31 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     next_ms: int = 0
 
 
-class _Batch(msgspec.Struct, frozen=True):
+class Matched(msgspec.Struct, frozen=True, array_like=True):
+    """How many subscriptions a notification was for, those among them whose turn has not come yet. A notification that
+    was for nobody has a record, too: so one that nobody ever looked at can be told from it."""
+
+    notification: str
+    topic: TopicPath
+    accepted_ms: int
+    offset: int
+    subscriptions: int
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """What a batch has made of notifications of one partition of their log. `control` is the offset up to which the
+    control log had been read: whoever folds it to there finds the same subscriptions."""
+
+    partition: int
+    batch: int
+    control: int
+    matched: list[Matched]
+
+
+class _Batch(msgspec.Struct, frozen=True, omit_defaults=True):
     v: int
     attempts: list[Attempt]
+    evaluation: Evaluation | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -94,12 +129,25 @@ def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
         yield _encoder.encode(_Batch(VERSION, pending))
 
 
+def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
+    """Kafka values holding an evaluation, of at most MAX_PER_RECORD notifications each."""
+    for first in range(0, len(evaluation.matched), MAX_PER_RECORD):
+        chunk = evaluation.matched[first : first + MAX_PER_RECORD]
+        part = Evaluation(evaluation.partition, evaluation.batch, evaluation.control, chunk)
+        yield _encoder.encode(_Batch(VERSION, [], part))
+
+
 NOTHING = _encoder.encode(_Batch(VERSION, []))
 """A record without attempts."""
 
 
 def decode(value: bytes) -> list[Attempt]:
-    """The attempts in one Kafka value.
+    """The attempts in one Kafka value; raises as `decode_all`."""
+    return decode_all(value)[0]
+
+
+def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
+    """The attempts in one Kafka value, and the evaluation, if it has one.
 
     Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
     """
@@ -111,7 +159,7 @@ def decode(value: bytes) -> list[Attempt]:
         raise RecordVersionError(
             f"an attempts record has version {batch.v}, this Arborcast knows up to {VERSION}: upgrade it first"
         )
-    return batch.attempts
+    return batch.attempts, batch.evaluation
 
 
 def partition_of(subscription_id: str, partitions: int) -> int:

@@ -10,6 +10,7 @@ the pushes there has ended; the others pass it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dispatch.room import Bounds, Room, Scope, scopes_of
@@ -78,14 +79,16 @@ class Lanes:
         """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
         while self._ready:
             lane = self._ready.popleft()
-            if not self._hold(lane):
+            if not lane.waiting:
+                self._drop(lane)
+            elif not self._hold(lane):
                 self._busy.add(lane.subscription.id)
                 self._room.enter(lane.scopes)
                 return lane.subscription, lane.take(self._limits)
         return None
 
-    def settle(self, subscription_id: str) -> None:
-        """The push of this lane has an outcome: the lane may go on."""
+    def settle(self, subscription_id: str) -> bool:
+        """The push of this lane has an outcome: the lane may go on. Whether it has anything to go on with."""
         self._busy.remove(subscription_id)
         lane = self._lanes[subscription_id]
         self._room.leave(lane.scopes)
@@ -94,15 +97,29 @@ class Lanes:
                 self._release(scope)
         if lane.waiting:
             self._ready.append(lane)
-        else:
-            del self._lanes[subscription_id]
+            return True
+        del self._lanes[subscription_id]
+        return False
+
+    def waiting(self) -> Iterator[tuple[Subscription, int]]:
+        """The subscriptions in whose lanes something waits, and how much."""
+        for lane in self._lanes.values():
+            if lane.waiting:
+                yield lane.subscription, len(lane.waiting)
 
     def drain(self, subscription_id: str) -> list[Notification]:
-        """Remove and return all that still waits in the lane of a push under way; `settle` is still due."""
+        """Remove and return all that still waits in a lane. When it has a push under way, `settle` is still due."""
         lane = self._lanes[subscription_id]
         drained = list(lane.waiting)
         lane.waiting.clear()
         return drained
+
+    def _drop(self, lane: Lane) -> None:
+        """A lane was drained when its turn had not come. If it was held, the room that it was given is another's."""
+        del self._lanes[lane.subscription.id]
+        for scope in lane.scopes:
+            if not self._room.full(scope):
+                self._release(scope)
 
     def _hold(self, lane: Lane) -> bool:
         """Keep the lane aside if there is no room for it; whether that was so."""

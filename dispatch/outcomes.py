@@ -8,41 +8,65 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dispatch.attempts import ErrorClass, State
+from dispatch.attempts import ErrorClass
+from dispatch.soap_faults import blames_sender
 from dispatch.transport.contract import PushResult
 
-# Failures after which trying the same endpoint again within the same batch would only cost the next time-out.
-_AWAY: frozenset[str] = frozenset({"address", "dns", "connect", "tls", "timeout"})
+# Failures after which trying the same endpoint again at once would only cost the next time-out.
+_AWAY: frozenset[str] = frozenset({"dns", "connect", "tls", "timeout"})
+
+# What a proxy says whose backend is away, and what an overloaded receiver says: of the endpoint, not of the message.
+_AWAY_STATUSES = frozenset({429, 502, 503, 504})
+
+# Nothing that the receiver could do would make another try succeed.
+_HOPELESS: frozenset[str] = frozenset({"address", "envelope"})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a push came to."""
+    """What a push came to. `error` is empty when it was delivered; `hopeless` means that trying again is pointless:
+    the receiver says in a SOAP fault that the message is wrong, or there is nothing that it could be sent to."""
 
-    state: State
     error: ErrorClass
     detail: str
+    status: int = 0
+    hopeless: bool = False
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the receiver has taken the message."""
+        return not self.error
+
+    @property
+    def blames_message(self) -> bool:
+        """Whether this says that the message is wrong, and nothing bad of the endpoint."""
+        return 400 <= self.status < 500 or self.hopeless
 
     @property
     def endpoint_away(self) -> bool:
-        """Whether further pushes to this endpoint are pointless for now."""
-        return self.error in _AWAY
+        """Whether this says that the endpoint cannot be served for now, whatever the message."""
+        return self.error in _AWAY or self.status in _AWAY_STATUSES
 
 
-_DELIVERED = Outcome("delivered", "", "")
+DELIVERED = Outcome("", "")
 
 
 def classify(result: PushResult) -> Outcome:
     """What the result of a push means."""
     status = result.status
     if 200 <= status < 300:
-        return _DELIVERED
+        return Outcome("", "", status)
     if 300 <= status < 400:
-        return Outcome("failed", "redirect", f"HTTP {status}: redirects are not followed")
+        return Outcome("redirect", f"HTTP {status}: redirects are not followed", status)
     if 400 <= status < 500:
-        return Outcome("failed", "client-error", f"HTTP {status}")
+        return Outcome("client-error", f"HTTP {status}", status, blames_sender(result.response))
     if 500 <= status < 600:
-        return Outcome("failed", "server-error", f"HTTP {status}")
+        return Outcome("server-error", f"HTTP {status}", status, blames_sender(result.response))
     if result.failure:
-        return Outcome("failed", result.failure, result.detail)
-    return Outcome("failed", "protocol", f"HTTP status {status} is none that a receiver may answer with")
+        return failed(result.failure, result.detail)
+    return failed("protocol", f"HTTP status {status} is none that a receiver may answer with")
+
+
+def failed(error: ErrorClass, detail: str) -> Outcome:
+    """A push without an answer, or without being one at all."""
+    return Outcome(error, detail, 0, error in _HOPELESS)

@@ -1,6 +1,6 @@
 """Working through lanes: begin pushes, take their outcomes, never more under way than allowed.
 
-All I/O is the transport's, so this is tested with a fake one.
+All I/O is the transport's and the settlement's journal's, so this is tested with fake ones.
 """
 
 from __future__ import annotations
@@ -11,113 +11,123 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from dispatch.attempts import Attempt, ErrorClass
 from dispatch.envelope import Envelope
 from dispatch.lanes import Lanes
-from dispatch.outcomes import Outcome, classify
+from dispatch.outcomes import Outcome, classify, failed
+from dispatch.settlement import PutOff, Settlement, waits
+from dispatch.stragglers import Progress, stragglers
 from dispatch.transport.contract import PushRequest, PushResult, Transport
+from dispatch.verdict import Push
 from topic_model.notifications import Notification
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 
-# Only a bound for the case that a transport forgets to wake up; outcomes end the wait.
-_DRIVE_S = 1.0
+# Only a bound: for a transport that forgets to wake up, and for looking after stragglers; outcomes end the wait.
+_DRIVE_S = 0.5
+
+_LOOK_S = 0.25
 
 _NO_RESULT = PushResult(0)
+_NO_REQUEST = PushRequest("", (), b"")
 
 
 class Pump:
-    """Pushes what waits in lanes and reports one Attempt per notification, in the order in which they were settled."""
+    """Pushes what waits in lanes, and has each outcome settled. It waits `budget_s` for a few slow lanes."""
 
     def __init__(
         self,
         transport: Transport,
         envelope_of: Callable[[Subscription], Envelope],
-        record: Callable[[Attempt], None],
         max_in_flight: int,
+        budget_s: float,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
         self._envelope_of = envelope_of
-        self._record = record
         self._max_in_flight = max_in_flight
+        self._budget_s = budget_s
         self._now = now
+        self._clock = clock
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
 
-    def run(self, lanes: Lanes, batch: int) -> None:
-        """Return when every lane is empty. A receiver's failure becomes an attempt, never an exception."""
+    def run(self, lanes: Lanes, settlement: Settlement) -> None:
+        """Return when every lane is empty. A receiver's failure is settled, never raised."""
+        run = _Run(lanes, settlement)
+        started = self._clock()
+        look = started + self._budget_s
         while not lanes.empty:
             while self._transport.in_flight < self._max_in_flight:
                 taken = lanes.take()
                 if taken is None:
                     break
-                self._begin(lanes, batch, *taken)
+                self._begin(run, *taken)
             self._transport.drive(_DRIVE_S)
+            now = self._clock()
+            if now >= look:
+                look = now + _LOOK_S
+                run.put_off_stragglers(now - started, self._budget_s)
 
-    def _begin(
-        self, lanes: Lanes, batch: int, subscription: Subscription, notifications: Sequence[Notification]
-    ) -> None:
-        started = self._now()
+    def _begin(self, run: _Run, subscription: Subscription, notifications: Sequence[Notification]) -> None:
+        away = run.settlement.away(subscription)
+        if away is not None:
+            run.settlement.put_off(subscription, notifications, away)
+            run.end(subscription, away)
+            return
+        started_ms = int(self._now() * 1000)
         try:
             request = self._envelope_of(subscription).request(notifications, attempt=1)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
             logger.exception("no envelope could be made for subscription %s", subscription.id)
-            outcome = Outcome("failed", "internal", f"no envelope: {error}")
-            self._report(subscription, notifications, outcome, _NO_RESULT, None, started, batch)
-            lanes.settle(subscription.id)
+            push = Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms)
+            run.settle(subscription, push, failed("envelope", str(error)))
             return
 
         def finished(result: PushResult) -> None:
-            outcome = classify(result)
-            self._report(subscription, notifications, outcome, result, request, started, batch)
-            if outcome.endpoint_away:
-                self._skip(lanes, subscription, outcome.error, batch)
-            lanes.settle(subscription.id)
+            push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, started_ms)
+            run.settle(subscription, push, classify(result))
 
         self._transport.submit(request, finished)
 
-    def _skip(self, lanes: Lanes, subscription: Subscription, error: ErrorClass, batch: int) -> None:
-        """What waits behind a push that found the endpoint away is not tried: each would cost another time-out."""
-        skipped = lanes.drain(subscription.id)
-        if skipped:
-            outcome = Outcome("failed", "skipped", f"not tried: the push before it ended with {error!r}")
-            self._report(subscription, skipped, outcome, _NO_RESULT, None, self._now(), batch)
 
-    def _report(
-        self,
-        subscription: Subscription,
-        notifications: Sequence[Notification],
-        outcome: Outcome,
-        result: PushResult,
-        request: PushRequest | None,
-        started: float,
-        batch: int,
-    ) -> None:
-        push = f"{self._prefix}-{next(self._numbers)}"
-        for notification in notifications:
-            self._record(
-                Attempt(
-                    notification=notification.id,
-                    subscription=subscription.id,
-                    topic=notification.topic,
-                    endpoint=subscription.consumer.address,
-                    number=1,
-                    push=push,
-                    state=outcome.state,
-                    accepted_ms=notification.accepted_ms,
-                    started_ms=int(started * 1000),
-                    duration_ms=round(result.duration_s * 1000, 3),
-                    error=outcome.error,
-                    detail=outcome.detail[:500],
-                    status=result.status,
-                    messages=len(notifications),
-                    request_bytes=len(request.body) if request else 0,
-                    response_bytes=result.response_bytes,
-                    response=result.response,
-                    reused=result.reused,
-                    batch=batch,
-                )
-            )
+class _Run:
+    """One call of `run`: the lanes, and how each has fared."""
+
+    def __init__(self, lanes: Lanes, settlement: Settlement) -> None:
+        self.lanes = lanes
+        self.settlement = settlement
+        self._finished = 0
+        self._pace: dict[str, list[float]] = {}  # by subscription: pushes, messages, seconds
+
+    def settle(self, subscription: Subscription, push: Push, outcome: Outcome) -> None:
+        """A push has an outcome."""
+        pace = self._pace.setdefault(subscription.id, [0, 0, 0.0])
+        pace[0] += 1
+        pace[1] += len(push.notifications)
+        pace[2] += push.result.duration_s
+        self.end(subscription, self.settlement.settle(subscription, push, outcome))
+
+    def end(self, subscription: Subscription, rest: PutOff | None) -> None:
+        """Whatever was taken from the lane has its end; what is left goes on, or is put off."""
+        if rest is not None:
+            self.settlement.put_off(subscription, self.lanes.drain(subscription.id), rest)
+        if not self.lanes.settle(subscription.id):
+            self._finished += 1
+
+    def put_off_stragglers(self, elapsed_s: float, budget_s: float) -> None:
+        """See `stragglers`. What is under way is still waited for: that has a time-out."""
+        waiting = {
+            subscription.id: (subscription, Progress(subscription.id, count, *self._paced(subscription.id)))
+            for subscription, count in self.lanes.waiting()
+        }
+        progress = [each for _, each in waiting.values()]
+        for name in stragglers(progress, self._finished, elapsed_s, budget_s):
+            why = waits("the batch did not wait for it any longer")
+            self.settlement.put_off(waiting[name][0], self.lanes.drain(name), why)
+
+    def _paced(self, name: str) -> tuple[int, int, float]:
+        pushes, messages, spent_s = self._pace.get(name, (0, 0, 0.0))
+        return int(pushes), int(messages), spent_s

@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dispatch.bases import bases_for
+from dispatch.checkpoint import mended
 from dispatch.gate import StopGate
 from dispatch.job_sources import JobSources, Watched
 from dispatch.keeper import Keeper
 from dispatch.metrics import JobMetrics
-from dispatch.record import AttemptsTable, start_recording
-from dispatch.settings import DispatchSettings, PushSettings, TableSettings
-from dispatch.sink import SinkJob, push_partition
-from dispatch.stream import HotPath
-from dispatch.tables import ATTEMPTS
+from dispatch.operator_events import OperatorEvents
+from dispatch.record import start_archiving, start_recording
+from dispatch.recording.recording import Recording
+from dispatch.redeliverer import Redeliverer
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
+from dispatch.sink import SinkJob
+from dispatch.stream import HotPath, accumulator, run_sink
 from dispatch.view import RoutingView
 from dispatch.warmup import empty_frame, touch, warm_up
 from topic_model.kafka_topics import ensure_topics
@@ -35,8 +37,15 @@ _FIRST_READ_S = 300.0
 # Spark ends idle Python workers after 60 s.
 _KEEP_WARM_S = 40.0
 
-# A batch is as long as its slowest push, so this is what a stop may take at most.
+# When the job stops it waits for the batch under way, as long as a batch waits for slow receivers, and so much longer
+# for what is written then.
 _STOP_MARGIN_S = 5.0
+
+# The redelivery's pushes may take long; one that is not waited for is made again after the next start.
+_REDELIVERY_STOP_S = 4.0
+
+# What is being written then is written after the next start.
+_RECORDING_STOP_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class JobSettings:
     push: PushSettings
     tables: TableSettings
     outbound: AddressPolicy
+    retry: RetrySettings
 
     def checkpoint(self, query: str) -> str:
         """Where a query keeps its progress."""
@@ -68,19 +78,47 @@ class DispatchJob:
         self._view = RoutingView(
             settings.kafka, spark.sparkContext, bases_for(spark.sparkContext, settings.home / "routing")
         )
-        self._table = AttemptsTable(ATTEMPTS.location(settings.tables, settings.home))
         metrics = metrics or JobMetrics()
-        hot = HotPath(settings.kafka, settings.dispatch, settings.push, settings.outbound, self._view, gate, metrics)
+        self._events = OperatorEvents(settings.kafka, self._view.has_topic)
+        self._redeliverer = Redeliverer(
+            settings.kafka,
+            settings.push,
+            settings.retry,
+            settings.outbound,
+            self._view,
+            settings.home / "parked" / "parked.sqlite",
+            tell=self._events.tell,
+        )
+        self._recording = recording = Recording(
+            settings.kafka,
+            settings.tables,
+            settings.home,
+            gate,
+            health=self._redeliverer.health.everything,
+            control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
+            routes=self._view.routes,
+        )
+        hot = HotPath(
+            settings.kafka,
+            settings.dispatch,
+            settings.push,
+            settings.retry,
+            settings.outbound,
+            self._view,
+            self._redeliverer,
+            gate,
+            metrics,
+        )
         self._keepers = (
-            Keeper("push", lambda: hot.start(spark, settings.checkpoint("push")), gate),
+            Keeper("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
             Keeper(
                 "record",
                 lambda: start_recording(
                     spark,
                     settings.kafka,
                     settings.tables,
-                    self._table,
-                    settings.checkpoint("record"),
+                    recording.attempts,
+                    mended(settings.checkpoint("record")),
                     gate,
                     metrics.recorded,
                 ),
@@ -90,10 +128,33 @@ class DispatchJob:
                 essential=False,
             ),
         )
+        archive = recording.archive
+        # What nobody waits for when the job starts.
+        self._later = (
+            ()
+            if archive is None
+            else (
+                Keeper(
+                    "archive",
+                    lambda: start_archiving(
+                        spark, settings.kafka, settings.tables, archive, mended(settings.checkpoint("archive")), gate
+                    ),
+                    gate,
+                    essential=False,
+                ),
+            )
+        )
 
-        queries = {"push": "notifications", "record": "attempts"}
-        watched = {keeper.name: Watched(queries[keeper.name], keeper) for keeper in self._keepers}
-        metrics.sources = JobSources(settings.kafka, watched, self._view)
+        queries = {"push": "notifications", "record": "attempts", "archive": "notifications"}
+        watched = {keeper.name: Watched(queries[keeper.name], keeper) for keeper in (*self._keepers, *self._later)}
+        redelivery = self._redeliverer.statistics
+        metrics.sources = JobSources(
+            settings.kafka,
+            watched,
+            self._view,
+            lambda: {"parked": (now := redelivery()).parked, "due": now.due, "in-flight": now.in_flight},
+            lambda: {str(state): count for state, count in redelivery().breakers.items()},
+        )
 
     def run(self, ready: Callable[[], None]) -> bool:
         """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
@@ -103,10 +164,15 @@ class DispatchJob:
         """
         try:
             self._warm_up()
+            self._events.start()
+            self._redeliverer.start(_FIRST_READ_S)
             for keeper in self._keepers:
                 keeper.start()
             if all(keeper.wait_running(60) for keeper in self._keepers):
                 ready()
+            for keeper in self._later:
+                keeper.start()
+            self._recording.start()
             self._keep_warm()
         finally:
             self._stop()
@@ -116,12 +182,14 @@ class DispatchJob:
         settings = self._settings
         ensure_topics(settings.kafka)
         view = self._view.refresh(_FIRST_READ_S)
-        self._table.open()
-        job = SinkJob(settings.kafka, settings.dispatch, settings.push, settings.outbound, view, batch=-1)
+        self._recording.open()
+        job = SinkJob(
+            settings.kafka, settings.dispatch, settings.push, settings.retry, settings.outbound, view, -1, begun_ms=0
+        )
         warm_up(
             self._spark,
             settings.kafka,
-            lambda frame: frame.foreachPartition(partial(push_partition, job)),
+            lambda frame: run_sink(frame, job, accumulator(frame)),
             settings.dispatch.task_slots,
         )
 
@@ -135,8 +203,11 @@ class DispatchJob:
 
     def _stop(self) -> None:
         self._gate.close()
-        if not self._gate.wait_empty(self._settings.push.total_timeout_s + _STOP_MARGIN_S):
+        if not self._gate.wait_empty(2 * self._settings.retry.hot_budget_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
-        for keeper in self._keepers:
+        for keeper in (*self._keepers, *self._later):
             keeper.stop(timeout_s=5.0)
+        self._recording.stop(_RECORDING_STOP_S)
+        self._redeliverer.stop(_REDELIVERY_STOP_S)
+        self._events.stop(timeout_s=1.0)
         self._view.close()

@@ -123,6 +123,79 @@ class PushSettings:
 
 
 @dataclass(frozen=True)
+class RetrySettings:
+    """What follows from a failed push, and when an endpoint counts as sick."""
+
+    retransmissions: int = setting(
+        5, "Tries after the first one before a message is given up; a subscription may ask for its own.", minimum=0
+    )
+    first_wait_s: float = setting(2.0, "From the first try to the second.", minimum=0.001, maximum=86_400, unit="s")
+    factor: float = setting(3.0, "Each further wait is so many times longer.", minimum=1, maximum=100)
+    longest_wait_s: float = setting(3_600.0, "But never longer than this.", minimum=0.001, maximum=604_800, unit="s")
+    jitter: float = setting(
+        0.2, "Up to this share is added to each wait, so that failures do not come in step.", minimum=0, maximum=1
+    )
+    longest_retry_after_s: float = setting(
+        3_600.0, "A receiver's Retry-After is obeyed up to this.", minimum=0.001, maximum=604_800, unit="s"
+    )
+    lifespan_s: float = setting(
+        86_400.0,
+        "A message that is not delivered this long after it was accepted expires; a subscription may ask for its own.",
+        minimum=1,
+        maximum=31_536_000,
+        unit="s",
+    )
+    permanent_statuses: str = setting(
+        "400 401 403 404 405 413 415",
+        "HTTP statuses after which a message is given up at once, separated by blanks. 410 always ends the "
+        "subscription.",
+    )
+    breaker_failures: int = setting(
+        3,
+        "An endpoint that failed so many times in a row, with different messages or without any answer, is only "
+        "probed.",
+        minimum=1,
+        maximum=1_000,
+    )
+    first_probe_s: float = setting(
+        2.0, "How long until the first probe; each further one waits twice as long.", minimum=0.05, unit="s"
+    )
+    longest_probe_s: float = setting(60.0, "But never longer than this.", minimum=0.05, unit="s")
+    hot_budget_s: float = setting(
+        2.0,
+        "A push that takes longer is taken out of the batch, and its endpoint is served by the redelivery, beside the "
+        "batches, until it answers quickly again. The same happens to the rest of a lane that would hold its batch for "
+        "longer.",
+        minimum=0.05,
+        maximum=300,
+        unit="s",
+    )
+    suspend_after_s: float = setting(
+        259_200.0,
+        "A subscription whose endpoint has failed for so long, without one success, is suspended: nothing is tried any "
+        "more until someone resumes it.",
+        minimum=1,
+        unit="s",
+    )
+
+    def __post_init__(self) -> None:
+        self.permanent()
+
+    def permanent(self) -> frozenset[int]:
+        """The statuses as numbers. Raises ConfigError when they are none."""
+        try:
+            statuses = frozenset(int(text) for text in self.permanent_statuses.split())
+        except ValueError:
+            statuses = frozenset({-1})
+        if not all(300 <= status <= 599 for status in statuses):
+            raise ConfigError(
+                f"retry.permanent_statuses = {self.permanent_statuses!r}: these must be HTTP statuses from 300 to 599, "
+                "separated by blanks"
+            )
+        return statuses
+
+
+@dataclass(frozen=True)
 class TableSettings:
     """The Delta tables."""
 

@@ -1,7 +1,9 @@
 """The sink: what runs in Spark's Python workers, once per partition of every batch.
 
 Per notification: match, filter, queue in the lanes of those who want it; then push lane by lane until every lane is
-empty, and return when the outcomes are in the `attempts` log. So a batch that Spark counts as done is done.
+empty, and return when the outcomes are in the `attempts` log and what could not be delivered is in the `parked` log. So
+a batch that Spark counts as done is done. What would have to wait (for a sick endpoint, behind something parked, for a
+paused subscription) is parked without being tried.
 
 What is costly to make (connections, the opened view, prepared envelopes) is kept in the module, because Spark reuses
 its worker processes. It is a cache only: Spark may end an idle worker at any time, and a killed one is replaced.
@@ -9,27 +11,39 @@ its worker processes. It is a cache only: Spark may end an idle worker at any ti
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from dispatch.attempts_log import AttemptsLog
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
+from pyspark.core.broadcast import Broadcast
+
+from dispatch.attempts import Matched
 from dispatch.envelope import Envelope
 from dispatch.filters import Conditions, Subject
 from dispatch.lanes import LaneLimits, Lanes
 from dispatch.pull_points import PullDelivery
 from dispatch.pump import Pump
+from dispatch.recall import Settled, recall
+from dispatch.reports import PartitionReport
 from dispatch.room import Bounds
-from dispatch.settings import DispatchSettings, PushSettings
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from dispatch.settlement import Settlement, waits
+from dispatch.sink_journal import SinkJournal
 from dispatch.transport import make_transport
 from dispatch.view import SharedView
 from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings
+from topic_model.snapshot import SnapshotView
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
@@ -47,19 +61,49 @@ class SourceRow(Protocol):
 
 
 @dataclass(frozen=True)
+class Diversions:
+    """What a batch does not push, but parks: for `held` subscriptions, which have something parked that must not be
+    overtaken, and for `sick` endpoints. Of `watched` endpoints it reports successes."""
+
+    held: frozenset[str] = frozenset()
+    sick: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+
+    def reason(self, subscription: Subscription) -> str:
+        """Why a message for this subscription is parked rather than pushed; empty when it is pushed."""
+        if subscription.paused:
+            return "the subscription is paused"
+        if subscription.policy.strict:
+            return "strict order: each message waits for the one before it"
+        if subscription.id in self.held:
+            return "earlier messages are parked, or the subscription is suspended"
+        if subscription.consumer.address in self.sick:
+            return "its endpoint is sick"
+        return ""
+
+
+@dataclass(frozen=True)
 class SinkJob:
-    """What a partition needs to know; pickled into every task, so it is small."""
+    """What a partition needs to know; pickled into every task, so it is small.
+
+    `settled` is what an earlier run of the same batch came to; None when there was none. `begun_ms` is when this run
+    began.
+    """
 
     kafka: KafkaSettings
     dispatch: DispatchSettings
     push: PushSettings
+    retry: RetrySettings
     outbound: AddressPolicy
     view: SharedView
     batch: int
+    begun_ms: int
+    diversions: Diversions = Diversions()
+    settled: Broadcast[Settled] | None = None
 
 
-def push_partition(job: SinkJob, rows: Iterable[SourceRow]) -> None:
-    """Push the notifications of one partition to everybody who wants them.
+def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
+    """Push the notifications of one partition to everybody who wants them, and report.
 
     Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
     the batch is repeated then. What receivers do never raises. `rows` is always exhausted: Spark discards a worker that
@@ -67,14 +111,17 @@ def push_partition(job: SinkJob, rows: Iterable[SourceRow]) -> None:
     """
     worker = _worker_for(job)
     try:
-        lanes = worker.fill(job, rows)
-        worker.pump.run(lanes, job.batch)
-        worker.pulls.settle(job.dispatch.outcomes_timeout_s, job.batch, worker.log.add)
-        worker.log.settle(job.dispatch.outcomes_timeout_s)
+        settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
+        lanes = worker.fill(job, rows, settlement)
+        worker.pump.run(lanes, settlement)
+        worker.pulls.settle(job.dispatch.outcomes_timeout_s, job.batch, worker.journal.record)
+        settlement.report.reach = worker.journal.settle()
+        settlement.report.repeated = _is_repeated()
     except BaseException:
         # Half-done pushes must not mix with those of the next task.
         _forget()
         raise
+    reports.add([settlement.report])
     worker.settled()
 
 
@@ -82,21 +129,20 @@ class _Worker:
     """What one worker process keeps between partitions."""
 
     def __init__(self, job: SinkJob) -> None:
-        self._settings = (job.kafka, job.push, job.outbound)
+        self._settings = (job.kafka, job.push, job.retry, job.outbound)
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
         self._frozen = False
         self._conditions = Conditions()
-        self.transport = make_transport(job.push, job.outbound)
-        self.log = AttemptsLog(job.kafka)
-        self.log.connect()
+        self.transport = make_transport(_hurried(job.push, job.retry), job.outbound)
+        self.journal = SinkJournal(job.kafka, job.dispatch.outcomes_timeout_s)
         self.pulls = PullDelivery(job.kafka)
-        self.pump = Pump(self.transport, self._envelope_of, self.log.add, job.push.max_in_flight)
+        self.pump = Pump(self.transport, self._envelope_of, job.push.max_in_flight, job.retry.hot_budget_s)
 
     def serves(self, job: SinkJob) -> bool:
         """Whether this was made for the same settings: only in tests does one session see several."""
-        return self._settings == (job.kafka, job.push, job.outbound)
+        return self._settings == (job.kafka, job.push, job.retry, job.outbound)
 
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow]) -> Lanes:
+    def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
         """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it
         ended is in the control log."""
         push = job.push
@@ -105,6 +151,9 @@ class _Worker:
             Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
         )
         view = job.view.open()
+        settled = _settled_before(job)
+        matched: defaultdict[int, list[Matched]] = defaultdict(list)
+        self.journal.begin(job.batch)
         now_ms = int(time.time() * 1000)
         for row in rows:
             try:
@@ -115,19 +164,45 @@ class _Worker:
                 # It will never be readable; stopping here would stop everybody for ever.
                 logger.error("skipped offset %d of partition %d: %s", row.offset, row.partition, error)
                 continue
-            subject: Subject | None = None
-            for subscription in view.match(notification.topic):
-                if subscription.expired(now_ms) or (notification.only and notification.only != subscription.id):
-                    continue
-                if subscription.content or subscription.producer:
-                    subject = subject or Subject(self._conditions, notification)
-                    if not subject.passes(subscription):
-                        continue
-                if subscription.pull_point:
-                    self.pulls.add(notification, subscription)
-                else:
-                    lanes.add(notification, subscription)
+            wanted = list(self._wanting(view, notification, now_ms))
+            matched[row.partition].append(
+                Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
+            )
+            self.journal.placed(notification, row.partition, row.offset)
+            for subscription in wanted:
+                if not settled or (subscription.id, notification.id) not in settled:
+                    self._hand_over(job.diversions, lanes, settlement, subscription, notification)
+        for partition, counts in matched.items():
+            self.journal.matched(partition, job.view.control, counts)
         return lanes
+
+    def _wanting(self, view: SnapshotView, notification: Notification, now_ms: int) -> Iterator[Subscription]:
+        subject: Subject | None = None
+        for subscription in view.match(notification.topic):
+            if subscription.expired(now_ms) or (notification.only and notification.only != subscription.id):
+                continue
+            if subscription.content or subscription.producer:
+                subject = subject or Subject(self._conditions, notification)
+                if not subject.passes(subscription):
+                    continue
+            yield subscription
+
+    def _hand_over(
+        self,
+        diversions: Diversions,
+        lanes: Lanes,
+        settlement: Settlement,
+        subscription: Subscription,
+        notification: Notification,
+    ) -> None:
+        if subscription.pull_point:
+            self.pulls.add(notification, subscription)
+        elif settlement.expired(subscription, notification):
+            return
+        elif why := diversions.reason(subscription):
+            settlement.put_off(subscription, (notification,), waits(why))
+        else:
+            lanes.add(notification, subscription)
 
     def settled(self) -> None:
         """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
@@ -139,7 +214,7 @@ class _Worker:
 
     def close(self) -> None:
         self.transport.close()
-        self.log.close()
+        self.journal.close()
         self.pulls.close()
 
     def _envelope_of(self, subscription: Subscription) -> Envelope:
@@ -151,6 +226,29 @@ class _Worker:
         envelope = Envelope(subscription)
         self._envelopes[subscription.id] = (subscription, envelope)
         return envelope
+
+
+def _is_repeated() -> bool:
+    """Whether Spark runs a task again here whose worker has died."""
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() > 0
+
+
+def _settled_before(job: SinkJob) -> Settled:
+    """What is known already of the deliveries of this batch: from an earlier run of it, or of this task."""
+    settled: Settled = job.settled.value if job.settled is not None else frozenset()
+    if _is_repeated():
+        settled |= recall(job.kafka, job.batch, job.begun_ms, job.dispatch.outcomes_timeout_s)
+    return settled
+
+
+def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
+    """A batch waits for nobody longer than the hot budget."""
+    return dataclasses.replace(
+        push,
+        connect_timeout_s=min(push.connect_timeout_s, retry.hot_budget_s),
+        total_timeout_s=min(push.total_timeout_s, retry.hot_budget_s),
+    )
 
 
 _worker: _Worker | None = None

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
+from pyspark.accumulators import Accumulator
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatch.gate import StopGate
 from dispatch.metrics import JobMetrics
-from dispatch.settings import DispatchSettings, PushSettings
-from dispatch.sink import SinkJob, push_partition
+from dispatch.recall import Settled, recall
+from dispatch.redeliverer import Redeliverer
+from dispatch.reports import PartitionReport, Reports
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from dispatch.sink import Diversions, SinkJob, push_partition
 from dispatch.source import read_log
 from dispatch.view import RoutingView
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings
 
+# Reading back what a batch that was cut off has written: some 100,000 attempts a second.
+_RECALL_S = 300.0
+
 
 class HotPath:
-    """What a batch does: read the control log to its end, hand the view to the workers, run the sink."""
+    """What a batch does: read the control log to its end, hand the view to the workers, run the sink, take in what it
+    reports."""
 
     def __init__(
         self,
         kafka: KafkaSettings,
         dispatch: DispatchSettings,
         push: PushSettings,
+        retry: RetrySettings,
         outbound: AddressPolicy,
         view: RoutingView,
+        redeliverer: Redeliverer,
         gate: StopGate,
         metrics: JobMetrics,
     ) -> None:
         self._kafka = kafka
         self._dispatch = dispatch
         self._push = push
+        self._retry = retry
         self._outbound = outbound
         self._view = view
+        self._redeliverer = redeliverer
         self._gate = gate
         self._metrics = metrics
+        self._reports: Accumulator[list[PartitionReport]] | None = None
+        # The first batch may be one that another process had begun.
+        self._repeating = True
 
     def start(self, spark: SparkSession, checkpoint: str) -> StreamingQuery:
         """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
@@ -51,7 +69,8 @@ class HotPath:
             max_rows=self._dispatch.max_rows_per_batch,
         )
         return (
-            source.select("value", "partition", "offset")
+            # A batch that is repeated has the time at which it was planned first.
+            source.select("value", "partition", "offset", F.unix_millis(F.current_timestamp()).alias("planned_ms"))
             .writeStream.queryName("push-notifications")
             .option("checkpointLocation", checkpoint)
             .foreachBatch(self.run_batch)
@@ -59,14 +78,68 @@ class HotPath:
         )
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
-        """Dispatch one batch; returns when every outcome is in the `attempts` log.
+        """Dispatch one batch; returns when every outcome is in the `attempts` log, or parked.
 
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
-        that subscription.
+        that subscription. What the batch has parked is known before the next one begins, so nothing overtakes it.
         """
         with self._gate.batch(), self._metrics.batch() as stages:
+            settled = self._settled_before(frame, batch) if self._repeating else None
+            self._repeating = True
+            stages.over("recall")
             view = self._view.refresh(self._kafka.request_timeout_s)
             stages.over("view", ("control", self._view.read_s))
-            job = SinkJob(self._kafka, self._dispatch, self._push, self._outbound, view, batch)
-            frame.foreachPartition(partial(push_partition, job))
+            job = SinkJob(
+                self._kafka,
+                self._dispatch,
+                self._push,
+                self._retry,
+                self._outbound,
+                view,
+                batch,
+                int(time.time() * 1000),
+                self._diversions(),
+                settled,
+            )
+            reports = run_sink(frame.select("value", "partition", "offset"), job, self._accumulator(frame))
             stages.over("job")
+            self._redeliverer.batch_done(reports)
+            if any(report.repeated for report in reports):
+                # What the dead worker has parked was not reported.
+                self._redeliverer.catch_up(self._kafka.request_timeout_s)
+            stages.over("feedback")
+            self._repeating = False
+            if settled is not None:
+                settled.destroy()
+
+    def _settled_before(self, frame: DataFrame, batch: int) -> Broadcast[Settled] | None:
+        """What an earlier run of this batch, in this process or another, has come to."""
+        first = frame.select("planned_ms").first()
+        if first is None:
+            return None
+        settled = recall(self._kafka, batch, first.planned_ms, _RECALL_S)
+        # What it has parked was perhaps not reported, and must not be overtaken either.
+        self._redeliverer.catch_up(_RECALL_S)
+        return frame.sparkSession.sparkContext.broadcast(settled) if settled else None
+
+    def _diversions(self) -> Diversions:
+        health = self._redeliverer.health
+        return Diversions(self._redeliverer.lanes.for_batch(), health.sick(), health.watched())
+
+    def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
+        if self._reports is None:
+            self._reports = accumulator(frame)
+        return self._reports
+
+
+def accumulator(frame: DataFrame) -> Accumulator[list[PartitionReport]]:
+    """A new collection of reports. Spark keeps every accumulator for ever, so one is used for all batches."""
+    empty: list[PartitionReport] = []
+    return frame.sparkSession.sparkContext.accumulator(empty, Reports())
+
+
+def run_sink(frame: DataFrame, job: SinkJob, reports: Accumulator[list[PartitionReport]]) -> list[PartitionReport]:
+    """Run the sink over a batch; what its partitions have reported."""
+    reports.value = []
+    frame.foreachPartition(partial(push_partition, job, reports))
+    return reports.value

@@ -7,8 +7,11 @@ at the log's end; after a change a new overlay; a new base is made beside the ba
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 import time
 from dataclasses import dataclass
+from itertools import islice
 
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
@@ -19,16 +22,24 @@ from dispatch.rebasing import MIN_OVERLAY, Rebasing
 from topic_model.control_log import ControlFollower
 from topic_model.records import ControlRecord
 from topic_model.routing import Overlay, RoutingTable
+from topic_model.routing.routes import Route
 from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+# Looking at so many topics takes about a millisecond.
+_ROUTES_PIECE = 100
 
 
 @dataclass(frozen=True)
 class SharedView:
-    """The view of one batch, as it travels to the workers."""
+    """The view of one batch, as it travels to the workers. `control` is the offset up to which the control log was
+    read for it."""
 
     base: SharedBase
     overlay: Broadcast[Overlay] | None
+    control: int
 
     def open(self) -> SnapshotView:
         """In a worker: the view; opened once for as long as it is the same."""
@@ -54,12 +65,13 @@ _opened: _Opened | None = None
 
 
 class RoutingView:
-    """The driver's side. Used by one thread at a time."""
+    """The driver's side. Batches and the redelivery use it, each in a thread of its own."""
 
     def __init__(
         self, kafka: KafkaSettings, context: SparkContext, bases: Bases, min_overlay: int = MIN_OVERLAY
     ) -> None:
         self._context = context
+        self._lock = threading.Lock()
         self._table = RoutingTable()
         self._follower = ControlFollower(kafka, self._apply)
         self._rebasing = Rebasing(self._table, bases, min_overlay)
@@ -82,15 +94,47 @@ class RoutingView:
         Raises InfrastructureError when the log cannot be read to its end in time, RecordVersionError when a newer
         Arborcast has written to it.
         """
-        began = time.perf_counter()
-        self._follower.read_to_end(timeout_s)
-        self.read_s = time.perf_counter() - began
-        base, overlay = self._rebasing.current()
-        if self._shared is None or base != self._shared.base or overlay is not self._overlay:
-            if self._shared is None or base != self._shared.base:
-                self._made_at = time.time()
-            self._shared = self._share(base, overlay)
-        return self._shared
+        with self._lock:
+            began = time.perf_counter()
+            self._follower.read_to_end(timeout_s)
+            self.read_s = time.perf_counter() - began
+            base, overlay = self._rebasing.current()
+            if self._shared is None or base != self._shared.base or overlay is not self._overlay:
+                if self._shared is None or base != self._shared.base:
+                    self._made_at = time.time()
+                self._shared = self._share(base, overlay)
+            return dataclasses.replace(self._shared, control=self._follower.position)
+
+    def catch_up(self, timeout_s: float) -> int:
+        """Read the control log to its end, for `subscription`; where that is. Raises as `refresh` does."""
+        with self._lock:
+            self._follower.read_to_end(timeout_s)
+            return self._follower.position
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        """The subscription as it was when the log was last read, if it was in force."""
+        return self._table.get(subscription_id)
+
+    def has_topic(self, path: TopicPath) -> bool:
+        """Whether a topic was in the tree when the log was last read."""
+        return path in self._table.topics
+
+    def suspended(self, subscription_id: str) -> bool:
+        """Whether nothing is to be tried for a subscription until someone resumes it."""
+        return False
+
+    def routes(self, limit: int) -> list[Route]:
+        """At most so many routes, for the tables; a batch waits for no more than a piece of that."""
+        with self._lock:
+            paths = list(islice(self._table.topics.paths(), limit))
+        found: list[Route] = []
+        for begin in range(0, len(paths), _ROUTES_PIECE):
+            with self._lock:
+                for path in paths[begin : begin + _ROUTES_PIECE]:
+                    found += self._table.who(path, limit - len(found))
+            if len(found) >= limit:
+                break
+        return found
 
     def close(self) -> None:
         """Free the connection and what was shared."""
@@ -104,4 +148,4 @@ class RoutingView:
         if self._shared is not None and self._shared.overlay is not None:
             self._shared.overlay.destroy()
         self._overlay = overlay
-        return SharedView(base, self._context.broadcast(overlay) if overlay.size else None)
+        return SharedView(base, self._context.broadcast(overlay) if overlay.size else None, 0)

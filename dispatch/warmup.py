@@ -24,7 +24,7 @@ from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
-RunSink = Callable[[DataFrame], None]
+RunSink = Callable[[DataFrame], object]
 
 
 def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots: int) -> None:

@@ -36,7 +36,8 @@ from dispatch.metrics import JobMetrics  # noqa: E402
 from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
 from jobs.monitoring.job_endpoint import serve_job  # noqa: E402
 from jobs.outbound import describe, policy_of  # noqa: E402
-from jobs.settings import load_settings  # noqa: E402
+from jobs.settings import level_of, load_settings  # noqa: E402
+from topic_model import log_form  # noqa: E402
 from topic_model.errors import ArborcastError  # noqa: E402
 
 logger = logging.getLogger("arborcast.dispatch")
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_form.configure("human", "dispatch")
     # SQLQueryContextLogger prints every exception of Spark's a second time, as JSON with two stack traces.
     for name, level in (
         ("kafka", logging.WARNING),
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         logging.getLogger(name).setLevel(level)
     try:
         settings = load_settings(options.config, options.home)
+        log_form.configure(settings.logging.format, "dispatch", level_of(settings))
     except ArborcastError as error:
         print(f"arborcast dispatch: {error}", file=sys.stderr)
         return 1
@@ -89,7 +91,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     logger.info("metrics at http://%s:%d/metrics", settings.metrics.host, endpoint.port)
     job_settings = JobSettings(
-        settings.home, settings.kafka, settings.dispatch, settings.push, settings.tables, policy_of(settings)
+        settings.home,
+        settings.kafka,
+        settings.dispatch,
+        settings.push,
+        settings.tables,
+        policy_of(settings),
+        settings.retry,
     )
     try:
         healthy = DispatchJob(spark, job_settings, gate, metrics).run(_report_ready)

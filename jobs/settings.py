@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import logging
 import os
 import tomllib
 import types
@@ -19,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from dispatch.settings import DispatchSettings, PushSettings, TableSettings
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
 from ingest.settings import GatewaySettings
-from jobs.monitoring.settings import MetricsSettings
+from jobs.monitoring.settings import LoggingSettings, MetricsSettings
 from jobs.stack.settings import StackSettings
 from topic_model.errors import ConfigError
 from topic_model.outbound import OutboundSettings
@@ -33,7 +34,7 @@ DEFAULT_HOME = ".arborcast"
 DEFAULT_FILE = "arborcast.toml"
 
 # Variables with our prefix that are not settings: they say where things of this machine are.
-RESERVED_ENV = frozenset({"HOME", "CONFIG", "CACHE", "JAVA", "READY_FILE"})
+RESERVED_ENV = frozenset({"HOME", "CONFIG", "CACHE", "JAVA", "LOG_FORM", "READY_FILE"})
 
 Scalar = str | int | float | bool
 SectionT = TypeVar("SectionT")
@@ -53,11 +54,13 @@ class Settings:
     limits: LimitSettings
     dispatch: DispatchSettings
     push: PushSettings
+    retry: RetrySettings
     outbound: OutboundSettings
     tables: TableSettings
     secrets: SecretSettings
     stack: StackSettings
     metrics: MetricsSettings
+    logging: LoggingSettings
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
@@ -71,11 +74,13 @@ SECTIONS: Mapping[str, type] = {
     "limits": LimitSettings,
     "dispatch": DispatchSettings,
     "push": PushSettings,
+    "retry": RetrySettings,
     "outbound": OutboundSettings,
     "tables": TableSettings,
     "secrets": SecretSettings,
     "stack": StackSettings,
     "metrics": MetricsSettings,
+    "logging": LoggingSettings,
 }
 
 
@@ -184,6 +189,11 @@ def load_settings(
 
     sections: dict[str, Any] = {name: _build(cls, name, values) for name, cls in SECTIONS.items()}
     return Settings(home=home_path, origins=origins, **sections)
+
+
+def level_of(settings: Settings) -> int:
+    """The level of logging as the standard library counts it."""
+    return logging.getLevelNamesMapping()[settings.logging.level.upper()]
 
 
 def dump(settings: Settings) -> str:

@@ -105,7 +105,7 @@ def _single(normal: str) -> TopicPath | None:
 
 def is_wanted(path: TopicPath, table: RoutingTable, now_ms: int) -> bool:
     """Whether an active subscription wants a topic."""
-    return any(not one.expired(now_ms) for one in table.match(path))
+    return any(not (one.paused or one.expired(now_ms)) for one in table.match(path))
 
 
 def may_want(subscription: Subscription, topic: TopicFilter, now_ms: int) -> bool:

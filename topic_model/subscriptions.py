@@ -53,6 +53,11 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     lifespan_ms: int | None = None
     maximum_attempts: int | None = None
 
+    @property
+    def strict(self) -> bool:
+        """Whether each message has to be settled before the next one may be pushed."""
+        return self.order == "strict" or self.reliability == "strict"
+
 
 DEFAULT_POLICY = DeliveryPolicy()
 
@@ -100,6 +105,13 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     owner: str = ""
     pull_point: str = ""
     protection: Protection | None = None
+
+    @property
+    def receives(self) -> bool:
+        """Whether notifications are matched to it at all: a paused one keeps its position, and has what it missed
+        when it is resumed. Not so where nothing can be kept for it: pull points, and the older system's subscribers,
+        which register without wanting anything."""
+        return not self.paused or not (self.pull_point or self.form == "legacy")
 
     def expired(self, now_ms: int) -> bool:
         """Whether the termination time has come."""

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from dispatch.gate import StopGate
 from dispatch.runtime import DispatchJob, JobSettings
-from dispatch.settings import DispatchSettings, PushSettings, TableSettings
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.tables import ATTEMPTS
 from tests.support.outbound import THIS_MACHINE
 from topic_model import notifications
@@ -39,6 +39,7 @@ def job_settings(home: Path, kafka: KafkaSettings, **push: float) -> JobSettings
         PushSettings(**settings),  # type: ignore[arg-type]
         TableSettings(interval_s=0.3),
         THIS_MACHINE,
+        RetrySettings(first_wait_s=0.2, factor=1.0, jitter=0.0, first_probe_s=0.2, longest_probe_s=0.5),
     )
 
 

@@ -20,7 +20,7 @@ from topic_model.records import (
     subscription_key,
     topic_key,
 )
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from topic_model.subscriptions import DeliveryForm, DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 from topic_model.tree import TopicTree
 
@@ -70,6 +70,7 @@ def make_subscription(
     terminates_ms: int | None = None,
     paused: bool = False,
     priority: int = 0,
+    form: DeliveryForm = "notify",
 ) -> Subscription:
     """A subscription with these normal forms as its topic filters."""
     return Subscription(
@@ -80,6 +81,7 @@ def make_subscription(
         created_ms=created_ms,
         terminates_ms=terminates_ms,
         paused=paused,
+        form=form,
     )
 
 
@@ -92,6 +94,7 @@ subscriptions = st.builds(
     created_ms=st.integers(0, 2),
     terminates_ms=st.one_of(st.none(), st.integers(0, 9)),
     paused=st.booleans(),
+    form=st.sampled_from(["notify", "legacy"]),
 )
 control_records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(SubscriptionRecord, subscriptions),
@@ -134,8 +137,8 @@ class NaiveTable:
         return {each.id for each in self.subscriptions.values() if self._matches(each, path)}
 
     def match(self, path: TopicPath) -> set[str]:
-        """Ids of those that match and are not paused."""
-        return {found for found in self.who(path) if not self.subscriptions[found].paused}
+        """Ids of those that match and receive."""
+        return {found for found in self.who(path) if self.subscriptions[found].receives}
 
     def _matches(self, subscription: Subscription, path: TopicPath) -> bool:
         return all(self._passes(topic.normal, path) for topic in subscription.topics)

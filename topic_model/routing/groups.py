@@ -22,7 +22,7 @@ def order(subscription: Subscription) -> tuple[int, str]:
 
 
 class Group:
-    """The members of one selector, paused ones among them."""
+    """The members of one selector, those among them that do not receive."""
 
     __slots__ = ("_active", "_identities", "_members")
 
@@ -41,9 +41,9 @@ class Group:
         return self._members
 
     def active(self) -> tuple[Subscription, ...]:
-        """The members that are not paused; the same tuple until something changes."""
+        """The members that receive; the same tuple until something changes."""
         if self._active is None:
-            self._active = tuple(member for member in self._members if not member.paused)
+            self._active = tuple(member for member in self._members if member.receives)
         return self._active
 
     def add(self, subscription: Subscription) -> None:
@@ -111,12 +111,12 @@ those is the normal case, and a group would add 200 bytes to each."""
 
 
 def active_of(entry: Entry | None) -> tuple[Subscription, ...]:
-    """The subscriptions behind an entry that are not paused."""
+    """The subscriptions behind an entry that receive."""
     if entry is None:
         return ()
     if isinstance(entry, Group):
         return entry.active()
-    return () if entry.paused else (entry,)
+    return (entry,) if entry.receives else ()
 
 
 def members_of(entry: Entry | None) -> Iterator[Subscription]:

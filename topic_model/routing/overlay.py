@@ -133,5 +133,5 @@ class Changes:
             self._deltas.pop(selector, None)
             return
         now = (subscriptions.get(subscription_id) for subscription_id in sorted(touched))
-        present = (each for each in now if each is not None and not each.paused and selector_of(each) == selector)
+        present = (each for each in now if each is not None and each.receives and selector_of(each) == selector)
         self._deltas[selector] = Delta(frozenset(touched), tuple(present))

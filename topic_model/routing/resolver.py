@@ -45,7 +45,7 @@ class Resolver(ABC):
         self._graveyard: list[dict[str, Answer]] = []
 
     def match(self, path: TopicPath) -> Answer:
-        """The subscriptions that a notification on this topic goes to: all that match and are not paused.
+        """The subscriptions that a notification on this topic goes to: all that match and receive.
 
         Whether their time has come is for the caller to ask (`Subscription.expired`). A selector of paths answers by
         the path alone, so no notification is lost to a race with the record of its topic; only XPath selectors need
@@ -55,7 +55,7 @@ class Resolver(ABC):
         return self._resolve(path) if answer is None else answer
 
     def selectors_at(self, path: TopicPath) -> list[str]:
-        """The selectors that match a topic, sorted; some may have nobody but paused subscribers."""
+        """The selectors that match a topic, sorted; some may have nobody who receives."""
         self._prepare()
         return _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])
 
@@ -87,7 +87,7 @@ class Resolver(ABC):
 
     @abstractmethod
     def _active(self, selector: str) -> Answer:
-        """The subscriptions of a selector that are not paused."""
+        """The subscriptions of a selector that receive."""
 
     @abstractmethod
     def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:

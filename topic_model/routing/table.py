@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from topic_model.errors import ExpressionError
 from topic_model.records import (
@@ -98,13 +99,14 @@ class RoutingTable(Resolver):
         """When the next subscription falls due; None when none ever does."""
         return self._expiry.next_ms()
 
-    def who(self, path: TopicPath) -> list[Route]:
-        """Which subscriptions a topic goes to and why, the paused ones among them."""
-        return [
+    def who(self, path: TopicPath, limit: int | None = None) -> list[Route]:
+        """Which subscriptions a topic goes to and why, the paused ones among them; at most so many."""
+        routes = (
             Route(path, selector, member)
             for selector in self.selectors_at(path)
             for member in members_of(self._entries.get(selector))
-        ]
+        )
+        return list(islice(routes, limit))
 
     def routes(self) -> Iterator[Route]:
         """Every topic of the tree with every subscription that it goes to: wide ones once per topic, made on the way.

@@ -135,13 +135,13 @@ def test_failures_are_recorded_as_what_they_were_and_hurt_nobody_else(
 
     assert {row["subscription"]: (row["state"], row["error"], row["status"]) for row in rows} == {
         "good": ("delivered", "", 202),
-        "failing": ("failed", "server-error", 500),
-        "gone": ("failed", "client-error", 410),
-        "moved": ("failed", "redirect", 307),
-        "hanging": ("failed", "timeout", 0),
-        "dropping": ("failed", "disconnected", 0),
-        "refusing": ("failed", "connect", 0),
-        "wrong": ("failed", "address", 0),
+        "failing": ("parked", "server-error", 500),
+        "gone": ("cancelled", "client-error", 410),
+        "moved": ("parked", "redirect", 307),
+        "hanging": ("parked", "timeout", 0),
+        "dropping": ("parked", "disconnected", 0),
+        "refusing": ("parked", "connect", 0),
+        "wrong": ("dead", "address", 0),
     }
     assert len(receiver.received("/good")) == 1
 
@@ -168,7 +168,7 @@ def test_order_is_kept_per_subscription_and_topic_and_waiting_messages_share_a_p
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
 
 
-def test_expired_and_paused_subscriptions_get_nothing(
+def test_expired_subscriptions_get_nothing_and_what_paused_ones_miss_is_kept(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     log.subscribe(
@@ -179,9 +179,12 @@ def test_expired_and_paused_subscriptions_get_nothing(
     with running(spark, settings):
         log.notify("a")
         receiver.wait_for(1, "/good")
-        rows = attempt_rows(settings, 1)
+        rows = attempt_rows(settings, 2)
 
-    assert [row["subscription"] for row in rows] == ["good"]
+    assert {row["subscription"]: (row["state"], row["detail"]) for row in rows} == {
+        "good": ("delivered", ""),
+        "paused": ("parked", "the subscription is paused"),
+    }
     assert [request.path for request in receiver.requests] == ["/good"]
 
 

@@ -1,41 +1,92 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dispatch.attempts import Attempt
 from dispatch.envelope import Envelope
+from dispatch.health import Sign
 from dispatch.lanes import LaneLimits, Lanes
+from dispatch.parked import Tries
 from dispatch.pump import Pump
+from dispatch.room import Bounds
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.settlement import Settlement
 from dispatch.transport.contract import PushRequest, PushResult
+from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
 from topic_model.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
+NOW_S = 12.5
+NOW_MS = 12_500
+RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, breaker_failures=3, hot_budget_s=2.0)
 
-def subscription(name: str, form: str = "raw", **consumer: object) -> Subscription:
+
+def subscription(
+    name: str, form: str = "raw", policy: DeliveryPolicy | None = None, **consumer: object
+) -> Subscription:
     reference = EndpointReference(f"http://{name}/", **consumer)  # type: ignore[arg-type]
-    return Subscription(name, reference, form=form, addressing=bool(consumer))  # type: ignore[arg-type]
+    return Subscription(
+        name,
+        reference,
+        form=form,  # type: ignore[arg-type]
+        addressing=bool(consumer),
+        policy=policy or DeliveryPolicy(),
+    )
 
 
-def filled(*messages: tuple[str, Subscription]) -> Lanes:
-    lanes = Lanes(LaneLimits(10, 10_000))
+def message(name: str) -> Notification:
+    return Notification(name, TopicPath("a"), b"<x/>", 5)
+
+
+def filled(*messages: tuple[str, Subscription], bounds: Bounds = Bounds(16, 128)) -> Lanes:  # noqa: B008 - immutable
+    lanes = Lanes(LaneLimits(10, 10_000), bounds)
     for name, target in messages:
-        lanes.add(Notification(name, TopicPath("a"), b"<x/>", 5), target)
+        lanes.add(message(name), target)
     return lanes
 
 
-def run(transport: FakeTransport, lanes: Lanes, max_in_flight: int = 100) -> list[Attempt]:
-    recorded: list[Attempt] = []
-    Pump(transport, Envelope, recorded.append, max_in_flight, now=lambda: 12.5).run(lanes, batch=7)
-    assert lanes.empty
-    assert not transport.pending
-    return recorded
+class Ran:
+    """One run of the pump over lanes, with a clock that goes on by `seconds_each` with every push."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202),
+        max_in_flight: int = 100,
+        seconds_each: float = 0.0,
+        watched: frozenset[str] = frozenset(),
+    ) -> None:
+        self.journal = FakeJournal()
+        self.transport = FakeTransport(answer)
+        settlement = Settlement(self.journal, PushSettings(), RETRY, 7, watched, now=lambda: NOW_S, chance=lambda: 0.0)
+        pump = Pump(
+            self.transport,
+            Envelope,
+            max_in_flight,
+            RETRY.hot_budget_s,
+            now=lambda: NOW_S,
+            clock=lambda: seconds_each * len(self.transport.sent),
+        )
+        pump.run(lanes, settlement)
+        assert lanes.empty
+        assert not self.transport.pending
+        self.report = settlement.report
+
+    @property
+    def rows(self) -> list[Attempt]:
+        return self.journal.rows
+
+    def pushes_to(self, name: str) -> int:
+        return sum(f"//{name}/" in request.url for request in self.transport.sent)
 
 
 def test_each_delivery_becomes_one_attempt_with_its_facts() -> None:
     def answer(request: PushRequest) -> PushResult:
         return PushResult(200, duration_s=0.25, response=b"ok", response_bytes=2, reused=True)
 
-    (recorded,) = run(FakeTransport(answer), filled(("n1", subscription("s"))))
+    (recorded,) = Ran(filled(("n1", subscription("s"))), answer).rows
 
     assert (recorded.notification, recorded.subscription, recorded.number) == ("n1", "s", 1)
     assert (recorded.state, recorded.status, recorded.error) == ("delivered", 200, "")
@@ -45,71 +96,165 @@ def test_each_delivery_becomes_one_attempt_with_its_facts() -> None:
     assert recorded.request_bytes > 100
 
 
-def test_messages_that_travel_together_share_a_push_and_its_outcome() -> None:
+def test_messages_that_travel_together_share_a_push_and_its_outcome_and_are_each_tried_again() -> None:
     target = subscription("s", "notify")
 
-    recorded = run(FakeTransport(lambda _: PushResult(500)), filled(("n1", target), ("n2", target)))
+    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(500))
 
-    assert [(each.notification, each.state, each.status, each.messages) for each in recorded] == [
-        ("n1", "failed", 500, 2),
-        ("n2", "failed", 500, 2),
+    assert [(each.notification, each.state, each.status, each.messages) for each in ran.rows] == [
+        ("n1", "parked", 500, 2),
+        ("n2", "parked", 500, 2),
     ]
-    assert len({each.push for each in recorded}) == 1
+    assert len({each.push for each in ran.rows}) == 1
+    assert ran.journal.parked == {("s", "n1"): Tries(1, 1, NOW_MS + 1000), ("s", "n2"): Tries(1, 1, NOW_MS + 1000)}
 
 
 def test_no_more_pushes_under_way_than_allowed() -> None:
-    transport = FakeTransport()
+    ran = Ran(filled(*((f"n{i}", subscription(f"s{i}")) for i in range(20))), max_in_flight=3)
 
-    recorded = run(transport, filled(*((f"n{i}", subscription(f"s{i}")) for i in range(20))), max_in_flight=3)
-
-    assert transport.most_in_flight == 3
-    assert len(recorded) == 20
+    assert ran.transport.most_in_flight == 3
+    assert len(ran.rows) == 20
 
 
 def test_one_push_at_a_time_per_subscription() -> None:
-    transport = FakeTransport()
     target = subscription("s")
 
-    recorded = run(transport, filled(*((f"n{i}", target) for i in range(5))))
+    ran = Ran(filled(*((f"n{i}", target) for i in range(5))))
 
-    assert transport.most_in_flight == 1
-    assert [each.notification for each in recorded] == [f"n{i}" for i in range(5)]
+    assert ran.transport.most_in_flight == 1
+    assert [each.notification for each in ran.rows] == [f"n{i}" for i in range(5)]
 
 
-def test_what_waits_behind_an_endpoint_that_is_away_is_not_tried() -> None:
+def test_what_waits_behind_an_endpoint_that_is_away_is_parked_untried() -> None:
     away, well = subscription("away"), subscription("well")
 
     def answer(request: PushRequest) -> PushResult:
-        return PushResult(0, "timeout") if "away" in request.url else PushResult(202)
+        return PushResult(0, "connect") if "away" in request.url else PushResult(202)
 
-    transport = FakeTransport(answer)
-    recorded = run(transport, filled(("n1", away), ("n2", away), ("n3", away), ("n1", well), ("n2", well)))
+    ran = Ran(filled(("n1", away), ("n2", away), ("n3", away), ("n1", well), ("n2", well)), answer)
 
-    assert [(each.notification, each.state, each.error) for each in recorded if each.subscription == "away"] == [
-        ("n1", "failed", "timeout"),
-        ("n2", "failed", "skipped"),
-        ("n3", "failed", "skipped"),
+    assert ran.journal.states("away") == [
+        ("n1", "parked", "connect"),
+        ("n2", "parked", "waiting"),
+        ("n3", "parked", "waiting"),
     ]
-    assert [each.state for each in recorded if each.subscription == "well"] == ["delivered", "delivered"]
-    assert sum("away" in request.url for request in transport.sent) == 1
+    assert ran.journal.parked == {
+        ("away", "n1"): Tries(1, 1, NOW_MS + 1000),
+        ("away", "n2"): Tries(),
+        ("away", "n3"): Tries(),
+    }
+    assert [state for _, state, _ in ran.journal.states("well")] == ["delivered", "delivered"]
+    assert ran.pushes_to("away") == 1
+    assert ran.report.signs == [("http://away/", Sign("away", "n1"))]
 
 
-def test_refused_message_does_not_stop_those_behind_it() -> None:
-    answers = iter([PushResult(500), PushResult(202)])
+def test_an_endpoint_that_was_away_is_not_tried_for_other_subscriptions_of_the_batch() -> None:
+    def at(name: str) -> Subscription:
+        return Subscription(name, EndpointReference("http://away/"), form="raw")
+
+    ran = Ran(
+        filled(("n1", at("s1")), ("n1", at("s2")), ("n1", at("s3")), bounds=Bounds(1, 128)),
+        lambda _: PushResult(0, "connect"),
+    )
+
+    assert len(ran.transport.sent) == 1
+    assert [ran.journal.states(name) for name in ("s2", "s3")] == [[("n1", "parked", "waiting")]] * 2
+
+
+def test_a_host_where_nothing_answers_is_not_tried_endpoint_by_endpoint() -> None:
+    ports = [
+        Subscription(f"s{port}", EndpointReference(f"http://host:{port}/"), form="raw") for port in range(100, 150)
+    ]
+
+    silent = Ran(filled(*(("n1", each) for each in ports)), lambda _: PushResult(0, "timeout"), max_in_flight=1)
+    assert len(silent.transport.sent) == 4
+
+    def answer(request: PushRequest) -> PushResult:
+        return PushResult(202) if request.url == "http://host:104/" else PushResult(0, "timeout")
+
+    partly = Ran(filled(*(("n1", each) for each in ports[4:] + ports[:4])), answer, max_in_flight=1)
+    assert len(partly.transport.sent) > 4
+
+
+def test_time_out_of_the_batch_is_no_failure_of_the_receiver() -> None:
+    target = subscription("slow")
+
+    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(0, "timeout", duration_s=2.0))
+
+    assert ran.journal.parked == {("slow", "n1"): Tries(1, 0, NOW_MS), ("slow", "n2"): Tries()}
+    assert ran.report.signs == [("http://slow/", Sign("slow"))]
+
+
+def test_message_that_is_refused_for_good_is_a_dead_letter_and_does_not_stop_those_behind_it() -> None:
+    answers = iter([PushResult(400), PushResult(202)])
     target = subscription("s")
 
-    recorded = run(FakeTransport(lambda _: next(answers)), filled(("n1", target), ("n2", target)))
+    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: next(answers))
 
-    assert [each.state for each in recorded] == ["failed", "delivered"]
+    assert [each.state for each in ran.rows] == ["dead", "delivered"]
+    assert ran.journal.buried == [("s", "n1")]
+
+
+def test_message_that_fails_does_not_stop_those_behind_it_until_several_in_a_row_do() -> None:
+    target = subscription("s")
+    answers = iter([PushResult(500), PushResult(202), PushResult(500), PushResult(500), PushResult(500)])
+
+    ran = Ran(filled(*((f"n{number}", target) for number in range(1, 8))), lambda _: next(answers))
+
+    assert ran.journal.states("s") == [
+        ("n1", "parked", "server-error"),
+        ("n2", "delivered", ""),
+        ("n3", "parked", "server-error"),
+        ("n4", "parked", "server-error"),
+        ("n5", "parked", "server-error"),
+        ("n6", "parked", "waiting"),
+        ("n7", "parked", "waiting"),
+    ]
+
+
+def test_receiver_that_is_gone_ends_its_subscription() -> None:
+    target = subscription("s")
+
+    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(410))
+
+    assert ran.journal.states("s") == [("n1", "cancelled", "client-error"), ("n2", "cancelled", "ended")]
+    assert ran.report.gone == {"s"}
+    assert not ran.journal.parked
+    assert not ran.journal.buried
+
+
+def test_a_receiver_that_holds_up_the_batch_gets_the_rest_later() -> None:
+    slow = subscription("slow")
+    quick = [(f"q{number}", subscription(f"quick{number}")) for number in range(3)]
+
+    ran = Ran(
+        filled(*quick, *((f"n{number}", slow) for number in range(100))),
+        lambda _: PushResult(202, duration_s=0.5),
+        max_in_flight=1,
+        seconds_each=0.5,
+    )
+
+    delivered = [row for row in ran.rows if row.state == "delivered"]
+    assert len(delivered) < 20
+    assert {row.subscription for row in delivered} >= {f"quick{number}" for number in range(3)}
+    waiting = [name for name, state, _ in ran.journal.states("slow") if state == "parked"]
+    assert waiting == [f"n{number}" for number in range(100 - len(waiting), 100)]
+
+
+def test_success_is_only_reported_of_endpoints_that_are_watched() -> None:
+    both = (("n1", subscription("s")), ("n1", subscription("t")))
+
+    assert Ran(filled(*both)).report.signs == []
+    assert Ran(filled(*both), watched=frozenset({"http://t/"})).report.signs == [("http://t/", Sign("quick"))]
 
 
 def test_subscription_without_a_possible_envelope_fails_alone() -> None:
     broken = subscription("broken", reference_parameters=("<a>",))
 
-    recorded = run(FakeTransport(), filled(("n1", broken), ("n2", broken), ("n1", subscription("well"))))
+    ran = Ran(filled(("n1", broken), ("n2", broken), ("n1", subscription("well"))))
 
-    assert {(each.subscription, each.notification): (each.state, each.error) for each in recorded} == {
-        ("broken", "n1"): ("failed", "internal"),
-        ("broken", "n2"): ("failed", "internal"),
+    assert {(each.subscription, each.notification): (each.state, each.error) for each in ran.rows} == {
+        ("broken", "n1"): ("dead", "envelope"),
+        ("broken", "n2"): ("dead", "envelope"),
         ("well", "n1"): ("delivered", ""),
     }

@@ -80,13 +80,20 @@ def test_the_answer_is_the_same_tuple_until_something_changes() -> None:
     assert ids(table, "a/b") == ["s2"]
 
 
-def test_pause_and_resume() -> None:
+def test_paused_subscriptions_match_so_that_what_they_miss_is_kept() -> None:
     table = RoutingTable()
-    subscribe(table, "s1", "a/*")
-    subscribe(table, "s2", "a/b")
+    subscribe(table, "s1", "a/*", paused=True)
+
+    assert ids(table, "a/b") == ["s1"]
+
+
+def test_pause_and_resume_where_nothing_is_kept() -> None:
+    table = RoutingTable()
+    subscribe(table, "s1", "a/*", form="legacy")
+    subscribe(table, "s2", "a/b", form="legacy")
     assert ids(table, "a/b") == ["s1", "s2"]
     for subscription_id, topic in (("s1", "a/*"), ("s2", "a/b")):
-        subscribe(table, subscription_id, topic, paused=True)
+        subscribe(table, subscription_id, topic, paused=True, form="legacy")
     assert ids(table, "a/b") == []
     assert [(route.subscription_id, route.expression, route.state) for route in table.who(AB)] == [
         ("s1", "a/*", "paused"),

@@ -1,0 +1,73 @@
+"""A query's checkpoint after a crash of the machine: what was half written is taken away.
+
+Spark keeps, per batch, a file with what the batch is to read (`offsets/N`) and, when it is done, one that says so
+(`commits/N`). Both are renamed into place, but a machine that loses power, or a disk that fills up, can leave the last
+ones empty or torn, and Spark then refuses to start for ever. Without its plan the last batch is planned anew. Without
+its commit it is repeated, and what it has written already is left out. Older files are never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from topic_model.errors import InfrastructureError
+
+logger = logging.getLogger(__name__)
+
+
+def mended(checkpoint: str) -> str:
+    """The same checkpoint, without what is torn; raises as `mend`."""
+    mend(checkpoint)
+    return checkpoint
+
+
+def mend(checkpoint: str) -> list[Path]:
+    """Take away what is torn at the end of a local checkpoint; the files that were. What is not local is not looked at:
+    object stores write whole files or none.
+
+    Raises InfrastructureError when the folder cannot be read or changed.
+    """
+    folder = Path(checkpoint.removeprefix("file://"))
+    if "://" in checkpoint.removeprefix("file://") or not folder.is_dir():
+        return []
+    torn = [path for path in _last_files(folder) if not _is_whole(path)]
+    # A batch cannot be done that was never planned.
+    torn += [
+        commit
+        for path in torn
+        if path.parent.name == "offsets" and (commit := folder / "commits" / path.name).exists() and commit not in torn
+    ]
+    for path in torn:
+        try:
+            path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        except OSError as error:
+            raise InfrastructureError(f"{path} was written only in part, and cannot be removed: {error}") from error
+        logger.warning("%s was written only in part, and was removed; its batch is planned or run again", path)
+    return torn
+
+
+def _last_files(folder: Path) -> list[Path]:
+    """The query's id, the last plan and the last commit."""
+    found = [path for path in (folder / "metadata",) if path.is_file()]
+    for kind in ("offsets", "commits"):
+        numbered = [path for path in (folder / kind).glob("*") if path.name.isdigit()]
+        if numbered:
+            found.append(max(numbered, key=lambda path: int(path.name)))
+    return found
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file is as Spark writes it: JSON on every line, after the version."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if path.name != "metadata":
+            if lines[:1] != ["v1"]:
+                return False
+            lines = lines[1:]
+        least = 2 if path.parent.name == "offsets" else 1
+        return len(lines) >= least and all(isinstance(json.loads(line), (dict, str)) or line == "-" for line in lines)
+    except (ValueError, OSError):
+        return False

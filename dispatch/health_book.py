@@ -1,0 +1,86 @@
+"""The health of all endpoints that are not simply well. Shared by the driver's threads."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+
+from dispatch.health import WELL, Health, Sign, after, probing
+from dispatch.settings import RetrySettings
+
+
+class HealthBook:
+    """Remembers endpoints from their first bad sign until long after their recovery."""
+
+    def __init__(self, settings: RetrySettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._known: dict[str, Health] = {}
+
+    def get(self, endpoint: str) -> Health:
+        """What is known of an endpoint."""
+        return self._known.get(endpoint, WELL)
+
+    def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
+        """Take a sign in; the endpoint's health from now on."""
+        with self._lock:
+            before = self._known.get(endpoint)
+            if before is None and sign.kind == "quick":
+                return WELL
+            health = after(before or WELL, sign, now_ms, self._settings)
+            if health.forgettable(now_ms):
+                self._known.pop(endpoint, None)
+            else:
+                self._known[endpoint] = health
+            return health
+
+    def begin_push(self, endpoint: str) -> bool:
+        """A push that was allowed begins; whether it is a probe."""
+        with self._lock:
+            health = self._known.get(endpoint, WELL)
+            if health.breaker == "closed":
+                return False
+            self._known[endpoint] = probing(health)
+            return True
+
+    def forgive(self, endpoint: str, now_ms: int) -> None:
+        """Someone vouches for an endpoint: it may be probed now, and has the whole time before it is given up."""
+        with self._lock:
+            health = self._known.get(endpoint)
+            if health is not None and health.failing_since_ms:
+                probe_at_ms = min(health.probe_at_ms, now_ms)
+                self._known[endpoint] = dataclasses.replace(health, failing_since_ms=now_ms, probe_at_ms=probe_at_ms)
+
+    def restore(self, known: Mapping[str, Health]) -> None:
+        """Take in what was known before a restart, of endpoints of which nothing is known yet."""
+        with self._lock:
+            self._known = {**known, **self._known}
+
+    def forget_probes(self) -> None:
+        """Probes under way are lost; others may begin."""
+        with self._lock:
+            for endpoint, health in self._known.items():
+                if health.breaker == "half-open":
+                    self._known[endpoint] = dataclasses.replace(health, breaker="open")
+
+    def sick(self) -> frozenset[str]:
+        """The endpoints that a batch does not push to."""
+        with self._lock:
+            return frozenset(endpoint for endpoint, health in self._known.items() if health.sick)
+
+    def watched(self) -> frozenset[str]:
+        """The endpoints of which a batch is to report successes, too: they have failed since they last had one."""
+        with self._lock:
+            return frozenset(endpoint for endpoint, health in self._known.items() if health.failures)
+
+    def everything(self) -> dict[str, Health]:
+        """A copy of all that is known."""
+        with self._lock:
+            return dict(self._known)
+
+    def counts(self) -> tuple[int, int]:
+        """How many endpoints are sick, and behind an open breaker."""
+        with self._lock:
+            known = list(self._known.values())
+        return sum(each.sick for each in known), sum(each.breaker != "closed" for each in known)

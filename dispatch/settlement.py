@@ -1,0 +1,184 @@
+"""What becomes of the deliveries of a batch once their push has an outcome: rows, parking, dead letters, signs.
+
+A batch waits for nobody. What a receiver did not take is parked; when it looks as if the next message would fare no
+better, all that waits behind it in its lane is parked with it, untried, so that nothing overtakes anything.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from dispatch.attempts import Attempt
+from dispatch.health import Sign
+from dispatch.outcomes import Outcome, failed
+from dispatch.parked import Tries
+from dispatch.reports import PartitionReport
+from dispatch.retry import History, policy_of
+from dispatch.room import scopes_of
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.verdict import DELIVERED, Push, Verdict, attempt, judge, untried
+from topic_model.notifications import Notification
+from topic_model.subscriptions import Subscription
+
+# Quicker answers than this share of the hot budget show that an endpoint is well.
+_QUICK_SHARE = 1 / 2
+
+# So many endpoints of one host that do not answer, and none that does: the host is away.
+_AWAY_ENDPOINTS = 4
+
+UNTRIED = Tries()
+
+
+class Journal(Protocol):
+    """Where it is written down."""
+
+    def record(self, attempt: Attempt) -> None:
+        """An attempt was made, or a delivery was put off or ended without one."""
+
+    def park(self, subscription: Subscription, notification: Notification, tries: Tries) -> None:
+        """A delivery is to be made later."""
+
+    def bury(self, subscription: Subscription, notification: Notification, attempt: Attempt) -> None:
+        """A delivery was given up for good."""
+
+
+class PutOff(NamedTuple):
+    """What is done with what was not tried: parked, or cancelled; and why."""
+
+    verdict: Verdict
+    why: Outcome
+
+
+def waits(detail: str) -> PutOff:
+    """To be tried as soon as its lane's turn comes."""
+    return PutOff(Verdict("parked"), failed("waiting", detail))
+
+
+class Settlement:
+    """One partition of one batch. `report` is what it has learned."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        push: PushSettings,
+        retry: RetrySettings,
+        batch: int,
+        watched: frozenset[str] = frozenset(),
+        now: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.report = PartitionReport()
+        self._journal = journal
+        self._impatient = retry.hot_budget_s < push.total_timeout_s
+        self._retry = retry
+        self._batch = batch
+        self._watched = watched
+        self._now = now
+        self._chance = chance
+        self._failures: dict[str, int] = {}  # in a row, by lane
+        self._away: set[str] = set()
+        self._silent: dict[str, set[str]] = {}  # endpoints without an answer, by host
+        self._answering: set[str] = set()  # hosts
+
+    def settle(self, subscription: Subscription, push: Push, outcome: Outcome) -> PutOff | None:
+        """Write down what became of the push; what is to be done with the rest of its lane, None when it goes on."""
+        cut_off = outcome.error == "timeout" and self._impatient
+        verdict = DELIVERED
+        for notification in push.notifications:
+            verdict = self._judged(subscription, notification, push, outcome, cut_off)
+        endpoint = subscription.consumer.address
+        if outcome.delivered:
+            self._note_success(subscription, endpoint, push)
+            return None
+        self._note_failure(endpoint, push, outcome, cut_off)
+        if verdict.state == "cancelled":
+            self.report.gone.add(subscription.id)
+            return PutOff(verdict, failed("ended", "its receiver is gone (410)"))
+        if outcome.endpoint_away:
+            return waits(f"the push before it ended with {outcome.error!r}")
+        failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1
+        if failures >= self._retry.breaker_failures:
+            return waits(f"the {failures} pushes before it failed, the last with {outcome.error!r}")
+        return None
+
+    def away(self, subscription: Subscription) -> PutOff | None:
+        """Whether this batch has found out that nothing need be tried there, and what is done instead."""
+        endpoint = subscription.consumer.address
+        if endpoint in self._away:
+            return waits("its endpoint did not answer another push of the same batch")
+        if self._silent:
+            host = scopes_of(endpoint)[1][1]
+            if host not in self._answering and len(self._silent.get(host, ())) >= _AWAY_ENDPOINTS:
+                return waits("its host did not answer other pushes of the same batch")
+        return None
+
+    def put_off(self, subscription: Subscription, notifications: Iterable[Notification], what: PutOff) -> None:
+        """Write down that these were not tried."""
+        endpoint, now_ms = subscription.consumer.address, self._now_ms()
+        for notification in notifications:
+            row = untried(subscription.id, endpoint, notification, 0, what.verdict, what.why, now_ms, self._batch)
+            self._journal.record(row)
+            if what.verdict.state == "parked":
+                self._journal.park(subscription, notification, UNTRIED)
+            elif what.verdict.state in ("dead", "expired"):
+                self._journal.bury(subscription, notification, row)
+
+    def expired(self, subscription: Subscription, notification: Notification) -> bool:
+        """Whether a notification has lived too long to be tried at all; then that is written down."""
+        lifespan_ms = subscription.policy.lifespan_ms
+        if lifespan_ms is None:
+            lifespan_ms = int(self._retry.lifespan_s * 1000)
+        if notification.accepted_ms + lifespan_ms > self._now_ms():
+            return False
+        self.put_off(subscription, (notification,), PutOff(Verdict("expired"), failed("lifespan", "too old when read")))
+        return True
+
+    def _judged(
+        self, subscription: Subscription, notification: Notification, push: Push, outcome: Outcome, cut_off: bool
+    ) -> Verdict:
+        if cut_off:
+            # The batch was impatient, which says nothing about how often the receiver may be asked.
+            verdict, counted = Verdict("parked", self._now_ms()), 0
+        elif outcome.delivered:
+            verdict, counted = DELIVERED, 1
+        else:
+            counted = 1
+            history = History(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
+            policy = policy_of(subscription.policy, self._retry)
+            verdict = judge(outcome, policy, history, self._now_ms(), self._chance(), push.result.retry_after_s)
+        row = attempt(subscription, notification, 1, verdict, outcome, push, self._batch)
+        self._journal.record(row)
+        if verdict.state == "parked":
+            self._journal.park(subscription, notification, Tries(1, counted, verdict.next_ms))
+        elif verdict.state in ("dead", "expired"):
+            self._journal.bury(subscription, notification, row)
+        return verdict
+
+    def _note_success(self, subscription: Subscription, endpoint: str, push: Push) -> None:
+        if self._failures:
+            self._failures.pop(subscription.id, None)
+        if self._silent:
+            self._answering.add(scopes_of(endpoint)[1][1])
+        if push.result.duration_s > self._retry.hot_budget_s * _QUICK_SHARE:
+            self.report.signs.append((endpoint, Sign("slow")))
+        elif endpoint in self._watched:
+            self.report.signs.append((endpoint, Sign("quick")))
+
+    def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:
+        message = push.notifications[0].id
+        if cut_off:
+            self.report.signs.append((endpoint, Sign("slow")))
+        elif outcome.endpoint_away:
+            self.report.signs.append((endpoint, Sign("away", message, int(push.result.retry_after_s * 1000))))
+        else:
+            self.report.signs.append((endpoint, Sign("quick" if outcome.blames_message else "failing", message)))
+        if outcome.endpoint_away:
+            self._away.add(endpoint)
+            if not outcome.status:
+                self._silent.setdefault(scopes_of(endpoint)[1][1], set()).add(endpoint)
+
+    def _now_ms(self) -> int:
+        return int(self._now() * 1000)

@@ -1,0 +1,159 @@
+"""The audit over logs in a real Kafka, written by the parts that write them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from dispatch.attempts import Attempt, ErrorClass, Matched, State
+from dispatch.attempts_log import AttemptsLog
+from dispatch.audit import Report, Tally, audit
+from dispatch.dead_letters import letter_of
+from dispatch.parked import Delivery, Place, Tries
+from dispatch.parking import DeadLetterLog, ParkingLog
+from tests.support.dispatch_job import Logs, logs, subscription
+from topic_model.conditions import XPATH_1
+from topic_model.notifications import Notification
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import XPathFilter
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = TopicPath("a")
+
+
+class Batches:
+    """Writes what batches write. All notifications are in partition 0 of their log."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._attempts = AttemptsLog(kafka)
+        self._attempts.connect()
+        self._parking, self._dead = ParkingLog(kafka), DeadLetterLog(kafka)
+        self.number = 0
+
+    def evaluate(self, control: int, first: int, counts: dict[str, int]) -> None:
+        now_ms = int(time.time() * 1000)
+        matched = [
+            Matched(each, TOPIC, now_ms, first + place, count) for place, (each, count) in enumerate(counts.items())
+        ]
+        self._attempts.add_matched(0, self.number, control, matched)
+        self.number += 1
+        self._attempts.settle(10)
+
+    def row(self, notification: str, to: str, state: State = "delivered", error: ErrorClass = "") -> Attempt:
+        now_ms = int(time.time() * 1000)
+        made = Attempt(notification, to, TOPIC, "http://r/", 1, "p", state, now_ms, now_ms, 1.0, error)
+        self._attempts.add(made)
+        self._attempts.settle(10)
+        return made
+
+    def park(self, notification: str, to: str, offset: int) -> None:
+        delivery = Delivery(to, Place(0, 0, offset))
+        self._parking.park(delivery, Notification(notification, TOPIC, b"<x/>", 1), Tries())
+        self._parking.settle(10)
+
+    def bury(self, row: Attempt, offset: int) -> None:
+        letter = letter_of(row, Notification(row.notification, TOPIC, b"<x/>", 1))
+        self._dead.bury(Delivery(row.subscription, Place(0, 0, offset)), letter)
+        self._dead.settle(10)
+
+    def close(self) -> None:
+        self._attempts.close()
+        self._parking.close()
+        self._dead.close()
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
+    with logs(kafka_settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def batches(kafka_settings: KafkaSettings, log: Logs) -> Iterator[Batches]:
+    with closing(Batches(kafka_settings)) as opened:
+        yield opened
+
+
+def problems(report: Report) -> list[tuple[str, str, str]]:
+    return [(each.kind, each.notification, each.subscription) for each in report.problems]
+
+
+def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, log: Logs, batches: Batches) -> None:
+    since_ms = int(time.time() * 1000)
+    only_big = (XPathFilter(XPATH_1, "/x/@big"),)
+    log.subscribe(
+        subscription("s1", "http://r/1", "a"),
+        subscription("s2", "http://r/2", "//."),
+        subscription("s3", "http://r/3", "a", content=only_big),
+    )
+    assert audit(kafka_settings, since_ms).balanced, "nothing was sent"
+
+    n1, n2 = log.notify("a", b'<x big="1"/>'), log.notify("a")
+    waiting = audit(kafka_settings, since_ms)
+    assert (waiting.balanced, waiting.notifications, waiting.waiting) == (True, 0, 2)
+
+    # While the audit looks on, the batch goes on and writes what came of it.
+    batches.evaluate(3, 0, {n1: 3, n2: 2})
+    early = audit(kafka_settings, since_ms, patience_s=0)
+    assert {each.kind for each in early.problems} == {"unfinished"}
+    finishing = threading.Timer(1.0, lambda: [batches.row(n1, each) for each in ("s1", "s2", "s3")])
+    finishing.start()
+    batches.row(n2, "s1", "parked")
+    batches.park(n2, "s1", 1)
+    batches.bury(batches.row(n2, "s2", "dead", "client-error"), 1)
+    report = audit(kafka_settings, since_ms, deep=True)
+    finishing.join()
+    assert report.balanced, report.problems
+    assert report.totals == Tally(delivered=3, dead=1, pending=1)
+    assert (report.notifications, report.matches, report.waiting) == (2, 5, 0)
+    assert report.subscriptions["s1"] == Tally(delivered=1, pending=1)
+
+
+def test_everything_that_is_missing_is_named(kafka_settings: KafkaSettings, log: Logs, batches: Batches) -> None:
+    since_ms = int(time.time() * 1000)
+    log.subscribe(subscription("s1", "http://r/1", "a"), subscription("s2", "http://r/2", "a"))
+    one, two, overlooked, last = (log.notify("a") for _ in range(4))
+    log.subscribe(subscription("s3", "http://r/3", "a"))  # too late for any of them
+    batches.evaluate(2, 0, {one: 2, two: 2})
+    batches.evaluate(2, 3, {last: 1})
+    batches.row(one, "s1")
+    batches.row(one, "s2", "parked")
+    batches.row(two, "s1", "dead", "client-error")
+    batches.row(last, "s1")
+    batches.row("phantom", "s1")
+
+    shallow = audit(kafka_settings, since_ms, patience_s=0)
+    assert not shallow.balanced
+    assert sorted(problems(shallow)) == [
+        ("missing", two, ""),
+        ("unevaluated", overlooked, ""),
+        ("unmatched", "phantom", ""),
+    ]
+    deep = audit(kafka_settings, since_ms, deep=True, patience_s=0)
+    assert set(problems(deep)) - set(problems(shallow)) == {
+        ("not-delivered", two, "s2"),
+        ("not-delivered", last, "s2"),
+        ("not-parked", one, "s2"),
+        ("no-letter", two, "s1"),
+    }
+    assert deep.unbalanced == len(deep.problems) == 7
+
+    batches.park(one, "s2", 0)
+    assert ("not-parked", one, "s2") not in problems(audit(kafka_settings, since_ms, deep=True, patience_s=0))
+
+
+def test_a_damaged_record_is_told_from_an_overlooked_one(
+    kafka_settings: KafkaSettings, log: Logs, batches: Batches
+) -> None:
+    since_ms = int(time.time() * 1000)
+    log.raw(b"\xc1", b"a")
+    after = log.notify("a")
+    batches.evaluate(0, 1, {after: 0})
+    report = audit(kafka_settings, since_ms, patience_s=0)
+    assert [(each.kind, each.partition, each.offset) for each in report.problems] == [("unreadable", 0, 0)]

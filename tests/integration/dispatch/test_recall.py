@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import time
+
+from dispatch.attempts import Attempt
+from dispatch.attempts_log import AttemptsLog
+from dispatch.recall import recall
+from topic_model.kafka_topics import ensure_topics
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+
+
+def row(subscription: str, notification: str, batch: int) -> Attempt:
+    return Attempt(
+        notification=notification,
+        subscription=subscription,
+        topic=TopicPath("a"),
+        endpoint="http://e/",
+        number=1,
+        push="p",
+        state="delivered",
+        accepted_ms=1,
+        started_ms=2,
+        duration_ms=3.0,
+        batch=batch,
+    )
+
+
+def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_else(
+    kafka_settings: KafkaSettings,
+) -> None:
+    ensure_topics(kafka_settings)
+    now_ms = int(time.time() * 1000)
+    assert recall(kafka_settings, 5, now_ms, 20) == frozenset()
+
+    log = AttemptsLog(kafka_settings)
+    log.connect()
+    written = {(f"s{number}", f"n{number}") for number in range(1_500)}
+    for subscription, notification in sorted(written):
+        log.add(row(subscription, notification, 5))
+    log.add(row("s", "of another batch", 4))
+    log.add(row("s", "of the redelivery", -1))
+    log.settle(20)
+    log.close()
+
+    assert recall(kafka_settings, 5, now_ms, 20) == written
+    assert recall(kafka_settings, 6, now_ms, 20) == frozenset()
+    assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), "a later batch of the same number"

@@ -1,0 +1,287 @@
+"""The redelivery against a real broker and real HTTP: restarts, a lost file, a broker that goes away."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dispatch import attempts, dead_letters, parked
+from dispatch.attempts import Attempt
+from dispatch.parked import Delivery, Place, Tries
+from dispatch.parking import ParkingLog, roomy
+from dispatch.redeliverer import Redeliverer
+from dispatch.redelivery.events import OperatorEvent
+from dispatch.reports import PartitionReport
+from dispatch.settings import PushSettings, RetrySettings
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import settings_for
+from tests.support.receiver import Receiver
+from topic_model.control_log import ControlFollower, ControlLog
+from topic_model.kafka_client import TopicPartition, make_consumer
+from topic_model.kafka_topics import ensure_topics
+from topic_model.notifications import Notification
+from topic_model.outbound import AddressPolicy, OutboundSettings
+from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionSuspended, Tombstone, suspension_key
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.suspensions import Suspensions
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+QUICK = RetrySettings(first_wait_s=0.1, first_probe_s=0.05, longest_probe_s=0.2, jitter=0.0)
+
+
+class Known:
+    """Subscriptions that the test says; those that are over or suspended as the control log says."""
+
+    def __init__(self, kafka: KafkaSettings, *subscriptions: Subscription) -> None:
+        self._known = {each.id: each for each in subscriptions}
+        self._suspensions = Suspensions()
+        self._follower = ControlFollower(kafka, self._apply)
+
+    def catch_up(self, timeout_s: float) -> int:
+        return self._follower.read_to_end(timeout_s)
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        return self._known.get(subscription_id)
+
+    def suspended(self, subscription_id: str) -> bool:
+        return subscription_id in self._suspensions
+
+    def _apply(self, record: ControlRecord, offset: int) -> None:
+        self._suspensions.apply(record)
+        if isinstance(record, SubscriptionEnded):
+            self._known.pop(record.id, None)
+
+
+def subscription(name: str, url: str) -> Subscription:
+    return Subscription(name, EndpointReference(url), form="raw")
+
+
+class Lot:
+    """Parks as a batch does."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self.log = ParkingLog(kafka)
+        self.place = 0
+
+    def park(self, name: str, *notifications: str) -> PartitionReport:
+        for each in notifications:
+            self.place += 1
+            message = Notification(each, TopicPath("a"), b"<x/>", int(time.time() * 1000))
+            self.log.park(Delivery(name, Place(1, 0, self.place)), message, Tries())
+        self.log.settle(30)
+        return PartitionReport(reach=self.log.reach())
+
+
+@pytest.fixture
+def lot(kafka_settings: KafkaSettings) -> Iterator[Lot]:
+    ensure_topics(kafka_settings)
+    opened = Lot(kafka_settings)
+    yield opened
+    opened.log.close()
+
+
+@contextmanager
+def running(
+    kafka: KafkaSettings,
+    file: Path,
+    known: Known,
+    tell: Callable[[OperatorEvent], None] = lambda event: None,
+    retry: RetrySettings = QUICK,
+) -> Iterator[Redeliverer]:
+    redeliverer = Redeliverer(
+        kafka, PushSettings(), retry, AddressPolicy(OutboundSettings(reach="loopback")), known, file, tell=tell
+    )
+    redeliverer.start(60)
+    try:
+        yield redeliverer
+    finally:
+        redeliverer.stop(20)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def read(kafka: KafkaSettings, log: str) -> list[tuple[bytes, bytes | None]]:
+    """All records of a log that are there now, by partition."""
+    with closing(make_consumer(roomy(kafka), wait_ms=10)) as consumer:
+        partitions = [
+            TopicPartition(kafka.topic(log), n) for n in consumer.partitions_for_topic(kafka.topic(log)) or ()
+        ]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        for each in partitions:
+            consumer.seek(each, 0)
+        found: dict[TopicPartition, list[tuple[bytes, bytes | None]]] = defaultdict(list)
+        while any(consumer.position(each) < ends[each] for each in partitions):
+            for partition, records in consumer.poll(timeout_ms=200).items():
+                found[partition] += [(record.key, record.value) for record in records]
+    return [record for each in partitions for record in found[each]]
+
+
+def rows(kafka: KafkaSettings) -> list[Attempt]:
+    return [row for _, value in read(kafka, "attempts") if value is not None for row in attempts.decode(value)]
+
+
+def waiting(kafka: KafkaSettings) -> set[bytes]:
+    """The keys of the `parked` log that compaction would leave."""
+    last = dict(read(kafka, "parked"))
+    return {key for key, value in last.items() if value is not None}
+
+
+def ids(receiver: Receiver, path: str) -> list[str]:
+    return [request.headers["arborcast-notification-id"] for request in receiver.received(path)]
+
+
+def control(kafka: KafkaSettings) -> list[ControlRecord]:
+    records: list[ControlRecord] = []
+    with closing(ControlFollower(kafka, lambda record, offset: records.append(record))) as follower:
+        follower.read_to_end(10)
+    return records
+
+
+def test_what_is_parked_is_delivered_in_order_recorded_and_no_longer_parked(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
+) -> None:
+    names = [f"n{number}" for number in range(100)]
+    with Receiver() as receiver:
+        with running(
+            kafka_settings, tmp_path / "parked.db", Known(kafka_settings, subscription("s", receiver.url("/s")))
+        ) as redeliverer:
+            report = lot.park("s", *names)
+            redeliverer.batch_done([report])
+            assert redeliverer.lanes.for_batch() == {"s"}
+            until(lambda: not redeliverer.lanes.for_batch())
+            until(lambda: redeliverer.statistics().delivered == 100)
+            assert redeliverer.statistics().parked == 0
+        assert ids(receiver, "/s") == names
+    assert [(row.notification, row.number, row.state, row.batch) for row in rows(kafka_settings)] == [
+        (name, 1, "delivered", -1) for name in names
+    ]
+    assert waiting(kafka_settings) == set()
+
+
+@pytest.mark.parametrize("file", ["kept", "lost", "spoilt"])
+def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path, file: str
+) -> None:
+    names = [f"n{number}" for number in range(30)]
+    path = tmp_path / "parked.db"
+    with Receiver() as receiver:
+        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        receiver.behave("/s", "status/503")
+        with running(kafka_settings, path, known) as redeliverer:
+            lot.park("s", *names)
+            redeliverer.catch_up(30)
+            until(lambda: redeliverer.health.get(receiver.url("/s")).breaker != "closed")
+        tried = len(receiver.received("/s"))
+        if file == "lost":
+            path.unlink()
+        elif file == "spoilt":
+            path.write_bytes(b"torn" * 4_096)
+
+        receiver.behave("/s", "status/202")
+        with running(kafka_settings, path, known) as redeliverer:
+            assert redeliverer.health.get(receiver.url("/s")).sick == (file == "kept")
+            until(lambda: redeliverer.statistics().parked == 0)
+        after = ids(receiver, "/s")[tried:]
+
+    assert sorted(after, key=names.index) == names
+    last = {row.notification: row.state for row in rows(kafka_settings)}
+    assert last == dict.fromkeys(names, "delivered")
+    numbers = [row.number for row in rows(kafka_settings) if row.notification == "n0"]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert waiting(kafka_settings) == set()
+
+
+def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBroker, tmp_path: Path) -> None:
+    kafka = settings_for(own_broker)
+    ensure_topics(kafka)
+    names = [f"n{number}" for number in range(400)]
+    with Receiver() as receiver, closing(ParkingLog(kafka)) as log:
+        lot = Lot(kafka)
+        lot.log = log
+        known = Known(kafka, *(subscription(f"s{n}", receiver.url(f"/s{n}")) for n in range(4)))
+        for number in range(4):
+            receiver.behave(f"/s{number}", "slow/0.02")
+        with running(kafka, tmp_path / "parked.db", known) as redeliverer:
+            for number in range(4):
+                lot.park(f"s{number}", *names[number * 100 : number * 100 + 50])
+            until(lambda: len(receiver.requests) > 40)
+            own_broker.kill()
+            own_broker.start()
+            for number in range(4):
+                lot.park(f"s{number}", *names[number * 100 + 50 : number * 100 + 100])
+            redeliverer.catch_up(60)
+            until(lambda: redeliverer.statistics().parked == 0 and redeliverer.statistics().lanes == 0, 60)
+        for number in range(4):
+            first_times = list(dict.fromkeys(ids(receiver, f"/s{number}")))
+            assert first_times == names[number * 100 : number * 100 + 100]
+    last = {row.notification: row.state for row in rows(kafka)}
+    assert last == dict.fromkeys(names, "delivered")
+    assert waiting(kafka) == set()
+
+
+def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscription(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
+) -> None:
+    told: list[OperatorEvent] = []
+    with Receiver() as receiver:
+        known = Known(
+            kafka_settings,
+            subscription("bad", receiver.url("/status/400")), subscription("gone", receiver.url("/status/410"))
+        )
+        with running(kafka_settings, tmp_path / "parked.db", known, told.append) as redeliverer:
+            lot.park("bad", "n1")
+            lot.park("gone", "n2", "n3")
+            until(lambda: redeliverer.statistics().dead == 1 and redeliverer.statistics().lanes == 0)
+
+    ((key, value),) = read(kafka_settings, "dead")
+    assert value is not None
+    letter = dead_letters.decode(value)
+    assert parked.decode_key(key) == (Delivery("bad", Place(1, 0, 1)), False)
+    assert (letter.notification.payload, letter.state, letter.status) == (b"<x/>", "dead", 400)
+    ended = [record for record in control(kafka_settings) if isinstance(record, SubscriptionEnded)]
+    assert [(record.id, record.reason) for record in ended] == [("gone", "gone")]
+    states = {(row.subscription, row.notification): row.state for row in rows(kafka_settings)}
+    assert states == {("bad", "n1"): "dead", ("gone", "n2"): "cancelled", ("gone", "n3"): "cancelled"}
+    assert {event.kind for event in told} == {"dead-letters-growing", "subscription-gone"}
+
+
+def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what_was_missed(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
+) -> None:
+    told: list[OperatorEvent] = []
+    retry = dataclasses.replace(QUICK, suspend_after_s=1.0)
+    with Receiver() as receiver:
+        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        receiver.behave("/s", "status/503")
+        with running(kafka_settings, tmp_path / "parked.db", known, told.append, retry) as redeliverer:
+            lot.park("s", "n1", "n2")
+            until(lambda: "subscription-suspended" in {event.kind for event in told})
+            receiver.behave("/s", "status/202")
+            redeliverer.catch_up(30)
+            seen = len(receiver.received("/s"))
+            lot.park("s", "n3")
+            redeliverer.catch_up(30)
+            assert redeliverer.statistics().parked == 3
+            assert len(receiver.received("/s")) == seen
+            (suspended,) = [record for record in control(kafka_settings) if isinstance(record, SubscriptionSuspended)]
+            assert suspended.id == "s"
+
+            with closing(ControlLog(kafka_settings)) as log:
+                log.append([Tombstone(suspension_key("s"))])
+            until(lambda: redeliverer.statistics().delivered == 3)
+    assert waiting(kafka_settings) == set()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatch.checkpoint import mend
+
+PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def checkpoint(folder: Path) -> Path:
+    for kind, content in (("offsets", PLAN), ("commits", COMMIT)):
+        (folder / kind).mkdir(parents=True)
+        for number in (8, 9, 10):
+            (folder / kind / str(number)).write_text(content)
+            (folder / kind / f".{number}.crc").write_bytes(b"crc")
+    (folder / "metadata").write_text('{"id":"7d7fd3ab"}')
+    return folder
+
+
+def test_whole_one_is_left_alone(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path)
+
+    assert mend(str(folder)) == []
+    assert mend(f"file://{folder}") == []
+    assert len(list(folder.rglob("*"))) == 15
+
+
+@pytest.mark.parametrize(
+    "content", ["", "v1", 'v1\n{"batchTimestampMs":1}', 'v1\n{"batchTimestampMs":1}\n{"notif', "\0" * 40]
+)
+def test_torn_plan_is_removed_with_its_checksum(tmp_path: Path, content: str) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "offsets" / "10").write_text(content)
+
+    assert mend(str(folder)) == [folder / "offsets" / "10", folder / "commits" / "10"]
+    assert not (folder / "offsets" / ".10.crc").exists()
+    assert (folder / "offsets" / "9").exists()
+
+
+@pytest.mark.parametrize("content", ["", "v1", "v1\n{", "\0"])
+def test_torn_commit_is_taken_for_not_made(tmp_path: Path, content: str) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "commits" / "10").write_text(content)
+
+    assert mend(str(folder)) == [folder / "commits" / "10"]
+    assert (folder / "offsets" / "10").exists()
+
+
+def test_torn_query_id_is_removed(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "metadata").write_text("")
+
+    assert mend(str(folder)) == [folder / "metadata"]
+
+
+def test_nothing_there_yet_and_nothing_local(tmp_path: Path) -> None:
+    assert mend(str(tmp_path / "none")) == []
+    assert mend("s3a://bucket/checkpoint") == []

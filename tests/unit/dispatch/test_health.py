@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.health import WELL, Health, Kind, Sign, after, probing
+from dispatch.settings import RetrySettings
+
+SETTINGS = RetrySettings(breaker_failures=3, first_probe_s=2.0, longest_probe_s=10.0)
+
+
+def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
+    """Each failure is that of another message."""
+    for kind in kinds:
+        health = after(health, Sign(kind, f"m{health.failures}"), now, SETTINGS)
+    return health
+
+
+def test_first_failure_takes_an_endpoint_out_of_the_batches_but_does_not_stop_it() -> None:
+    health = having(WELL, "away")
+
+    assert health.sick
+    assert health.breaker == "closed"
+    assert health.may_try(0)
+
+
+def test_breaker_opens_after_failures_in_a_row_and_lets_nothing_through_until_the_probe() -> None:
+    health = having(WELL, "away", "away", "away", now=1000)
+
+    assert health.breaker == "open"
+    assert not health.may_try(2999)
+    assert health.may_try(3000)
+
+
+def test_answer_in_between_keeps_the_breaker_closed() -> None:
+    assert having(WELL, "away", "away", "quick", "away", "away").breaker == "closed"
+    assert having(WELL, "away", "away", "slow", "away", "away").breaker == "closed"
+
+
+def test_error_answers_to_different_messages_open_the_breaker() -> None:
+    assert having(WELL, "failing", "failing").breaker == "closed"
+    assert not having(WELL, "failing", "failing").sick
+    opened = having(WELL, "failing", "failing", "failing")
+    assert opened.breaker == "open"
+    assert opened.sick
+
+
+def test_one_message_that_fails_again_and_again_does_not() -> None:
+    health = WELL
+    for _ in range(20):
+        health = after(health, Sign("failing", "poison"), 0, SETTINGS)
+
+    assert health.breaker == "closed"
+    assert not health.sick
+
+
+def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
+    health = after(WELL, Sign("away", "m", wait_ms=30_000), 1_000, SETTINGS)
+
+    assert health.breaker == "open"
+    assert health.probe_at_ms == 31_000
+
+
+def test_failing_since_the_first_failure_until_it_takes_a_message() -> None:
+    health = having(having(WELL, "failing", now=500), "away", "away", now=900)
+    assert health.failing_since_ms == 500
+    assert having(probing(health), "slow", now=1000).failing_since_ms == 0
+
+
+def test_one_probe_at_a_time() -> None:
+    health = probing(having(WELL, "away", "away", "away"))
+
+    assert health.breaker == "half-open"
+    assert not health.may_try(10**9)
+
+
+def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
+    health = having(WELL, "away", "away", "away")
+    waits = []
+    for _ in range(4):
+        waits.append(health.probe_at_ms)
+        health = having(probing(health), "away")
+    assert waits == [2000, 4000, 8000, 10_000]
+
+    health = having(probing(health), "slow")
+    assert health.breaker == "closed"
+    assert health.sick
+
+
+def test_probing_changes_nothing_about_an_endpoint_that_is_not_being_probed() -> None:
+    assert probing(WELL) is WELL
+
+
+def test_recovered_after_quick_answers_and_the_quarantine() -> None:
+    sick = having(WELL, "slow", now=10_000)
+
+    assert sick.sick
+    assert having(sick, "quick", "quick", now=11_000).sick
+    assert not having(sick, "quick", "quick", "quick", now=11_000).sick
+    assert having(sick, "quick", "quick", "quick", now=10_999).sick
+    assert having(sick, "quick", "quick", "slow", "quick", now=11_000).sick
+
+
+def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
+    recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
+    again = having(recovered, "away", now=1000)
+
+    assert having(again, "quick", "quick", "quick", now=2999).sick
+    assert not having(again, "quick", "quick", "quick", now=3000).sick
+
+    much_later = having(recovered, "away", now=10_000_000)
+    assert not having(much_later, "quick", "quick", "quick", now=10_001_000).sick
+
+
+def test_what_is_well_for_long_is_forgotten() -> None:
+    recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
+
+    assert not recovered.forgettable(1000)
+    assert recovered.forgettable(2_000_000)
+    assert not having(WELL, "away").forgettable(10**10)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["quick", "slow", "failing", "away"]), st.sampled_from("abc"), st.integers(0, 10_000)
+        ),
+        max_size=200,
+    )
+)
+def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[Kind, str, int]]) -> None:
+    health, now = WELL, 0
+    for kind, message, pause in history:
+        now += pause
+        if health.may_try(now):
+            health = after(probing(health), Sign(kind, message), now, SETTINGS)
+
+    assert health.may_try(now + int(SETTINGS.longest_probe_s * 1000))

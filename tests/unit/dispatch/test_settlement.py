@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dispatch.health import Sign
+from dispatch.outcomes import classify
+from dispatch.parked import Tries
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.settlement import Settlement, waits
+from dispatch.transport.contract import PushRequest, PushResult
+from dispatch.verdict import Push
+from tests.support.fake_journal import FakeJournal
+from topic_model.notifications import Notification
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+NOW_MS = 100_000_000
+RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, lifespan_s=3_600.0)
+
+
+def settled(
+    result: PushResult,
+    target: Subscription | None = None,
+    push: PushSettings = PushSettings(),  # noqa: B008
+) -> tuple[FakeJournal, Settlement]:
+    """The settlement of one push of one message."""
+    journal, settlement = made(push)
+    target = target or subscription()
+    settlement.settle(
+        target, Push("p", [message()], PushRequest("http://s/", (), b""), result, NOW_MS), classify(result)
+    )
+    return journal, settlement
+
+
+def made(push: PushSettings = PushSettings()) -> tuple[FakeJournal, Settlement]:  # noqa: B008 - immutable
+    journal = FakeJournal()
+    return journal, Settlement(journal, push, RETRY, 3, now=lambda: NOW_MS / 1000, chance=lambda: 0.0)
+
+
+def subscription(**policy: object) -> Subscription:
+    return Subscription("s", EndpointReference("http://s/"), policy=DeliveryPolicy(**policy))  # type: ignore[arg-type]
+
+
+def message(accepted_ms: int = NOW_MS) -> Notification:
+    return Notification("n", TopicPath("a"), b"<x/>", accepted_ms)
+
+
+def test_row_of_a_parked_delivery_says_when_it_is_due_again() -> None:
+    journal, _ = settled(PushResult(500))
+
+    assert (journal.rows[0].state, journal.rows[0].next_ms) == ("parked", NOW_MS + 1000)
+
+
+def test_only_one_attempt_asked_for_is_a_dead_letter_at_once() -> None:
+    journal, _ = settled(PushResult(500), subscription(maximum_attempts=1))
+
+    assert journal.rows[0].state == "dead"
+    assert journal.buried == [("s", "n")]
+    assert not journal.parked
+
+
+def test_endpoint_that_asks_to_be_left_alone_is_reported_with_the_time() -> None:
+    journal, settlement = settled(PushResult(503, retry_after_s=30.0))
+
+    assert settlement.report.signs == [("http://s/", Sign("away", "n", 30_000))]
+    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 30_000)}
+
+
+def test_answers_that_took_long_are_reported_whatever_they_said() -> None:
+    assert settled(PushResult(202, duration_s=1.5))[1].report.signs == [("http://s/", Sign("slow"))]
+    assert settled(PushResult(202, duration_s=0.5))[1].report.signs == []
+
+
+def test_error_answers_are_signs_and_answers_about_the_message_good_ones() -> None:
+    assert settled(PushResult(500))[1].report.signs == [("http://s/", Sign("failing", "n"))]
+    assert settled(PushResult(404))[1].report.signs == [("http://s/", Sign("quick", "n"))]
+
+
+def test_time_out_is_the_receivers_when_the_batch_gave_it_all_its_time() -> None:
+    journal, settlement = settled(PushResult(0, "timeout"), push=PushSettings(total_timeout_s=2.0))
+
+    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 1000)}
+    assert settlement.report.signs == [("http://s/", Sign("away", "n"))]
+
+
+def test_what_was_too_old_when_it_was_read_expires_untried() -> None:
+    journal, settlement = made()
+
+    assert not settlement.expired(subscription(), message(NOW_MS - 3_599_999))
+    assert settlement.expired(subscription(), message(NOW_MS - 3_600_000))
+    assert settlement.expired(subscription(lifespan_ms=10), message(NOW_MS - 10))
+    assert [(row.state, row.error, row.number, row.push) for row in journal.rows] == [
+        ("expired", "lifespan", 0, "")
+    ] * 2
+    assert journal.buried == [("s", "n")] * 2
+
+
+def test_put_off_says_why() -> None:
+    journal, settlement = made()
+    settlement.put_off(subscription(), [message()], waits("the subscription is paused"))
+
+    row = journal.rows[0]
+    assert (row.state, row.error, row.detail, row.number, row.push, row.next_ms) == (
+        "parked",
+        "waiting",
+        "the subscription is paused",
+        0,
+        "",
+        0,
+    )
+    assert journal.parked == {("s", "n"): Tries()}

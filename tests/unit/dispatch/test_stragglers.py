@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dispatch.stragglers import Progress, stragglers
+
+BUDGET = 2.0
+
+
+def lane(name: str, waiting: int, pushes: int = 10, messages: int = 10, spent_s: float = 2.0) -> Progress:
+    return Progress(name, waiting, pushes, messages, spent_s)
+
+
+def test_nobody_is_put_off_before_the_budget_is_used_up() -> None:
+    assert stragglers([lane("slow", 10_000)], 100, 1.9, BUDGET) == []
+
+
+def test_what_would_still_take_long_is_not_waited_for_when_the_others_are_through() -> None:
+    assert stragglers([lane("slow", 10_000), lane("nearly", 5)], 100, 2.0, BUDGET) == ["slow"]
+
+
+def test_a_few_lanes_are_stragglers_even_when_there_is_nobody_else() -> None:
+    assert stragglers([lane("only", 10_000)], 0, 2.0, BUDGET) == ["only"]
+
+
+def test_when_most_lanes_are_busy_there_is_much_to_do_and_nobody_is_slow() -> None:
+    everybody = [lane(f"s{number}", 10_000) for number in range(50)]
+
+    assert stragglers(everybody, 0, 60.0, BUDGET) == []
+    assert stragglers(everybody, 49, 60.0, BUDGET) == []
+    assert len(stragglers(everybody, 50, 60.0, BUDGET)) == 50
+
+
+def test_a_lane_that_had_no_turn_yet_is_given_twice_the_time() -> None:
+    waiting = lane("held back", 1, pushes=0, messages=0, spent_s=0.0)
+
+    assert stragglers([waiting], 10, 3.9, BUDGET) == []
+    assert stragglers([waiting], 10, 4.1, BUDGET) == ["held back"]
+
+
+def test_messages_that_travel_together_are_counted_together() -> None:
+    together = Progress("s", waiting=1_000, pushes=2, messages=1_000, spent_s=2.0)
+
+    assert together.remaining_s() == 2.0
+    assert stragglers([together], 10, 5.0, BUDGET) == []

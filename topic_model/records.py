@@ -5,6 +5,7 @@
     sub:<id>           SubscriptionRecord | SubscriptionEnded | null
     pull:<id>          PullPointRecord | PullPointEnded | null
     pub:<id>           RegistrationRecord | RegistrationEnded | null
+    susp:<id>          SubscriptionSuspended | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -25,7 +26,8 @@ from topic_model.topics import TopicPath
 
 VERSION = 2
 
-# What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials.
+# What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
+# are suspensions.
 _VERSION_FOR_ALL = 1
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
@@ -102,6 +104,18 @@ class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
     at_ms: int
 
 
+class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspended"):
+    """Nothing is pushed to the subscription until a null value takes this back; what it misses waits for its lifespan.
+
+    Its endpoint has failed since `since_ms`; `reason` says how, for people.
+    """
+
+    id: str
+    reason: str
+    since_ms: int
+    at_ms: int
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
 
@@ -117,6 +131,7 @@ _Stated = (
     | PullPointEnded
     | RegistrationRecord
     | RegistrationEnded
+    | SubscriptionSuspended
 )
 ControlRecord = _Stated | Tombstone
 
@@ -155,6 +170,11 @@ def registration_key(registration_id: str) -> str:
     return f"pub:{registration_id}"
 
 
+def suspension_key(subscription_id: str) -> str:
+    """Key of a subscription's suspension: not its own key, since those who write it do not ask each other."""
+    return f"susp:{subscription_id}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key under which a record belongs."""
     match record:
@@ -170,6 +190,8 @@ def key_of(record: ControlRecord) -> str:
             return registration_key(registration.id)
         case RegistrationEnded(id=registration_id):
             return registration_key(registration_id)
+        case SubscriptionSuspended(id=subscription_id):
+            return suspension_key(subscription_id)
         case Tombstone(key=key):
             return key
 
@@ -180,7 +202,8 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     if isinstance(record, Tombstone):
         return key, None
     protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
-    return key, _encoder.encode(_Versioned(VERSION if protected else _VERSION_FOR_ALL, record))
+    newer = protected or isinstance(record, SubscriptionSuspended)
+    return key, _encoder.encode(_Versioned(VERSION if newer else _VERSION_FOR_ALL, record))
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:

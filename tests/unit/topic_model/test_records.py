@@ -13,6 +13,7 @@ from topic_model.records import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
+    SubscriptionSuspended,
     Tombstone,
     TopicPolicy,
     TopicRecord,
@@ -52,6 +53,7 @@ RECORDS: list[tuple[ControlRecord, str]] = [
         "sub:s1",
     ),
     (SubscriptionEnded("s1", "expired", 5), "sub:s1"),
+    (SubscriptionSuspended("s1", "connect", 3, 5), "susp:s1"),
     (Tombstone("sub:s1"), "sub:s1"),
 ]
 

@@ -1,0 +1,57 @@
+"""Which subscriptions are suspended, because their endpoints failed for too long: a fold over the control log.
+
+It has keys of its own, not a field of the subscription: the dispatch job suspends while the gateway renews and pauses,
+and neither may undo what the other wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topic_model.records import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionSuspended,
+    Tombstone,
+    subscription_key,
+    suspension_key,
+)
+
+_KEY = suspension_key("")
+_SUBSCRIPTION_KEY = subscription_key("")
+
+
+class Suspensions:
+    """The suspensions of now. Like the routing table: the state follows from the last record of each key alone."""
+
+    def __init__(self) -> None:
+        self._suspended: dict[str, SubscriptionSuspended] = {}
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        match record:
+            case SubscriptionSuspended(id=subscription_id):
+                self._suspended[subscription_id] = record
+            case SubscriptionEnded(id=subscription_id):
+                self._suspended.pop(subscription_id, None)
+            case Tombstone(key=key) if key.startswith(_KEY):
+                self._suspended.pop(key.removeprefix(_KEY), None)
+            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
+                self._suspended.pop(key.removeprefix(_SUBSCRIPTION_KEY), None)
+
+    def get(self, subscription_id: str) -> SubscriptionSuspended | None:
+        """Why and since when a subscription is suspended; None when it is not."""
+        return self._suspended.get(subscription_id)
+
+    def ids(self) -> frozenset[str]:
+        """All that are suspended."""
+        return frozenset(self._suspended)
+
+    def __contains__(self, subscription_id: str) -> bool:
+        return subscription_id in self._suspended
+
+    def __iter__(self) -> Iterator[SubscriptionSuspended]:
+        return iter(self._suspended.values())
+
+    def __len__(self) -> int:
+        return len(self._suspended)

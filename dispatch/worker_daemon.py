@@ -13,10 +13,12 @@ import pyspark.worker
 from pyspark import daemon
 
 import dispatch.sink
+from topic_model import log_form
 
 __all__ = ["dispatch", "pyspark"]
 
 if __name__ == "__main__":
+    log_form.configure_worker()
     # Objects that the collector never touches stay on the pages shared with the daemon.
     gc.collect()
     gc.freeze()

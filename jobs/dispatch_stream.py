@@ -74,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings(options.config, options.home)
         log_form.configure(settings.logging.format, "dispatch", level_of(settings))
+        log_form.configure(settings.logging.format, "dispatch", level_of(settings))
     except ArborcastError as error:
         print(f"arborcast dispatch: {error}", file=sys.stderr)
         return 1

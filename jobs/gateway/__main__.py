@@ -24,7 +24,8 @@ from jobs.gateway import workers
 from jobs.gateway.parts import check_exposed
 from jobs.gateway.process import GatewayProcess
 from jobs.gateway.workers import Share, Workers
-from jobs.settings import Settings, load_settings
+from jobs.settings import Settings, level_of, load_settings
+from topic_model import log_form
 from topic_model.errors import ConfigError
 
 logger = logging.getLogger("arborcast.gateway")
@@ -39,12 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="data directory")
     workers.add_arguments(parser)
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_form.configure("human", "gateway")
     # The client libraries report every failed attempt of theirs; ours say what it means.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = load_settings(options.config, options.home)
+        part = "gateway" if options.worker is None else f"gateway-{options.worker}"
+        log_form.configure(settings.logging.format, part, level_of(settings))
         check_exposed(settings)
         share = workers.share_of(options)
         if share is None and settings.gateway.workers > 1:

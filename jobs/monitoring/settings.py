@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from topic_model.settings import setting
 
@@ -35,4 +36,18 @@ class MetricsSettings:
         minimum=0.1,
         maximum=1_000,
         unit="h",
+    )
+
+
+@dataclass(frozen=True)
+class LoggingSettings:
+    """What the log files look like."""
+
+    format: Literal["human", "json"] = setting(
+        "human",
+        "human: a line for people. json: an object per line, with the keys at, level, part, message, and what it is "
+        "about. What the virtual machines of Kafka and Spark write themselves keeps its form.",
+    )
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "What is less important is not logged. A steady engine logs nothing at info."
     )

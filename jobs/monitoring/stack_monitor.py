@@ -92,7 +92,7 @@ class StackMonitor:
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
             "/history.json": Page(_JSON, lambda: encode_moments(self._history.kept())),
-            "/recent.json": Page(_JSON, lambda: encode_moments([*self._history.recent(), self.look().moment])),
+            "/recent.json": Page(_JSON, self._recent_page),
         }
 
     def _look(self, now: float) -> Look:
@@ -111,6 +111,11 @@ class StackMonitor:
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
                 endpoints = json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))["slowest_endpoints"]
         return Look(now, text, moment_of(now, Readings.of(text)), endpoints)
+
+    def _recent_page(self) -> bytes:
+        now = self.look().moment
+        # The last that is kept may be this very look.
+        return encode_moments([*(moment for moment in self._history.recent() if moment.at < now.at), now])
 
     def _status_page(self) -> bytes:
         look = self.look()

@@ -60,8 +60,11 @@ def _charts(moments: Sequence[Moment], width: int) -> list[str]:
 
 def _chart(label: str, kind: str, values: Sequence[float | None], room: int) -> str:
     write = figures.count if kind == "count" else figures.seconds
-    now = next((value for value in reversed(values) if value is not None), None)
-    return f"{label:{_LABEL}}{write(now):>{_NOW}}  {figures.sparkline(values, room)}"
+    return f"{label:{_LABEL}}{write(_last(values)):>{_NOW}}  {figures.sparkline(values, room)}"
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 def _state(last: Moment) -> str:
@@ -88,7 +91,7 @@ def _processes(moments: Sequence[Moment], width: int) -> list[str]:
         shares = cpu_shares(points, name)
         memory = [point.processes[name].memory_bytes if name in point.processes else None for point in points]
         lines.append(
-            f"{figures.shortened(name, 19):20}{figures.percent(shares[-1]):>7} "
+            f"{figures.shortened(name, 19):20}{figures.percent(_last(shares)):>7} "
             # A quarter of a core fills the chart only if nothing is above it: noise should look small.
             f"{figures.sparkline(shares, room, top=0.25)}{figures.size(now.memory_bytes):>10} "
             f"{figures.sparkline(memory, room)}{now.threads:>9.0f}{now.descriptors:>8.0f}"

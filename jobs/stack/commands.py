@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import psutil
 from jobs.monitoring.history import History
 from jobs.monitoring.stack_monitor import StackMonitor, serve
 from jobs.outbound import describe
-from jobs.settings import Settings, load_settings
+from jobs.settings import Settings, level_of, load_settings
 from jobs.stack import engine, logfiles, processes, state
 from jobs.stack.deadline import Deadline
 from jobs.stack.engine import Tools
@@ -31,13 +30,11 @@ from jobs.stack.processes import ProcessId
 from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 from jobs.stack.supervisor import Supervisor
+from topic_model import log_form
 from topic_model.errors import ConfigError
 
 Report = Callable[[str], None]
 SUPERVISOR = "supervisor"
-
-# At the beginning of every line that the supervisor reports into its log.
-_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
 
 def to_stderr(line: str) -> None:
@@ -85,7 +82,8 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
 
 def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) -> None:
     """Runs the engine in this process until a signal stops it. Expects effective settings and the lock."""
-    report = _also_logged(home, settings.stack.log_bytes, options.report)
+    log_form.configure(settings.logging.format, SUPERVISOR, level_of(settings))
+    report = _also_logged(home, settings, options.report)
     addresses = engine.addresses(settings)
     companion = _Companion(options.companion)
 
@@ -234,9 +232,10 @@ def _wait_for_daemon(
 
 def _pass_on(log: logfiles.Follower, report: Report) -> None:
     for line in log.new_lines():
-        # What has no time is the daemon's last word, which its status repeats as the problem.
-        if _TIME.match(line):
-            report(_TIME.sub("", line))
+        # What is not in our form is the daemon's last word, which its status repeats as the problem.
+        message = log_form.message_of(line)
+        if message is not None:
+            report(message)
 
 
 class _Companion:
@@ -262,15 +261,15 @@ class _Companion:
         self._process = None
 
 
-def _also_logged(home: Home, limit: int, report: Report) -> Report:
+def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
     log = home.log(SUPERVISOR)
 
     def both(line: str) -> None:
         report(line)
         with contextlib.suppress(OSError):  # a full disk must not end the engine
-            logfiles.rotate(log, limit)
+            logfiles.rotate(log, settings.stack.log_bytes)
             with log.open("a", encoding="utf-8") as file:
-                file.write(f"{_iso(time.time())} {line}\n")
+                file.write(log_form.now_line(settings.logging.format, SUPERVISOR, line) + "\n")
 
     return both
 

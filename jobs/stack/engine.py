@@ -25,6 +25,7 @@ from jobs.stack.java import Java
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
 from jobs.stack.processes import words
+from topic_model import log_form
 from topic_model.addresses import kind_of, read_address
 from topic_model.errors import ConfigError
 from topic_model.outbound import OutboundSettings
@@ -206,6 +207,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": ports.LOOPBACK,  # or Spark listens on the network
             ENV_PREFIX + "READY_FILE": str(home.ready_file),
+            log_form.INHERITED: settings.logging.format,
         },
         home.spark,  # Spark leaves things in the current folder
         home.log("dispatch"),

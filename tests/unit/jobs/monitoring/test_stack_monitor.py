@@ -54,6 +54,14 @@ def test_one_page_for_all_parts(tmp_path: Path) -> None:
     assert moment.processes["supervisor"].threads >= 1
 
 
+def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
+    history = History(tmp_path, 60)
+    monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
+    history.add(monitor.look().moment)
+    assert len(decode_moments(monitor.pages()["/recent.json"].make())) == 1
+    assert len(decode_moments(monitor.pages()["/history.json"].make())) == 1
+
+
 def test_a_part_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
     def fetch(url: str) -> bytes:
         raise ConnectionRefusedError(url)

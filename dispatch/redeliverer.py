@@ -1,0 +1,236 @@
+"""The redelivery as a thread of the driver: what batches park is followed up here, beside them.
+
+A failure of its own (Kafka away, a full disk) ends a shift, never the thread: the next one begins where the last commit
+was. Batches learn from it which lanes are held and which endpoints are sick, and tell it what they have seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dispatch.envelope import Envelope
+from dispatch.guard import Vault
+from dispatch.health_book import HealthBook
+from dispatch.lane_book import LaneBook
+from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms
+from dispatch.reports import PartitionReport
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.transport import make_transport
+from dispatch.transport.contract import Transport
+from topic_model.control_log import ControlLog
+from topic_model.errors import ArborcastError, InfrastructureError
+from topic_model.outbound import AddressPolicy
+from topic_model.records import SubscriptionEnded, SubscriptionSuspended
+from topic_model.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+# Between two shifts.
+_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True)
+class RedeliveryStatistics:
+    """The redelivery at a moment. `due` counts lanes whose turn has come and that wait for room; `breakers` endpoints
+    by the state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
+
+    parked: int = 0
+    lanes: int = 0
+    held: int = 0
+    due: int = 0
+    in_flight: int = 0
+    delivered: int = 0
+    dead: int = 0
+    breakers: Mapping[str, int] = field(default_factory=dict)
+
+
+class Redeliverer:
+    """Runs until `stop`. `lanes` and `health` are what batches are told; `tell` is called, in any thread and under no
+    lock, with what operators want to know."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        push: PushSettings,
+        retry: RetrySettings,
+        outbound: AddressPolicy,
+        subscriptions: Subscriptions,
+        file: Path,
+        vault: Vault | None = None,
+        tell: Listener = lambda event: None,
+    ) -> None:
+        self.lanes = LaneBook()
+        self.health = HealthBook(retry)
+        self._subscriptions = subscriptions
+        self._tell = tell
+        self._control = ControlLog(kafka)
+        self._plan = Plan(
+            kafka=kafka,
+            push=push,
+            retry=retry,
+            file=file,
+            lanes=self.lanes,
+            health=self.health,
+            subscriptions=subscriptions,
+            make_transport=_maker(push, outbound),
+            envelope_of=lambda subscription: Envelope(subscription, vault),
+            end_subscriptions=self._end_subscriptions,
+            suspend_subscriptions=self._suspend_subscriptions,
+            tell=tell,
+        )
+        self._stopping = threading.Event()
+        self._asked = threading.Event()
+        self._asking: list[threading.Event] = []
+        self._lock = threading.Lock()
+        self._shift: Shift | None = None
+        self._restored = False
+        self._before: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name="redeliverer", daemon=True)
+
+    def start(self, timeout_s: float) -> None:
+        """Start, and return when it knows all that is parked: before that no batch may begin.
+
+        Raises InfrastructureError when that takes longer than `timeout_s`.
+        """
+        self._thread.start()
+        try:
+            self.catch_up(timeout_s)
+        except InfrastructureError:
+            self.stop(1.0)
+            raise
+
+    def stop(self, timeout_s: float) -> None:
+        """Begin no more pushes, take in the outcomes of those under way, write them down. Returns when that is done,
+        or after the time."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self._control.close()
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Return when it knows all that is parked now, whoever has parked it.
+
+        Raises InfrastructureError when that takes longer than `timeout_s`.
+        """
+        done = threading.Event()
+        with self._lock:
+            self._asking.append(done)
+            self._asked.set()
+        deadline = time.monotonic() + timeout_s
+        while not done.wait(min(max(deadline - time.monotonic(), 0.0), 0.25)):
+            if self._stopping.is_set():
+                raise InfrastructureError("the redelivery stops")
+            if time.monotonic() < deadline:
+                continue
+            raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
+
+    def batch_done(self, reports: Iterable[PartitionReport]) -> None:
+        """What a batch has parked, seen of endpoints, and learned of subscriptions that are over.
+
+        Raises InfrastructureError when the end of a subscription cannot be written down.
+        """
+        at_ms = now_ms()
+        gone: set[str] = set()
+        for report in reports:
+            self.lanes.parked(report.reach)
+            gone |= report.gone
+            for endpoint, sign in report.signs:
+                before = self.health.get(endpoint).breaker
+                if before != "closed" and sign.kind in ("away", "failing"):
+                    continue  # the push began before the breaker opened: it says nothing new
+                after = self.health.note(endpoint, sign, at_ms).breaker
+                if before == "closed" and after != "closed":
+                    self._tell(OperatorEvent("breaker-opened", at_ms, endpoint))
+        if gone:
+            self._end_subscriptions(gone)
+
+    def statistics(self) -> RedeliveryStatistics:
+        """How things stand."""
+        breakers = Counter(str(each.breaker) for each in self.health.everything().values())
+        del breakers["closed"]
+        shift = self._shift
+        now = Figures() if shift is None else shift.figures
+        return RedeliveryStatistics(
+            parked=now.parked,
+            lanes=now.lanes,
+            held=self.lanes.held(),
+            due=now.due,
+            in_flight=now.in_flight,
+            delivered=self._before["delivered"] + now.delivered,
+            dead=self._before["dead"] + now.dead,
+            breakers=breakers,
+        )
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with Shift(self._plan) as shift:
+                    self._work(shift)
+            except ArborcastError as error:
+                logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
+            except Exception:
+                # Whatever it is, what is parked must not stay parked for it.
+                logger.exception("redelivery begins again in %g s", _PAUSE_S)
+            self._stopping.wait(_PAUSE_S)
+
+    def _work(self, shift: Shift) -> None:
+        shift.begin(self._stopping, restore=not self._restored)
+        self._restored = True
+        self._shift = shift
+        try:
+            while not self._stopping.is_set():
+                self._answer(shift)
+                shift.run(self._stopping, self._asked)
+            shift.end()
+        finally:
+            # In this order: nobody sees them twice.
+            self._shift = None
+            self._before.update(delivered=shift.redelivery.delivered, dead=shift.redelivery.dead)
+
+    def _answer(self, shift: Shift) -> None:
+        """Those who have asked for it know that everything is folded."""
+        with self._lock:
+            asking, self._asking = self._asking, []
+            self._asked.clear()
+        if asking:
+            try:
+                shift.read_to_end(self._stopping)
+            except BaseException:
+                with self._lock:
+                    self._asking += asking  # for the next shift
+                    self._asked.set()
+                raise
+        if not self._stopping.is_set():
+            for done in asking:
+                done.set()
+
+    def _end_subscriptions(self, ids: Iterable[str]) -> None:
+        """Write down that their receivers are gone. Raises InfrastructureError."""
+        ended = [
+            SubscriptionEnded(each, "gone", now_ms())
+            for each in sorted(ids)
+            if self._subscriptions.subscription(each) is not None
+        ]
+        if ended:
+            self._control.append(ended)
+
+    def _suspend_subscriptions(self, since_ms: Mapping[str, int]) -> None:
+        """Write down that nothing is tried for these until someone resumes them. Raises InfrastructureError."""
+        at_ms = now_ms()
+        self._control.append(
+            [
+                SubscriptionSuspended(each, "its endpoint does not take any message", since, at_ms)
+                for each, since in sorted(since_ms.items())
+            ]
+        )
+
+
+def _maker(push: PushSettings, outbound: AddressPolicy) -> Callable[[], Transport]:
+    return lambda: make_transport(push, outbound)

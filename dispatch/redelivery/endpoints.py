@@ -1,0 +1,108 @@
+"""The endpoints of what waits: which may be tried, and the lanes that wait for one that may not.
+
+Behind an open breaker nothing is tried but a probe when it is due. The lanes of an endpoint take turns in providing it,
+so that what one message does to the endpoint is not mistaken for what the endpoint does to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatch.health import Health, Sign
+from dispatch.health_book import HealthBook
+from dispatch.outcomes import Outcome
+from dispatch.redelivery.agenda import Agenda
+from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.transport.contract import PushResult
+
+
+class Endpoints:
+    """Used by one thread; the health book is shared. `quick_s` is how long a quick answer takes at most."""
+
+    def __init__(self, health: HealthBook, quick_s: float, tell: Listener) -> None:
+        self._health = health
+        self._quick_s = quick_s
+        self._tell = tell
+        self._probes = Agenda()
+        # In the order in which they are to be the probe.
+        self._blocked: dict[str, dict[str, None]] = {}
+
+    def get(self, endpoint: str) -> Health:
+        """What is known of an endpoint."""
+        return self._health.get(endpoint)
+
+    def begin_push(self, endpoint: str) -> bool:
+        """A push begins; whether it is a probe."""
+        return self._health.begin_push(endpoint)
+
+    def push_ended(
+        self, endpoint: str, message: str, outcome: Outcome, result: PushResult, probe: bool, now_ms: int
+    ) -> list[str]:
+        """A push has an outcome: the lanes that need not wait any longer."""
+        sign = self._sign(message, outcome, result)
+        before = self._health.get(endpoint)
+        if before.breaker != "closed" and not probe and sign.kind in ("away", "failing"):
+            return []  # it began before the breaker opened, and says nothing new
+        health = self._health.note(endpoint, sign, now_ms)
+        if health.breaker != "closed":
+            self._probes.set(endpoint, health.probe_at_ms)
+            if before.breaker == "closed":
+                self._tell(OperatorEvent("breaker-opened", now_ms, endpoint, detail=outcome.detail))
+            return []
+        if before.breaker != "closed":
+            self._tell(OperatorEvent("breaker-closed", now_ms, endpoint))
+        return self.unblock(endpoint)
+
+    def block(self, lane: str, endpoint: str) -> None:
+        """The lane waits until the endpoint's probe is due, or has an outcome."""
+        self._blocked.setdefault(endpoint, {}).setdefault(lane)
+        health = self._health.get(endpoint)
+        if health.breaker == "open":
+            self._probes.set_by(endpoint, health.probe_at_ms)
+
+    def blocked(self, endpoint: str) -> list[str]:
+        """The lanes that wait for an endpoint."""
+        return list(self._blocked.get(endpoint, ()))
+
+    def unblock(self, endpoint: str) -> list[str]:
+        """None of its lanes waits any longer: which they were."""
+        self._probes.cancel(endpoint)
+        return list(self._blocked.pop(endpoint, ()))
+
+    def forget(self, lane: str, endpoint: str) -> None:
+        """The lane is over."""
+        blocked = self._blocked.get(endpoint)
+        if blocked is not None:
+            blocked.pop(lane, None)
+            if not blocked:
+                self.unblock(endpoint)
+
+    def forgive(self, endpoint: str, now_ms: int) -> None:
+        """Someone vouches for the endpoint: it is tried at once."""
+        self._health.forgive(endpoint, now_ms)
+
+    def next_probe_ms(self) -> int | None:
+        """When the next probe is due."""
+        return self._probes.next_ms()
+
+    def due(self, now_ms: int) -> str | None:
+        """An endpoint whose probe is due; it is not named again before something else has happened."""
+        return self._probes.pop(now_ms)
+
+    def probe(self, endpoint: str, begin: Callable[[str], bool]) -> None:
+        """Have the first of the lanes be the probe for which `begin` finds something to try. The next time it is the
+        last to be asked."""
+        blocked = self._blocked.get(endpoint, {})
+        for lane in list(blocked):
+            if lane in blocked:
+                del blocked[lane]
+                blocked[lane] = None
+                if begin(lane):
+                    return
+
+    def _sign(self, message: str, outcome: Outcome, result: PushResult) -> Sign:
+        if outcome.endpoint_away:
+            return Sign("away", message, int(result.retry_after_s * 1000))
+        if not outcome.delivered and not outcome.blames_message:
+            return Sign("failing", message)
+        return Sign("quick" if result.duration_s <= self._quick_s else "slow", message)

@@ -1,0 +1,97 @@
+"""What the redelivery writes down, and in which order it reaches the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dispatch.attempts import Attempt
+from dispatch.attempts_log import AttemptsLog
+from dispatch.dead_letters import letter_of
+from dispatch.parked import Delivery, Tries
+from dispatch.parking import DeadLetterLog, ParkingLog
+from topic_model.notifications import Notification
+from topic_model.settings import KafkaSettings
+
+
+class Journal(Protocol):
+    """Where the redelivery writes what it did."""
+
+    def record(self, attempt: Attempt) -> None:
+        """An attempt was made, or a delivery ended without one."""
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        """A delivery waits again."""
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        """A delivery does not wait any more; `tried` says whether it ever was."""
+
+    def bury(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        """A delivery was given up for good."""
+
+    def gone(self, subscription_id: str) -> None:
+        """A receiver has ended its subscription."""
+
+    def suspend(self, subscription_id: str, since_ms: int) -> None:
+        """An endpoint has failed since then, too long to go on with the subscription."""
+
+
+class LogJournal:
+    """The journal in the logs: dead letters, then attempts, then what is parked.
+
+    What finishes a delivery is sent only when its outcome is safe: a failure in between repeats a push, and loses none.
+    """
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._attempts = AttemptsLog(kafka)
+        self._dead = DeadLetterLog(kafka)
+        self._parking = ParkingLog(kafka)
+        self._later: list[Callable[[], None]] = []
+        self._gone: set[str] = set()
+        self._suspended: dict[str, int] = {}
+        self.dirty = False
+
+    def record(self, attempt: Attempt) -> None:
+        self._attempts.add(attempt)
+        self.dirty = True
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        self._later.append(lambda: self._parking.tried(delivery, tries))
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        self._later.append(lambda: self._parking.finished(delivery, tried))
+
+    def bury(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        self._dead.bury(delivery, letter_of(attempt, notification))
+
+    def gone(self, subscription_id: str) -> None:
+        self._gone.add(subscription_id)
+
+    def suspend(self, subscription_id: str, since_ms: int) -> None:
+        self._suspended[subscription_id] = since_ms
+
+    def take_gone(self) -> set[str]:
+        """The subscriptions whose receivers have ended them since this was last asked."""
+        gone, self._gone = self._gone, set()
+        return gone
+
+    def take_suspended(self) -> dict[str, int]:
+        """The subscriptions to be suspended since this was last asked, and since when their endpoints have failed."""
+        suspended, self._suspended = self._suspended, {}
+        return suspended
+
+    def settle(self, timeout_s: float) -> None:
+        """Return when everything is in the logs. Raises InfrastructureError; then nothing is known of what is not."""
+        self._dead.settle(timeout_s)
+        self._attempts.settle(timeout_s)
+        later, self._later = self._later, []
+        for write in later:
+            write()
+        self._parking.settle(timeout_s)
+        self.dirty = False
+
+    def close(self) -> None:
+        """Drop the connections and what is not acknowledged."""
+        self._attempts.close()
+        self._dead.close()
+        self._parking.close()

@@ -1,0 +1,343 @@
+"""One life of the redelivery, from a start to the next failure: everything with a connection or an open file.
+
+What it knows is a fold over the `parked` log, kept in a file. So whatever goes wrong, all since the last commit is
+forgotten, and the next shift begins from there; a push whose outcome was not written down is made again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+from kafka import errors
+
+from dispatch.envelope import Envelope
+from dispatch.health import Health
+from dispatch.health_book import HealthBook
+from dispatch.lane_book import LaneBook
+from dispatch.parked_store import ParkedStore, SpoiltFile
+from dispatch.parking import roomy
+from dispatch.redelivery import ports
+from dispatch.redelivery.events import Listener
+from dispatch.redelivery.journal import LogJournal
+from dispatch.redelivery.work import Redelivery
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.transport.contract import Transport
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
+
+# How long it sleeps at most with nothing to do; a stop takes as long, and so does noticing that one was resumed.
+IDLE_S = 0.25
+
+# With pushes under way it looks for newly parked deliveries and at the control log this often.
+_LOOK_S = 0.02
+_CONTROL_S = 0.2
+
+# Outcomes are written down this often while it is busy; also what a crash can repeat.
+_COMMIT_S = 0.05
+
+# How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
+_SETTLE_S = 600.0
+
+# The first fold of a log with millions in it is committed in pieces of so many records.
+_FOLD_RECORDS = 20_000
+
+# How often what is known of sick endpoints is kept for the next start.
+_HEALTH_S = 5.0
+
+_health_encoder = msgspec.msgpack.Encoder()
+_health_decoder = msgspec.msgpack.Decoder(dict[str, Health])
+
+
+class Subscriptions(ports.Subscriptions, Protocol):
+    """The subscriptions, and learning of changes."""
+
+    def catch_up(self, timeout_s: float) -> object:
+        """Learn of all that happened until now; something that is equal as long as nothing has changed, or None.
+        Raises InfrastructureError."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all shifts have in common."""
+
+    kafka: KafkaSettings
+    push: PushSettings
+    retry: RetrySettings
+    file: Path
+    lanes: LaneBook
+    health: HealthBook
+    subscriptions: Subscriptions
+    make_transport: Callable[[], Transport]
+    envelope_of: Callable[[Subscription], Envelope]
+    end_subscriptions: Callable[[Iterable[str]], None]
+    suspend_subscriptions: Callable[[Mapping[str, int]], None]
+    tell: Listener
+
+
+class Figures(NamedTuple):
+    """A shift at a moment; `delivered` and `dead` since its start."""
+
+    parked: int = 0
+    lanes: int = 0
+    due: int = 0
+    in_flight: int = 0
+    delivered: int = 0
+    dead: int = 0
+
+
+class Shift:
+    """To be used as a context manager, by one thread."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._topic = plan.kafka.topic("parked")
+        self._store = _opened(plan.file, self._topic)
+        self._consumer: Consumer | None = None
+        self._journal = LogJournal(plan.kafka)
+        self._transport = plan.make_transport()
+        self._partitions: list[TopicPartition] = []
+        self._positions: dict[int, int] = {}
+        self._moved = False
+        self._kept_health: dict[str, Health] = {}
+        self._control: object = None
+        self.figures = Figures()
+        self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
+        self.redelivery = Redelivery(
+            self._store,
+            self._transport,
+            plan.health,
+            plan.subscriptions,
+            self._journal,
+            plan.lanes,
+            plan.envelope_of,
+            plan.push,
+            plan.retry,
+            now_ms,
+            random.random,
+            plan.tell,
+        )
+
+    def __enter__(self) -> Shift:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.close()
+        self._journal.close()
+        self._store.close()
+        if self._consumer is not None:
+            self._consumer.close(autocommit=False, timeout_ms=500)
+
+    def begin(self, stopping: threading.Event, restore: bool) -> None:
+        """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
+        earlier process knew of sick endpoints is to be taken in. Raises InfrastructureError."""
+        plan = self._plan
+        self._place()
+        plan.health.forget_probes()
+        if restore:
+            plan.health.restore(self._recalled_health())
+        for lane in self._store.lanes():
+            self.redelivery.found(lane)
+        for partition, position in self._positions.items():
+            plan.lanes.applied(partition, position)
+        self.read_to_end(stopping)
+        # What an earlier shift had found and this one has not is finished.
+        plan.lanes.only(self.redelivery.held())
+        self._control = plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        if self._store.count:
+            logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
+
+    def read_to_end(self, stopping: threading.Event) -> None:
+        """Fold everything that is in the log now. Raises InfrastructureError."""
+        end = self._ends()
+        unfolded = 0
+        while not stopping.is_set() and any(self._positions[each.partition] < end[each] for each in self._partitions):
+            unfolded += self._follow(IDLE_S)
+            if unfolded >= _FOLD_RECORDS:
+                self._commit()
+                unfolded = 0
+        self._commit()
+        self.figures = self._figures()
+
+    def run(self, stopping: threading.Event, asked: threading.Event) -> None:
+        """Work until told to stop, or `asked` for something in between; outcomes may still be under way then.
+
+        Raises InfrastructureError when it cannot go on.
+        """
+        while not (stopping.is_set() or asked.is_set()):
+            self._hear_control()
+            self.redelivery.work()
+            if self.redelivery.in_flight:
+                self.redelivery.drive(_LOOK_S)
+                if time.monotonic() - self._looked > _LOOK_S:
+                    self._follow(0.0)
+            else:
+                self._write_down()
+                self._follow(self._idle_s())
+            if time.monotonic() - self._committed > _COMMIT_S:
+                self._write_down()
+
+    def end(self) -> None:
+        """Begin nothing more, take in what is under way, write it down. Raises InfrastructureError."""
+        while self.redelivery.in_flight:
+            self.redelivery.drive(IDLE_S)
+        self._write_down()
+        self._keep_health()
+        self._store.commit()
+        self.figures = self._figures()
+
+    def _place(self) -> None:
+        """Open the log where the file ends."""
+        consumer = self._open_consumer()
+        timeout_ms = int(self._plan.kafka.request_timeout_s * 1000)
+        with translated("the log of parked deliveries cannot be read"):
+            numbers = sorted(consumer.partitions_for_topic(self._topic) or ())
+            self._partitions = [TopicPartition(self._topic, number) for number in numbers]
+            if not self._partitions:
+                raise InfrastructureError(f"Kafka topic {self._topic} does not exist yet", 1.0)
+            consumer.assign(self._partitions)
+            first = consumer.beginning_offsets(self._partitions, timeout_ms=timeout_ms)
+        end = self._ends()
+        known = self._store.positions()
+        if any(known.get(each.partition, 0) > end[each] for each in self._partitions):
+            self._discard_file("the log of parked deliveries was created anew, what was known is of the old one")
+        for each in self._partitions:
+            self._positions[each.partition] = max(known.get(each.partition, 0), first[each])
+            consumer.seek(each, self._positions[each.partition])
+
+    def _ends(self) -> Mapping[TopicPartition, int]:
+        timeout_ms = int(self._plan.kafka.request_timeout_s * 1000)
+        with translated("the end of the log of parked deliveries cannot be found"):
+            return self._open_consumer().end_offsets(self._partitions, timeout_ms=timeout_ms)
+
+    def _open_consumer(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = make_consumer(roomy(self._plan.kafka), wait_ms=int(IDLE_S * 1000))
+        return self._consumer
+
+    def _follow(self, timeout_s: float) -> int:
+        """Fold what comes within this time; how many records came."""
+        try:
+            with translated("the log of parked deliveries cannot be read"):
+                polled = self._open_consumer().poll(timeout_ms=int(timeout_s * 1000))
+        except InfrastructureError as error:
+            if isinstance(error.__cause__, (errors.OffsetOutOfRangeError, errors.LogTruncationError)):
+                self._discard_file(str(error))
+            raise
+        self._looked = time.monotonic()
+        return sum(self._fold(partition.partition, records) for partition, records in polled.items())
+
+    def _fold(self, partition: int, records: Sequence[ConsumerRecord]) -> int:
+        if not records:
+            return 0
+        found = dict.fromkeys(self._store.apply(record.key, record.value) for record in records)
+        found.pop(None, None)
+        for lane in found:
+            self.redelivery.found(str(lane))
+        position = records[-1].offset + 1
+        self._positions[partition] = position
+        self._store.advance(partition, position)
+        self._plan.lanes.applied(partition, position)
+        self._moved = True
+        return len(records)
+
+    def _idle_s(self) -> float:
+        """How long nothing has to be done, unless something is parked."""
+        turn_ms = self.redelivery.next_turn_ms()
+        return IDLE_S if turn_ms is None else min(max((turn_ms - now_ms()) / 1000, 0.0), IDLE_S)
+
+    def _hear_control(self) -> None:
+        """Has a subscription ended meanwhile, or been paused, or resumed? Matters only while something waits."""
+        if self.redelivery.lanes and time.monotonic() - self._heard > _CONTROL_S:
+            self._learn()
+
+    def _learn(self) -> None:
+        control = self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
+        self._heard = time.monotonic()
+        if control is None or control != self._control:
+            self._control = control
+            self.redelivery.look_at_subscriptions()
+
+    def _write_down(self) -> None:
+        """First the outcomes, then that the deliveries are finished, then our own file: a crash in between repeats a
+        push, and never loses one."""
+        if self._journal.dirty:
+            gone, suspended = self._journal.take_gone(), self._journal.take_suspended()
+            if gone:
+                self._plan.end_subscriptions(gone)
+            self._journal.settle(_SETTLE_S)
+            self._moved = True
+            if suspended:
+                self._plan.suspend_subscriptions(suspended)
+                self._learn()
+                self.redelivery.suspensions_are_known()
+        if time.monotonic() - self._health_kept > _HEALTH_S:
+            self._keep_health()
+        if self._moved:
+            self._commit()
+        self._committed = time.monotonic()
+        if self._committed - self._counted > IDLE_S:
+            self.figures = self._figures()
+
+    def _figures(self) -> Figures:
+        self._counted = time.monotonic()
+        work = self.redelivery
+        return Figures(self._store.count, work.lanes, work.due(), work.in_flight, work.delivered, work.dead)
+
+    def _commit(self) -> None:
+        self._store.commit()
+        self._moved = False
+
+    def _keep_health(self) -> None:
+        """So that a restart costs no batch the time-outs once more, and days of failing are still days."""
+        self._health_kept = time.monotonic()
+        known = self._plan.health.everything()
+        if known != self._kept_health:
+            self._store.remember("health", _health_encoder.encode(known))
+            self._kept_health = known
+            self._moved = True
+
+    def _recalled_health(self) -> dict[str, Health]:
+        kept = self._store.recall("health")
+        try:
+            return {} if kept is None else _health_decoder.decode(kept)
+        except msgspec.DecodeError as error:
+            logger.info("what was known of sick endpoints cannot be read, it will be learned again: %s", error)
+            return {}
+
+    def _discard_file(self, why: str) -> None:
+        """Raises SpoiltFile: the next shift begins with an empty one."""
+        self._store.close()
+        discard(self._plan.file)
+        raise SpoiltFile(f"{why}; it is read anew from its beginning")
+
+
+def _opened(file: Path, log: str) -> ParkedStore:
+    try:
+        return ParkedStore(file, log)
+    except SpoiltFile as error:
+        logger.warning("%s; it is made anew from the log", error)
+        discard(file)
+        return ParkedStore(file, log)
+
+
+def discard(file: Path) -> None:
+    """Remove the file, and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return int(time.time() * 1000)

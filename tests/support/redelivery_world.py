@@ -1,0 +1,217 @@
+"""A world for the redelivery: endpoints that answer as the test says, a clock that it moves, logs in lists."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dispatch import parked
+from dispatch.attempts import Attempt
+from dispatch.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
+from dispatch.health_book import HealthBook
+from dispatch.lane_book import LaneBook
+from dispatch.parked import Delivery, Parked, Place, Tried, Tries
+from dispatch.parked_store import ParkedStore
+from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.work import Redelivery
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.transport.contract import Callback, PushRequest, PushResult
+from topic_model.notifications import Notification
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+START_MS = 1_000_000
+
+OK = PushResult(202)
+REFUSED = PushResult(0, "connect", "refused")
+BROKEN = PushResult(500)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A push as its receiver saw it."""
+
+    at_ms: int
+    endpoint: str
+    subscription: str
+    notifications: tuple[str, ...]
+    attempt: int
+
+
+@dataclass
+class FakeEndpoint:
+    """`answer` is what it says to these notifications, after so many milliseconds."""
+
+    answer: Callable[[tuple[str, ...]], PushResult] = lambda _: OK
+    takes_ms: int = 10
+
+
+@dataclass
+class World:
+    """All that a Redelivery needs, and what came of it."""
+
+    retry: RetrySettings = field(default_factory=lambda: RetrySettings(jitter=0.0))
+    push: PushSettings = field(default_factory=PushSettings)
+    now_ms: int = START_MS
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    suspended_now: set[str] = field(default_factory=set)
+    endpoints: dict[str, FakeEndpoint] = field(default_factory=dict)
+    arrivals: list[Arrival] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    buried: list[Attempt] = field(default_factory=list)
+    gone_said: list[str] = field(default_factory=list)
+    suspended_said: dict[str, int] = field(default_factory=dict)
+    log: dict[bytes, bytes] = field(default_factory=dict)
+    told: list[OperatorEvent] = field(default_factory=list)
+    most_in_flight: int = 0
+    most_at: dict[str, int] = field(default_factory=dict)
+    too_much: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._places = itertools.count(1)
+        self._ties = itertools.count()
+        self.restart()
+
+    def restart(self) -> None:
+        """Everything that is not in a log is lost: pushes under way, the store, the health of endpoints."""
+        self._under_way: list[tuple[int, int, PushRequest, Callback]] = []
+        self.store = ParkedStore(None)
+        self.lanes = LaneBook()
+        self.health = HealthBook(self.retry)
+        self.redelivery = Redelivery(
+            self.store,
+            self,
+            self.health,
+            self,
+            self,
+            self.lanes,
+            Envelope,
+            self.push,
+            self.retry,
+            lambda: self.now_ms,
+            lambda: 0.0,
+            self.told.append,
+        )
+        for key, value in self.log.items():
+            self.store.apply(key, value)
+        for lane in self.store.lanes():
+            self.redelivery.found(lane)
+
+    # What a test does
+
+    def subscribe(self, name: str, endpoint: str = "", form: str = "raw", **policy: object) -> Subscription:
+        """A subscription, by itself at its endpoint unless one is named."""
+        address = f"http://{endpoint or name}/"
+        subscription = Subscription(
+            name,
+            EndpointReference(address),
+            form=form,  # type: ignore[arg-type]
+            policy=DeliveryPolicy(**policy),  # type: ignore[arg-type]
+        )
+        self.subscriptions[name] = subscription
+        self.endpoints.setdefault(address, FakeEndpoint())
+        return subscription
+
+    def endpoint(self, name: str) -> FakeEndpoint:
+        """The endpoint of a subscription."""
+        return self.endpoints[self.subscriptions[name].consumer.address]
+
+    def park(self, name: str, notification: str, tries: Tries | None = None, accepted_ms: int = 0) -> Delivery:
+        """A batch parks something."""
+        delivery = Delivery(name, Place(1, 0, next(self._places)))
+        message = Notification(notification, TopicPath("a"), b"<x/>", accepted_ms or self.now_ms)
+        self.log[delivery.key()] = parked.encode(Parked(message, tries or Tries()))
+        lane = self.store.apply(delivery.key(), self.log[delivery.key()])
+        if lane is not None:
+            self.redelivery.found(lane)
+        return delivery
+
+    def run(self, for_ms: int) -> None:
+        """Let time pass, and everything happen that does."""
+        end_ms = self.now_ms + for_ms
+        while True:
+            self.redelivery.work()
+            self.most_in_flight = max(self.most_in_flight, len(self._under_way))
+            next_turn = self.redelivery.next_turn_ms()
+            times = [
+                turn for turn in (next_turn, self._under_way[0][0] if self._under_way else None) if turn is not None
+            ]
+            if not times or min(times) > end_ms:
+                break
+            self.now_ms = max(self.now_ms, min(times))
+            self.drive(0.0)
+        self.now_ms = end_ms
+
+    def states(self) -> dict[tuple[str, str], str]:
+        """What the last row says of each delivery."""
+        return {(row.subscription, row.notification): row.state for row in self.attempts}
+
+    def arrived(self, name: str) -> list[str]:
+        """What the receiver of a subscription has seen, in order."""
+        return [each for arrival in self.arrivals if arrival.subscription == name for each in arrival.notifications]
+
+    # Transport
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._under_way)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        self._check(request)
+        takes_ms = self.endpoints[request.url].takes_ms
+        heapq.heappush(self._under_way, (self.now_ms + takes_ms, next(self._ties), request, callback))
+        headers = dict(request.headers)
+        ids = tuple(headers[ID_HEADER].split(","))
+        self.arrivals.append(
+            Arrival(self.now_ms, request.url, headers[SUBSCRIPTION_HEADER], ids, int(headers[ATTEMPT_HEADER]))
+        )
+
+    def _check(self, request: PushRequest) -> None:
+        """What must not happen to anybody, whatever the test."""
+        subscription = self.subscriptions.get(dict(request.headers)[SUBSCRIPTION_HEADER])
+        if subscription is None or subscription.paused or subscription.id in self.suspended_now:
+            self.too_much.append(f"{self.now_ms}: pushed to {subscription and subscription.id}, who wants nothing")
+        at = 1 + sum(each.url == request.url for _, _, each, _ in self._under_way)
+        self.most_at[request.url] = max(self.most_at.get(request.url, 0), at)
+        if self.health.get(request.url).breaker == "open":
+            self.too_much.append(f"{self.now_ms}: pushed to {request.url}, whose breaker is open")
+
+    def drive(self, timeout_s: float) -> None:
+        while self._under_way and self._under_way[0][0] <= self.now_ms:
+            _, _, request, callback = heapq.heappop(self._under_way)
+            ids = tuple(dict(request.headers)[ID_HEADER].split(","))
+            callback(self.endpoints[request.url].answer(ids))
+
+    def close(self) -> None:
+        pass
+
+    # Subscriptions
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        return self.subscriptions.get(subscription_id)
+
+    def suspended(self, subscription_id: str) -> bool:
+        return subscription_id in self.suspended_now
+
+    # Journal
+
+    def record(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        self.log[delivery.tried_key()] = parked.encode(Tried(tries))
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        self.log.pop(delivery.key(), None)
+        self.log.pop(delivery.tried_key(), None)
+
+    def bury(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        self.buried.append(attempt)
+
+    def gone(self, subscription_id: str) -> None:
+        self.gone_said.append(subscription_id)
+
+    def suspend(self, subscription_id: str, since_ms: int) -> None:
+        self.suspended_said[subscription_id] = since_ms

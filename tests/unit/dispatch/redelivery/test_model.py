@@ -1,0 +1,220 @@
+"""Thousands of histories of the redelivery against what must always hold, with time, endpoints and crashes made up.
+
+After each step, whatever happened:
+
+- nothing is lost: what was parked is waiting or over, and its last row says which;
+- first attempts leave in order of place, per subscription;
+- in a strict lane, none is pushed before the one before it is settled;
+- nobody is pushed to who is paused, suspended or over, and nothing that is too old;
+- no more is under way at an endpoint than allowed, and behind an open breaker only a probe;
+- what is tried again is tried when it was promised, not earlier; and not more often than the policy says.
+
+And in the end, when all endpoints answer and time passes, nothing waits any more.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.transport.contract import PushResult
+from tests.support.redelivery_world import FakeEndpoint, World
+
+LIFESPAN_MS = 600_000
+ATTEMPTS = 3
+
+ANSWERS = {
+    "ok": PushResult(202, duration_s=0.01),
+    "slow": PushResult(202, duration_s=5.0),
+    "broken": PushResult(500),
+    "refused": PushResult(0, "connect", "refused"),
+    "hanging": PushResult(0, "timeout", "no answer", duration_s=15.0),
+    "busy": PushResult(503, retry_after_s=20.0),
+    "wrong": PushResult(400),
+}
+TAKES_MS = {"slow": 5_000, "hanging": 15_000}
+
+NAMES = ("plain", "together", "strict", "mate", "legacy")
+
+
+class Histories(RuleBasedStateMachine):
+    """One engine, five subscriptions at four endpoints."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = World(
+            retry=RetrySettings(
+                retransmissions=ATTEMPTS - 1,
+                lifespan_s=LIFESPAN_MS / 1000,
+                jitter=0.0,
+                breaker_failures=2,
+                suspend_after_s=120.0,
+                longest_probe_s=20.0,
+            ),
+            push=PushSettings(
+                max_in_flight=6, max_in_flight_per_host=5, max_in_flight_per_endpoint=2, max_notify_messages=3
+            ),
+        )
+        self.world.subscribe("plain", form="raw")
+        self.world.subscribe("together", form="notify")
+        self.world.subscribe("strict", order="strict")
+        self.world.subscribe("mate", endpoint="together", form="raw")
+        self.world.subscribe("legacy", form="legacy")
+        self.parked: dict[str, list[str]] = {name: [] for name in NAMES}
+        self.checked = 0
+        self.over: set[str] = set()
+        self.crashed = False
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 5))
+    def park(self, name: str, count: int) -> None:
+        """A batch parks some messages."""
+        for _ in range(count):
+            notification = f"{name}-{len(self.parked[name])}"
+            self.parked[name].append(notification)
+            self.world.park(name, notification)
+
+    @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)))
+    def behave(self, name: str, how: str) -> None:
+        """From now on an endpoint answers like this."""
+        self._behave(name, how)
+
+    @rule(name=st.sampled_from(NAMES), index=st.integers(0, 8))
+    def poison(self, name: str, index: int) -> None:
+        """One message that the endpoint always fails at."""
+        self._set(name, lambda ids: ANSWERS["broken" if f"{name}-{index}" in ids else "ok"], 10)
+
+    @rule(for_ms=st.sampled_from([1, 100, 2_500, 20_000, 130_000, LIFESPAN_MS + 1]))
+    def pass_time(self, for_ms: int) -> None:
+        """Time goes on."""
+        self.world.run(for_ms)
+
+    @rule(name=st.sampled_from(NAMES), paused=st.booleans())
+    def pause_or_resume(self, name: str, paused: bool) -> None:
+        """The subscriber pauses, or resumes."""
+        known = self.world.subscriptions.get(name)
+        if known is not None:
+            self.world.subscriptions[name] = msgspec.structs.replace(known, paused=paused)
+            self.world.redelivery.look_at_subscriptions()
+
+    @rule()
+    def suspend(self) -> None:
+        """What was asked for is in the control log now."""
+        self.world.suspended_now |= self.world.suspended_said.keys()
+        self.world.suspended_said.clear()
+        self.world.redelivery.suspensions_are_known()
+
+    @precondition(lambda self: self.world.suspended_now)
+    @rule()
+    def resume_all(self) -> None:
+        """Somebody resumes what was suspended."""
+        self.world.suspended_now.clear()
+        self.world.redelivery.look_at_subscriptions()
+
+    @rule(name=st.sampled_from(NAMES))
+    def unsubscribe(self, name: str) -> None:
+        """The subscription ends."""
+        self.over.add(name)
+        self.world.subscriptions.pop(name, None)
+        self.world.redelivery.look_at_subscriptions()
+
+    @rule()
+    def crash(self) -> None:
+        """Everything that is not in a log is lost."""
+        self.world.restart()
+        self.crashed = True
+
+    @rule(forward=st.sampled_from([3_600_000, -3_600_000]))
+    @precondition(lambda self: not self.world.in_flight)
+    def step_the_clock(self, forward: int) -> None:
+        """Somebody sets the clock."""
+        if self.world.now_ms + forward > 0:
+            self.world.now_ms += forward
+            self.crashed = True  # what was promised before means nothing now
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        waiting = {key.decode().split("\t")[0] for key in self.world.log if not key.endswith(b"\ttried")}
+        states = self.world.states()
+        in_log = sum(not key.endswith(b"\ttried") for key in self.world.log)
+        final = [key for key, state in states.items() if state != "parked"]
+        assert in_log + len(final) == sum(len(names) for names in self.parked.values())
+        assert self.world.store.count == in_log
+        assert waiting <= set(NAMES)
+        for name in waiting:
+            assert name in {lane.name for lane in self.world.redelivery._lanes.values()}, (
+                "nobody would look at it again"
+            )
+
+    @invariant()
+    def what_is_dead_is_kept(self) -> None:
+        ended = sorted(
+            (row.subscription, row.notification) for row in self.world.attempts if row.state in ("dead", "expired")
+        )
+        assert sorted((row.subscription, row.notification) for row in self.world.buried) == ended
+
+    @invariant()
+    def first_attempts_are_in_order(self) -> None:
+        for name in NAMES:
+            firsts = [
+                each
+                for arrival in self.world.arrivals
+                if arrival.subscription == name and arrival.attempt == 1
+                for each in arrival.notifications
+            ]
+            order = {each: index for index, each in enumerate(self.parked[name])}
+            if not self.crashed:
+                assert len(firsts) == len(set(firsts))
+                assert firsts == sorted(firsts, key=order.__getitem__)
+
+    @invariant()
+    def strict_ones_follow_each_other(self) -> None:
+        seen = self.world.arrived("strict")
+        order = {each: index for index, each in enumerate(self.parked["strict"])}
+        assert [order[each] for each in seen] == sorted(order[each] for each in seen)
+
+    @invariant()
+    def lanes_with_something_untried_are_held(self) -> None:
+        held = self.world.lanes.for_batch()
+        for name in NAMES:
+            if self.world.store.has_untried(name):
+                assert name in held
+
+    @invariant()
+    def bounds_are_kept(self) -> None:
+        assert self.world.most_in_flight <= 6
+        assert all(count <= 2 for count in self.world.most_at.values())
+        assert self.world.too_much == []
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        for name in NAMES:
+            if name in self.world.subscriptions:
+                self._behave(name, "ok")
+                self.pause_or_resume(name, paused=False)
+        self.world.suspended_said.clear()
+        self.world.suspended_now.clear()
+        self.world.redelivery.suspensions_are_known()
+        self.world.run(4 * 3_600_000)
+        self.world.run(LIFESPAN_MS + 1)
+        self.nothing_is_lost()
+        assert (self.world.log, self.world.redelivery.lanes, self.world.in_flight) == ({}, 0, 0)
+        assert self.world.redelivery.next_turn_ms() is None
+        assert self.world.lanes.for_batch() == frozenset()
+
+    def _behave(self, name: str, how: str) -> None:
+        self._set(name, lambda ids: ANSWERS[how], TAKES_MS.get(how, 10))
+
+    def _set(self, name: str, answer: object, takes_ms: int) -> None:
+        subscription = self.world.subscriptions.get(name)
+        if subscription is not None:
+            self.world.endpoints[subscription.consumer.address] = FakeEndpoint(answer, takes_ms)  # type: ignore[arg-type]
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=300, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -241,7 +241,8 @@ def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscr
     with Receiver() as receiver:
         known = Known(
             kafka_settings,
-            subscription("bad", receiver.url("/status/400")), subscription("gone", receiver.url("/status/410"))
+            subscription("bad", receiver.url("/status/400")),
+            subscription("gone", receiver.url("/status/410")),
         )
         with running(kafka_settings, tmp_path / "parked.db", known, told.append) as redeliverer:
             lot.park("bad", "n1")

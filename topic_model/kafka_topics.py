@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from topic_model.errors import ConfigError
 from topic_model.kafka_client import Admin
+from topic_model.lease import LEASE_LOG
 from topic_model.pull_log import PULL_LOG
 from topic_model.settings import KafkaSettings
 
@@ -72,6 +73,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
+    # Two words a second that are old after a few seconds; kept for whoever wonders what happened.
+    lease = record_bytes | {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS), "segment.ms": str(_HOUR_MS // 4)}
     # Deliveries that wait, or were given up: mostly short-lived, so that old segments are worth compacting soon. Null
     # values stay as long as in the control log, for a reader that goes on where it was.
     unfinished = latest_of_each | {
@@ -89,6 +92,7 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         LogSpecification(kafka.topic("retained"), 1, True, latest_of_each, ordered=True),
         # One partition here too: the order of the claims decides who hands out what.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
+        LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
     )
 
 

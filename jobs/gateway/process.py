@@ -29,6 +29,8 @@ from ingest.repeats_history import remember_history
 from ingest.retained import RetainedMessages
 from ingest.serving import GatewayServer, make_server
 from ingest.view import ControlView
+from jobs.gateway.duties import Duties, Work
+from jobs.gateway.lease_keeper import name_of
 from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_points, declare_ready, declare_routing
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
@@ -61,8 +63,10 @@ class GatewayProcess:
         self._tls = ServerTls(settings.tls) if settings.tls.certificate_file else None
         self._settings = settings
         self._share = share
-        # What must be done once is done by the first of several workers.
+        # What must be done once may be done by the first of several workers, if no other gateway does it already.
         self._has_duties = share is None or share.first
+        self._duties: Duties | None = None
+        self._name = name_of(host, port)
         self._memory = RepeatMemory(settings.gateway.deduplication_window_s, share.memory if share else None)
         self._remembers = False
         self._log = ControlLog(settings.kafka)
@@ -130,6 +134,9 @@ class GatewayProcess:
         await self._server.serve(sockets=[listener])
         for task in self._tasks:
             task.cancel()
+        if self._duties is not None:
+            self._duties.cancel()
+            await _within(_STOP_S, self._duties.stop)
         await self._pulls.close()
         await asyncio.gather(
             self._notifications.stop(),
@@ -159,16 +166,19 @@ class GatewayProcess:
         self._view.start()
         self._pull_view.start()
         self._notifications.start()
-        if self._has_duties:
-            self._spawn(end_expired_forever(self._gateway), "expiry")
         self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
         await self._pull_view.until_caught_up()
         self._spawn(self._pulls.sweep_forever(partial(end_orphans, self._gateway)), "pull-points")
-        if self._settings.gateway.demand_publishing and self._has_duties:
-            self._spawn(DemandWorker(self._gateway, lambda: self._view.applied).run(), "demand")
-        if self._sync is not None:
-            self._sync.start()
+        if self._has_duties:
+            self._duties = self._make_duties()
+            self._duties.start()
+
+    def _make_duties(self) -> Duties:
+        work: dict[str, Work] = {"expiry": partial(end_expired_forever, self._gateway)}
+        if self._settings.gateway.demand_publishing:
+            work["demand"] = lambda: DemandWorker(self._gateway, lambda: self._view.applied).run()
+        return Duties(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)
 
     async def _remember_history(self) -> None:
         window_s = self._settings.gateway.deduplication_window_s
@@ -228,6 +238,11 @@ class GatewayProcess:
         if self._sync is not None:
             declare_directory(metrics, self._sync)
         declare_ready(metrics, lambda: not self._own_obstacle())
+        metrics.gauge(
+            "arborcast_gateway_duties",
+            "1 in the one process that does what must be done once.",
+            lambda: 1 if self._duties is not None and self._duties.ours else 0,
+        )
         if isinstance(metrics, WorkerMetrics):
             arguments = (self._own_obstacle,)
             threading.Thread(target=metrics.publish_forever, args=arguments, name="metrics", daemon=True).start()

@@ -80,6 +80,8 @@ class DirectorySync:
         self._away = False
         self._moves = True
         self._refused: dict[Change, tuple[Problem, float]] = {}
+        self._paused = False
+        self._allowed: Callable[[], bool] = lambda: True
         self._unsaved = False
         self._save_after = 0.0
         self._status = SyncStatus(directory.name)
@@ -113,6 +115,19 @@ class DirectorySync:
             self._known = load_known(self._state_file, self._directory.name)
         self._directory.watch(self)
         self._thread.start()
+
+    def allow_while(self, condition: Callable[[], bool]) -> None:
+        """Look at this before each run, and do nothing where it is False. Before `start`."""
+        self._allowed = condition
+
+    def pause(self) -> None:
+        """Another process does this for now. What is applied, and what the directory holds, goes on to be followed."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """It is ours again: look at everything anew."""
+        self._paused = False
+        self._wake.set()
 
     def close(self) -> None:
         """Stop, write down what is known, close the directory."""
@@ -179,6 +194,9 @@ class DirectorySync:
             self._closing.wait(max(_REST_SECONDS, _REST * worked))
 
     def _reconcile(self) -> None:
+        if self._paused or not self._allowed():
+            self._reconciled = None
+            return
         with self._lock:
             listing = self._listing
             if listing is None or self._away:

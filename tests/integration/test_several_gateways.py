@@ -1,0 +1,88 @@
+"""Two gateways of one engine, as behind a load balancer: one view, and one does what must be done once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ingest.client import Client, ClientError
+from tests.support.gateway_process import GatewayRun, gateway_run
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+
+# More than a record needs to travel by itself would make the test pass without any care.
+ROUNDS = 60
+
+
+@pytest.fixture
+def pair(
+    tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[GatewayRun, GatewayRun]]:
+    monkeypatch.setenv("ARBORCAST_DIRECTORY_FILE", str(tmp_path / "topics.ldif"))
+    options = {"expiry_grace_s": 0}
+    with (
+        gateway_run(tmp_path / "a", kafka_settings, directory="file", **options) as one,
+        gateway_run(tmp_path / "b", kafka_settings, directory="file", **options) as other,
+    ):
+        yield one, other
+
+
+def duties(gateway: GatewayRun) -> bool:
+    return gateway.metric("arborcast_gateway_duties") == 1
+
+
+def at(gateway: GatewayRun, address: str, made_by: GatewayRun) -> str:
+    """The address that a load balancer would have sent to this gateway."""
+    return address.replace(made_by.base, gateway.base)
+
+
+def test_what_one_has_answered_the_other_knows(pair: tuple[GatewayRun, GatewayRun]) -> None:
+    one, other = pair
+    with Client(one.broker) as first, Client(other.broker) as second:
+        for number in range(ROUNDS):
+            made = first.subscribe("a//.", to=f"http://127.0.0.1:9/{number}", lasts=timedelta(hours=1))
+            there = at(other, made.address, one)
+            second.pause(there)
+            renewed = first.renew(made.address, timedelta(hours=2))
+            assert renewed is not None
+            # The renewal was written by one that knew of the pause: resuming and ending need not be told twice.
+            again = second.subscribe("a//.", to=f"http://127.0.0.1:9/{number}", lasts=timedelta(hours=1))
+            assert again.address.rpartition("/")[2] == made.address.rpartition("/")[2], "an equal one is the same one"
+            second.unsubscribe(there)
+            with pytest.raises(ClientError):
+                first.renew(made.address, timedelta(hours=1))
+            point = second.create_pull_point()
+            assert first.get_messages(at(one, point.address, other)) == []
+            first.destroy_pull_point(at(one, point.address, other))
+            with pytest.raises(ClientError):
+                second.get_messages(point.address)
+
+
+def test_duties_are_taken_over_from_one_that_was_killed(tmp_path: Path, pair: tuple[GatewayRun, GatewayRun]) -> None:
+    one, other = pair
+    one.wait_for(lambda: duties(one), "the first has them")
+    assert not duties(other)
+    one.kill()
+    with Client(other.broker) as client:
+        client.subscribe("a", to="http://127.0.0.1:9/", lasts=timedelta(seconds=1))
+        assert other.metric("arborcast_subscriptions") == 1
+        other.wait_for(lambda: duties(other), "taken over", timeout=10)
+        other.wait_for(lambda: other.metric("arborcast_subscriptions") == 0, "what has expired is ended")
+        client.notify("fresh", "<x/>")
+        file = tmp_path / "topics.ldif"
+        other.wait_for(lambda: file.exists() and "fresh" in file.read_text(), "the directory is written")
+    one.start()
+    time.sleep(1.5)  # long enough for a wrong claim
+    assert not duties(one), "who comes back does not take them away"
+
+
+def test_duties_are_handed_over_at_once_by_one_that_stops(pair: tuple[GatewayRun, GatewayRun]) -> None:
+    one, other = pair
+    one.wait_for(lambda: duties(one), "the first has them")
+    assert one.stop() == 0
+    other.wait_for(lambda: duties(other), "handed over", timeout=4)

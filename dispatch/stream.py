@@ -124,7 +124,8 @@ class HotPath:
 
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health
-        return Diversions(self._redeliverer.lanes.for_batch(), health.sick(), health.watched())
+        held = self._redeliverer.lanes.for_batch() | self._view.all_suspended()
+        return Diversions(held, health.sick(), health.watched())
 
     def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
         if self._reports is None:

@@ -26,6 +26,7 @@ from topic_model.routing.routes import Route
 from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
+from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 # Looking at so many topics takes about a millisecond.
@@ -73,6 +74,7 @@ class RoutingView:
         self._context = context
         self._lock = threading.Lock()
         self._table = RoutingTable()
+        self._suspensions = Suspensions()
         self._follower = ControlFollower(kafka, self._apply)
         self._rebasing = Rebasing(self._table, bases, min_overlay)
         self._shared: SharedView | None = None
@@ -121,7 +123,12 @@ class RoutingView:
 
     def suspended(self, subscription_id: str) -> bool:
         """Whether nothing is to be tried for a subscription until someone resumes it."""
-        return False
+        return subscription_id in self._suspensions
+
+    def all_suspended(self) -> frozenset[str]:
+        """All subscriptions for which nothing is to be tried."""
+        with self._lock:
+            return self._suspensions.ids()
 
     def routes(self, limit: int) -> list[Route]:
         """At most so many routes, for the tables; a batch waits for no more than a piece of that."""
@@ -143,6 +150,7 @@ class RoutingView:
 
     def _apply(self, record: ControlRecord, offset: int) -> None:
         self._table.apply(record)
+        self._suspensions.apply(record)
 
     def _share(self, base: SharedBase, overlay: Overlay) -> SharedView:
         if self._shared is not None and self._shared.overlay is not None:

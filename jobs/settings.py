@@ -61,7 +61,6 @@ class Settings:
     stack: StackSettings
     metrics: MetricsSettings
     logging: LoggingSettings
-    logging: LoggingSettings
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
@@ -81,7 +80,6 @@ SECTIONS: Mapping[str, type] = {
     "secrets": SecretSettings,
     "stack": StackSettings,
     "metrics": MetricsSettings,
-    "logging": LoggingSettings,
     "logging": LoggingSettings,
 }
 
@@ -191,11 +189,6 @@ def load_settings(
 
     sections: dict[str, Any] = {name: _build(cls, name, values) for name, cls in SECTIONS.items()}
     return Settings(home=home_path, origins=origins, **sections)
-
-
-def level_of(settings: Settings) -> int:
-    """The level of logging as the standard library counts it."""
-    return logging.getLevelNamesMapping()[settings.logging.level.upper()]
 
 
 def level_of(settings: Settings) -> int:

@@ -15,6 +15,8 @@ import requests
 from deltalake import DeltaTable
 from lxml import etree
 
+from jobs.monitoring.exposition import Readings
+from jobs.reference import metrics_page
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
@@ -159,6 +161,54 @@ def test_status_says_what_runs(engine: Engine) -> None:
         assert document["memory_bytes"] > 10_000_000
         assert document["cpu_seconds"] > 0
         assert document["since"].endswith("Z")
+
+
+def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
+    engine.run("subscribe", "seen//.", "--to", receiver.url("/seen"))
+    notify(engine, "seen/a", "first")
+    wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], 30, "the first message")
+    metrics = engine.status()["addresses"]["metrics"]
+
+    def readings() -> Readings:
+        return Readings.of(requests.get(f"{metrics}/metrics", timeout=30).text)
+
+    def logged() -> dict[str, int]:
+        # The directory's file takes over the new topic a moment later, and says so.
+        return {part: (engine.home / "log" / f"{part}.log").stat().st_size for part in ("dispatch", "supervisor")}
+
+    before, said = readings(), logged()
+    for _ in range(20):
+        body = "".join(message("seen/a", f"<x>{number}</x>") for number in range(50))
+        assert post(engine, f"<wsnt:Notify>{body}</wsnt:Notify>").status_code == 202
+    wait_until(lambda: len(everything_pushed(receiver, "/seen")) >= 1_001, 60, "a thousand messages")
+
+    def delivered(now: Readings) -> float:
+        return now.sum("arborcast_attempts_total", state="delivered")
+
+    wait_until(lambda: delivered(readings()) - delivered(before) >= 1_000, 60, "all of them counted")
+    after = readings()
+    assert logged() == said, "a busy engine that is well has nothing to say"
+    accepted = "arborcast_gateway_accepted_total"
+    assert after.sum(accepted, component="gateway") - before.sum(accepted) == 1_000
+    assert after.names <= metrics_page.names()
+    assert set(after.by("arborcast_process_memory_bytes", "process")) == {
+        *("kafka", "gateway", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
+    }
+    assert set(after.by("arborcast_part_ready", "part").values()) == {1.0}
+    # A batch that ends while we look is settled a moment later.
+    wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, 30, "no lag")
+    for name in ("arborcast_delivery_seconds_count", "arborcast_push_seconds_count", "arborcast_push_bytes_total"):
+        assert after.sum(name) > before.sum(name)
+    for stage in ("control", "view", "job"):
+        assert after.sum("arborcast_dispatch_batch_seconds_count", stage=stage) > 0
+
+    frame = engine.run("top", "--once").stdout.splitlines()
+    assert "ready" in frame[0]
+    assert any(line.startswith("dispatch-workers") for line in frame)
+    assert any(line.startswith(receiver.url("/")[:20]) for line in frame), "the slowest endpoints"
+    report = tmp_path / "report.html"
+    engine.run("report", "--since", "10m", "--output", str(report))
+    assert "From acceptance to delivery" in report.read_text()
 
 
 def test_a_second_engine_in_the_same_home_is_refused(engine: Engine) -> None:

@@ -74,7 +74,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings(options.config, options.home)
         log_form.configure(settings.logging.format, "dispatch", level_of(settings))
-        log_form.configure(settings.logging.format, "dispatch", level_of(settings))
     except ArborcastError as error:
         print(f"arborcast dispatch: {error}", file=sys.stderr)
         return 1
@@ -99,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings.tables,
         policy_of(settings),
         settings.retry,
+        settings.secrets,
     )
     try:
         healthy = DispatchJob(spark, job_settings, gate, metrics).run(_report_ready)

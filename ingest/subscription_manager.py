@@ -23,6 +23,7 @@ from topic_model.records import (
     SubscriptionRecord,
     Tombstone,
     subscription_key,
+    suspension_key,
 )
 from topic_model.subscriptions import Subscription
 
@@ -58,9 +59,10 @@ async def pause(gateway: Gateway, request: Request, target: Target) -> Reply:
 
 
 async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Push again."""
+    """Push again, whether its subscriber had paused it or the engine had suspended it."""
     async with held(gateway, request, target) as subscription:
-        await replace(gateway, subscription, paused=False)
+        resumed = SubscriptionRecord(msgspec.structs.replace(subscription, paused=False))
+        await gateway.changes.commit([resumed, Tombstone(suspension_key(subscription.id))])
     return _empty("ResumeSubscriptionResponse", "PausableSubscriptionManager")
 
 

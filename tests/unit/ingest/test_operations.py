@@ -11,9 +11,10 @@ from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from topic_model.errors import InfrastructureError
-from topic_model.records import SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.records import SubscriptionEnded, SubscriptionRecord, SubscriptionSuspended, Tombstone, TopicRecord
 from topic_model.settings import TopicSettings
 from topic_model.subscriptions import Subscription, XPathFilter
+from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 
@@ -210,6 +211,19 @@ def test_pause_and_resume() -> None:
     answer = parts.post(soap.envelope("<wsnt:ResumeSubscription/>"), path)
     assert answer.root.find(".//{*}ResumeSubscriptionResponse") is not None
     assert not only_subscription(parts).paused
+
+
+def test_resume_takes_a_suspension_back() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe())))
+    suspensions = Suspensions()
+    suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
+
+    parts.post(soap.envelope("<wsnt:ResumeSubscription/>"), path)
+    for record in parts.control.records:
+        suspensions.apply(record)
+
+    assert len(suspensions) == 0
 
 
 def test_renew_answers_the_termination_time_first() -> None:

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from jobs.cli import configuration, engine, keys, messages, topics, trace, users, watching
+from jobs.cli import audit, configuration, dead, engine, keys, messages, topics, trace, users, watching
 from jobs.cli.common import error_console
 from topic_model.errors import ArborcastError, ConfigError
 
@@ -29,6 +29,8 @@ topics.register(app)
 users.register(app)
 trace.register(app)
 watching.register(app)
+audit.register(app)
+dead.register(app)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

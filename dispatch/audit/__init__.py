@@ -1,0 +1,16 @@
+"""Whether everything that was accepted is accounted for: matches = delivered + dead + expired + cancelled + pending.
+
+    pure      slim (what is decoded of the `attempts` log), deliveries, ledger, balance, report
+    Kafka     reading, examine (the audit itself), deep (matching anew; what is parked and dead)
+
+The job writes down of every notification how many subscriptions it was for before it delivers to any of them, and of
+every delivery what became of it. The audit counts the second against the first, and the first against the offsets of
+the `notifications` log. It reads the logs, not the tables: those lag behind, and are what may be wrong.
+"""
+
+from __future__ import annotations
+
+from dispatch.audit.examine import audit
+from dispatch.audit.report import Kind, Problem, Report, Tally
+
+__all__ = ["Kind", "Problem", "Report", "Tally", "audit"]

@@ -1,0 +1,182 @@
+"""The deeper examination: who should have had what, by matching anew as the batches did. `kept` has its other half."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from dispatch.audit.balance import Balance, Stretch
+from dispatch.audit.deliveries import Numbers, delivery_key
+from dispatch.audit.kept import check_kept
+from dispatch.audit.ledger import Evaluations, Ledger
+from dispatch.audit.reading import LogReading
+from dispatch.audit.report import Problem
+from dispatch.filters import Conditions, Subject
+from topic_model import notifications, records
+from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.notifications import Notification
+from topic_model.records import ControlRecord
+from topic_model.routing import RoutingTable
+from topic_model.settings import KafkaSettings
+
+# Compaction of the control log leaves a day alone; see `topic_model.kafka_topics`.
+_CONTROL_HISTORY_MS = 24 * 3_600_000
+
+# By clocks of several machines: a subscription that ended that soon after the evaluation may have been over for it.
+_CLOCKS_MS = 60_000
+
+
+def examine_deeply(
+    kafka: KafkaSettings,
+    log: LogReading,
+    ledger: Ledger,
+    found: Balance,
+    read_on: Callable[[], None],
+    patience_s: float,
+    limit: int,
+) -> None:
+    """Add to the report what only this finds. `read_on` takes in what was written to the attempts log meanwhile.
+
+    Raises as the audit does.
+    """
+    report = found.report
+    report.deep = True
+    old = int((found.evaluations.written_ms < int(time.time() * 1000) - _CONTROL_HISTORY_MS).sum())
+    if old:
+        report.notes.append(
+            f"{old} notifications were evaluated more than a day ago. Of the control log's history before that "
+            "compaction keeps only what still holds: whether a subscription that is over or changed since has had "
+            "them cannot be told"
+        )
+    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, limit)
+    report.blame(problems, count, limit)
+    check_kept(kafka, ledger, found, read_on, patience_s, limit)
+
+
+class _Run(NamedTuple):
+    """Places of one partition, one behind the other, evaluated as of one offset of the control log; `at` is where the
+    first is among the evaluations."""
+
+    control: int
+    partition: int
+    first: int
+    length: int
+    at: int
+
+
+class _Past:
+    """The routing table as it was, going forward."""
+
+    def __init__(self, control: LogReading) -> None:
+        self.table = RoutingTable(remembered_answers=100_000)
+        (partition,) = control.beginnings()
+        stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
+        self._records = control.read({partition: stretch})
+        self._next: tuple[int, ControlRecord] | None = None
+
+    def advance(self, control: int) -> None:
+        """Apply what is before this offset."""
+        while True:
+            if self._next is None:
+                record = next(self._records, None)
+                if record is None:
+                    return
+                self._next = (record.offset, records.decode(record.key, record.value))
+            offset, change = self._next
+            if offset >= control:
+                return
+            self.table.apply(change)
+            self._next = None
+
+
+def _not_delivered(
+    kafka: KafkaSettings, log: LogReading, ledger: Ledger, evaluations: Evaluations, limit: int
+) -> tuple[list[Problem], int]:
+    """Deliveries that are missing: some of them, and how many."""
+    deliveries = np.sort(ledger.deliveries().key)
+    conditions = Conditions()
+    problems: list[Problem] = []
+    count = 0
+    with LogReading(kafka, "control") as control:
+        past = _Past(control)
+        for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
+            past.advance(as_of)
+            for notification, at in _notifications(log, runs):
+                by_ms = int(evaluations.written_ms[at]) + _CLOCKS_MS
+                wanted = _wanted(past.table, conditions, notification, by_ms)
+                missing = _without(deliveries, notification.id, wanted)
+                count += len(missing)
+                problems += [
+                    Problem(
+                        "not-delivered",
+                        notification.id,
+                        subscription,
+                        matched=len(wanted),
+                        found=len(wanted) - len(missing),
+                        topic=notification.topic,
+                        accepted_ms=notification.accepted_ms,
+                        partition=int(evaluations.partition[at]),
+                        offset=int(evaluations.offset[at]),
+                    )
+                    for subscription in missing[: limit - len(problems)]
+                ]
+    return problems, count
+
+
+def _wanted(table: RoutingTable, conditions: Conditions, notification: Notification, by_ms: int) -> list[str]:
+    """Who was to have it, without those whose time may have been over."""
+    wanted = []
+    subject: Subject | None = None
+    for subscription in table.match(notification.topic):
+        if subscription.expired(by_ms) or (notification.only and notification.only != subscription.id):
+            continue
+        if subscription.content or subscription.producer:
+            subject = subject or Subject(conditions, notification)
+            if not subject.passes(subscription):
+                continue
+        wanted.append(subscription.id)
+    return wanted
+
+
+def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -> list[str]:
+    """Those of the subscriptions that have no delivery of this notification, by the sorted keys of all deliveries."""
+    if not len(deliveries):
+        return subscriptions
+    keys = np.array([delivery_key(notification, each) for each in subscriptions], np.int64)
+    at = np.minimum(np.searchsorted(deliveries, keys), len(deliveries) - 1)
+    there = deliveries[at] == keys
+    return [each for each, known in zip(subscriptions, there.tolist(), strict=True) if not known]
+
+
+def _runs(evaluations: Evaluations) -> Iterator[_Run]:
+    """In the order of the control log, so that it is folded once."""
+    order = np.lexsort((evaluations.offset, evaluations.partition, evaluations.control))
+    if not len(order):
+        return
+    control, partition, offset = (
+        column[order] for column in (evaluations.control, evaluations.partition, evaluations.offset)
+    )
+    # Evaluations are sorted by place, so a run is one stretch of them, too.
+    goes_on = (control[1:] == control[:-1]) & (partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1] + 1)
+    starts = np.flatnonzero(np.concatenate(([True], ~goes_on)))
+    lengths = np.diff(np.append(starts, len(order)))
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        yield _Run(int(control[start]), int(partition[start]), int(offset[start]), length, int(order[start]))
+
+
+def _notifications(log: LogReading, runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:
+    """The notifications of these runs, and where they are among the evaluations; without damaged ones, which no batch
+    could read either."""
+    for run in runs:
+        for record in log.read({run.partition: Stretch(run.first, run.first + run.length)}):
+            try:
+                notification = notifications.decode(record.value or b"")
+            except RecordVersionError:
+                raise
+            except InfrastructureError:
+                continue
+            yield notification, run.at + record.offset - run.first

@@ -1,0 +1,101 @@
+"""What an audit has found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Kind = Literal[
+    "missing",  # fewer deliveries than subscriptions it was for, though its batch is done
+    "unfinished",  # the same, but its batch is the newest: the job was not through with it, or was cut off
+    "surplus",  # more deliveries than subscriptions
+    "unevaluated",  # no batch has ever looked at it, though later ones of its partition were
+    "unreadable",  # the same, and its record is damaged: no batch ever will
+    "unmatched",  # it has deliveries, but no batch has said for how many it was
+    "not-delivered",  # --deep: this subscription should have had it, and has no row
+    "not-parked",  # --deep: its last row says that it waits, but it is not among what waits
+    "no-letter",  # --deep: its last row says that it was given up, but its message was not kept
+]
+"""How a notification does not balance."""
+
+MAX_PROBLEMS = 100
+"""So many are named unless said otherwise; all are counted."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A notification that does not balance. `matched` is how many subscriptions it was for, `found` how many of them
+    have a delivery; `subscription` is empty when it is not known which one is concerned; `accepted_ms` and `topic` are
+    0 and empty when they are not known; `partition` and `offset`, in the notifications log, are -1 then."""
+
+    kind: Kind
+    notification: str
+    subscription: str = ""
+    matched: int = 0
+    found: int = 0
+    topic: str = ""
+    accepted_ms: int = 0
+    partition: int = -1
+    offset: int = -1
+
+
+@dataclass
+class Tally:
+    """How many deliveries have come to what."""
+
+    delivered: int = 0
+    dead: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    pending: int = 0
+
+    @property
+    def matches(self) -> int:
+        """All of them."""
+        return self.delivered + self.dead + self.expired + self.cancelled + self.pending
+
+    def as_json(self) -> dict[str, int]:
+        """For scripts."""
+        return {"matches": self.matches, **asdict(self)}
+
+
+@dataclass
+class Report:
+    """An audit of the notifications accepted from `since_ms` on and before `until_ms`.
+
+    `matches` is how many deliveries these notifications were evaluated to, `totals` what has become of them: all equal
+    when nothing is amiss. `waiting` notifications no batch has looked at yet, nor at later ones. `duplicates` are
+    deliveries that a receiver has taken more than once. `unbalanced` counts all `problems`, of which not all may be
+    named. `notes` say what could not be told for sure.
+    """
+
+    since_ms: int
+    until_ms: int
+    notifications: int = 0
+    matches: int = 0
+    waiting: int = 0
+    duplicates: int = 0
+    totals: Tally = field(default_factory=Tally)
+    subscriptions: dict[str, Tally] = field(default_factory=dict)
+    unbalanced: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    deep: bool = False
+    rows: int = 0
+    seconds: float = 0.0
+
+    @property
+    def balanced(self) -> bool:
+        """Whether everything is accounted for."""
+        return self.unbalanced == 0
+
+    def blame(self, problems: list[Problem], count: int | None = None, limit: int = MAX_PROBLEMS) -> None:
+        """Add problems; `count` is how many there are when not all of them are given."""
+        self.unbalanced += len(problems) if count is None else count
+        self.problems += problems[: max(0, limit - len(self.problems))]
+
+    def as_json(self) -> dict[str, Any]:
+        """For scripts."""
+        document = asdict(self) | {"balanced": self.balanced, "totals": self.totals.as_json()}
+        document["subscriptions"] = {name: tally.as_json() for name, tally in self.subscriptions.items()}
+        return document

@@ -1,0 +1,120 @@
+"""`arborcast audit`: whether everything that was accepted is accounted for."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json
+from jobs.cli.log_access import SubscriptionOption, UntilOption, kafka_of, moment, moment_ms
+from topic_model.errors import ArborcastError
+
+if TYPE_CHECKING:
+    from dispatch.audit import Kind, Report
+
+EXIT_UNBALANCED = 1
+EXIT_UNKNOWN = 2
+
+_NAMED_SUBSCRIPTIONS = 20
+
+_WORDS: dict[Kind, str] = {
+    "missing": "fewer deliveries than subscriptions",
+    "unfinished": "fewer deliveries than subscriptions; its batch is the newest, and is not finished",
+    "surplus": "more deliveries than subscriptions",
+    "unevaluated": "no batch has looked at it",
+    "unreadable": "its record is damaged, so no batch can deliver it",
+    "unmatched": "has deliveries, but no batch has said for whom it was",
+    "not-delivered": "the subscription should have it, and has no row",
+    "not-parked": "waits, says its row, but is not among what waits",
+    "no-letter": "was given up, says its row, but its message is not among the dead letters",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(audit)
+
+
+def audit(
+    since: Annotated[
+        str, typer.Option(help="What was accepted from then on: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME")
+    ] = "1h",
+    until: UntilOption = None,
+    subscription: SubscriptionOption = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Match everything anew, and look for all that waits or was given up.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Name so many notifications that do not balance.", min=1)] = 100,
+    patience: Annotated[
+        float, typer.Option(help="Look again for so many seconds at what does not balance.", min=0)
+    ] = 15.0,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check that matches = delivered + dead + expired + cancelled + pending, and name every notification where not.
+
+    The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
+    """
+    since_ms = moment_ms("--since", since)
+    until_ms = moment_ms("--until", until) if until else None
+    kafka = kafka_of(config, home)
+    from dispatch.audit import audit as examine
+
+    try:
+        report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit)
+    except ArborcastError as error:
+        error_console().print(f"the audit could not be made: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(EXIT_UNKNOWN)
+    if subscription is not None:
+        kept = report.subscriptions.get(subscription)
+        report.subscriptions = {} if kept is None else {subscription: kept}
+    if json:
+        print_json(report.as_json())
+    else:
+        _print(report)
+    if not report.balanced:
+        raise typer.Exit(EXIT_UNBALANCED)
+
+
+def _print(report: Report) -> None:
+    from rich.table import Table
+
+    out = console()
+    out.print(
+        f"{report.notifications:,} notifications accepted between {moment(report.since_ms)} and "
+        f"{moment(report.until_ms)} were for {report.matches:,} deliveries; {report.waiting:,} more wait for a batch",
+        highlight=False,
+        soft_wrap=True,
+    )
+    states = ("delivered", "dead", "expired", "cancelled", "pending")
+    table = Table("subscription", "matches", *states, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    # Those with the most trouble first.
+    names = sorted(
+        report.subscriptions, key=lambda name: report.subscriptions[name].delivered - report.subscriptions[name].matches
+    )
+    rows = [(name, report.subscriptions[name]) for name in names[:_NAMED_SUBSCRIPTIONS]]
+    if len(names) > len(rows):
+        table.caption = f"and {len(names) - len(rows):,} subscriptions more: --json has them all"
+    for name, tally in (*rows, ("all", report.totals)):
+        table.add_row(name, f"{tally.matches:,}", *(f"{getattr(tally, state):,}" for state in states))
+    out.print(table)
+    if report.duplicates:
+        out.print(f"{report.duplicates:,} deliveries were taken more than once", highlight=False)
+    for note in report.notes:
+        out.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    for problem in report.problems:
+        where = f" (partition {problem.partition}, offset {problem.offset})" if problem.partition >= 0 else ""
+        what = f" for {problem.subscription}" if problem.subscription else f": {problem.found} of {problem.matched}"
+        out.print(
+            f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {_WORDS[problem.kind]}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    verdict = "[bold green]balanced[/]" if report.balanced else f"[bold red]{report.unbalanced:,} do not balance[/]"
+    out.print(f"{verdict} ({report.seconds:.1f} s)", highlight=False)

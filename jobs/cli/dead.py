@@ -1,0 +1,263 @@
+"""`arborcast dead list`, `show`, `redrive`, `purge`: what was given up, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.cli.common import (
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    console,
+    error_console,
+    namespaces_of,
+    print_json,
+)
+from jobs.cli.log_access import SubscriptionOption, UntilOption, kafka_of, moment, moment_ms, topic_test
+from topic_model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dispatch.dead_letters import DeadLetter
+    from dispatch.dead_search import Wanted
+    from dispatch.parked import Delivery
+    from topic_model.settings import KafkaSettings
+
+    Found = tuple[Delivery, DeadLetter]
+
+dead_app = typer.Typer(help="Deliveries that were given up: their messages are kept.", no_args_is_help=True)
+
+EndpointOption = Annotated[str | None, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC"),
+]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", help="Only given up from then on: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
+]
+ReasonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reason", help="Only for this reason: an error class, dead, expired, an HTTP status, or words of the detail."
+    ),
+]
+NotificationOption = Annotated[str | None, typer.Option("--notification", help="Only this notification.", metavar="ID")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so many.", min=1)]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(dead_app, name="dead")
+
+
+@dead_app.command("list")
+def list_letters(
+    subscription: SubscriptionOption = None,
+    endpoint: EndpointOption = None,
+    topic: TopicOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    reason: ReasonOption = None,
+    notification: NotificationOption = None,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 100,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List dead letters, the newest of each partition of the log last."""
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    found = _search(kafka_of(config, home), wanted)
+    listed = list(islice(found, limit))
+    more = sum(1 for _ in found)
+    if json:
+        print_json({"letters": [_facts(letter) for _, letter in listed], "more": more})
+        return
+    from rich.table import Table
+
+    table = Table("given up", "notification", "subscription", "topic", "tries", "why", box=None, pad_edge=False)
+    for _, letter in listed:
+        why = f"{letter.error or letter.state}: {letter.detail}"
+        row = (moment(letter.at_ms), letter.notification.id, letter.subscription, letter.notification.topic)
+        table.add_row(*map(_plain, (*row, str(letter.number), why)))
+    console().print(table)
+    if more:
+        error_console().print(f"and {more:,} more: --limit shows them", highlight=False)
+
+
+@dead_app.command()
+def show(
+    notification: Annotated[str, typer.Argument(help="The notification's id, as `list` prints it.")],
+    subscription: SubscriptionOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print everything that is kept of a dead letter: what it was, why it was given up, and the message."""
+    wanted = _wanted(subscription, None, None, None, None, None, notification, None)
+    shown = 0
+    for _, letter in _search(kafka_of(config, home), wanted):
+        shown += 1
+        facts = _facts(letter) | {
+            "publisher": letter.notification.publisher,
+            "message_id": letter.notification.message_id,
+            "producer": letter.notification.producer.decode(errors="replace"),
+            "push": letter.push,
+            "answer": letter.response.decode(errors="replace"),
+            "payload": letter.notification.payload.decode(errors="replace"),
+        }
+        if json:
+            print_json(facts)
+            continue
+        payload = facts.pop("payload")
+        for name, value in facts.items():
+            if value != "":
+                console().print(f"{name}: {value}", markup=False, highlight=False, soft_wrap=True)
+        console().print(f"\n{payload}\n", markup=False, highlight=False, soft_wrap=True)
+    if not shown:
+        raise ConfigError(f"there is no dead letter of notification {notification}")
+
+
+@dead_app.command()
+def redrive(
+    subscription: SubscriptionOption = None,
+    endpoint: EndpointOption = None,
+    topic: TopicOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    reason: ReasonOption = None,
+    notification: NotificationOption = None,
+    limit: LimitOption = None,
+    namespace: NamespaceOption = None,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try dead letters again: each waits anew, in its old place, with all its tries and its whole lifespan."""
+    from dispatch.dead_desk import SETTLED_AFTER_S, DeadLetterDesk
+    from jobs.cli.topics_work import read_table
+
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    kafka = kafka_of(config, home)
+    table = read_table(kafka)
+    settled_ms = int((time.time() - SETTLED_AFTER_S) * 1000)
+    counts = {"redriven": 0, "over": 0, "too_new": 0}
+
+    def possible() -> Iterator[Found]:
+        counts["over"] = counts["too_new"] = 0
+        for delivery, letter in _search(kafka, wanted):
+            if table.get(letter.subscription) is None:
+                counts["over"] += 1
+            elif letter.at_ms > settled_ms:
+                counts["too_new"] += 1
+            else:
+                yield delivery, letter
+
+    asked = sum(1 for _ in islice(possible(), limit))
+    if asked and (yes or _agreed(f"Try {asked:,} deliveries again?")):
+        with DeadLetterDesk(kafka) as desk:
+            counts["redriven"] = desk.redrive(islice(possible(), asked))
+    if json:
+        print_json(counts)
+        return
+    console().print(f"{counts['redriven']:,} deliveries are tried again", highlight=False)
+    if counts["over"]:
+        console().print(f"{counts['over']:,} are not: their subscription is over", highlight=False)
+    if counts["too_new"]:
+        console().print(
+            f"{counts['too_new']:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago", highlight=False
+        )
+
+
+@dead_app.command()
+def purge(
+    subscription: SubscriptionOption = None,
+    endpoint: EndpointOption = None,
+    topic: TopicOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    reason: ReasonOption = None,
+    notification: NotificationOption = None,
+    limit: LimitOption = None,
+    namespace: NamespaceOption = None,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Throw dead letters away, with their messages. That they were, stays on record."""
+    from dispatch.dead_desk import DeadLetterDesk
+
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    kafka = kafka_of(config, home)
+    asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
+    purged = 0
+    if asked and (yes or _agreed(f"Throw {asked:,} dead letters away for good?")):
+        with DeadLetterDesk(kafka) as desk:
+            purged = desk.purge(islice(_search(kafka, wanted), asked))
+    if json:
+        print_json({"purged": purged})
+    else:
+        console().print(f"{purged:,} dead letters were thrown away", highlight=False)
+
+
+def _wanted(
+    subscription: str | None,
+    endpoint: str | None,
+    topic: str | None,
+    since: str | None,
+    until: str | None,
+    reason: str | None,
+    notification: str | None,
+    namespace: list[str] | None,
+) -> Wanted:
+    from dispatch.dead_search import Wanted
+
+    return Wanted(
+        subscription or "",
+        endpoint or "",
+        notification or "",
+        topic_test(topic, namespaces_of(namespace)),
+        moment_ms("--since", since) if since else None,
+        moment_ms("--until", until) if until else None,
+        reason or "",
+    )
+
+
+def _search(kafka: KafkaSettings, wanted: Wanted) -> Iterator[Found]:
+    from dispatch.dead_search import DeadLetters
+
+    return DeadLetters(kafka).matching(wanted)
+
+
+def _agreed(question: str) -> bool:
+    return typer.confirm(question, err=True)
+
+
+def _facts(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "notification": letter.notification.id,
+        "subscription": letter.subscription,
+        "endpoint": letter.endpoint,
+        "topic": letter.notification.topic,
+        "accepted": moment(letter.notification.accepted_ms),
+        "given_up": moment(letter.at_ms),
+        "state": letter.state,
+        "attempts": letter.number,
+        "error": letter.error,
+        "detail": letter.detail,
+        "status": letter.status or "",
+    }
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

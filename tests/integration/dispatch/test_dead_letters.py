@@ -1,0 +1,135 @@
+"""Dead letters found, tried again and thrown away, in a real Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from dispatch import attempts
+from dispatch.attempts import Attempt
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading
+from dispatch.dead_desk import SETTLED_AFTER_S, DeadLetterDesk
+from dispatch.dead_letters import DeadLetter
+from dispatch.dead_search import DeadLetters, Wanted
+from dispatch.parked import Delivery, Place, Tries
+from dispatch.parked_store import ParkedStore
+from dispatch.parking import DeadLetterLog
+from topic_model.kafka_topics import ensure_topics
+from topic_model.notifications import Notification
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+AT_MS = int(time.time() * 1000) - 3_600_000
+
+
+def letter(notification: str, subscription: str = "s1", topic: str = "a/b", **more: object) -> DeadLetter:
+    made = Notification(notification, TopicPath(topic), b"<x>kept</x>", AT_MS - 5)
+    facts = {"state": "dead", "at_ms": AT_MS, "number": 6, "error": "server-error", "detail": "HTTP 500", "status": 500}
+    return DeadLetter(subscription, f"http://r/{subscription}", made, **(facts | more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def buried(kafka_settings: KafkaSettings) -> Iterator[DeadLetterLog]:
+    ensure_topics(kafka_settings)
+    with closing(DeadLetterLog(kafka_settings)) as log:
+        yield log
+
+
+def bury(log: DeadLetterLog, *letters: DeadLetter) -> None:
+    for offset, each in enumerate(letters):
+        log.bury(Delivery(each.subscription, Place(0, 0, offset)), each)
+    log.settle(10)
+
+
+def found(kafka: KafkaSettings, wanted: Wanted = Wanted()) -> list[str]:  # noqa: B008  # frozen
+    return sorted(each.notification.id for _, each in DeadLetters(kafka).matching(wanted))
+
+
+def everything(kafka: KafkaSettings, name: str) -> Iterator[tuple[bytes, bytes | None]]:
+    with LogReading(kafka, name) as log:
+        for record in log.read({number: Stretch(0, end) for number, end in log.ends().items()}):
+            yield record.key, record.value
+
+
+def rows(kafka: KafkaSettings) -> list[Attempt]:
+    return [row for _, value in everything(kafka, "attempts") for row in attempts.decode(value or b"")]
+
+
+def test_letters_are_found_by_what_is_known_of_them(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
+    bury(
+        buried,
+        letter("n1"),
+        letter("n2", "s2", error="client-error", status=410, detail="HTTP 410"),
+        letter("n3", "s2", "a/c", at_ms=AT_MS + 1_000, state="expired", error="lifespan", status=0, detail="too old"),
+        letter("n4"),
+    )
+    buried.forget(Delivery("s1", Place(0, 0, 3)))
+    buried.settle(10)
+
+    assert found(kafka_settings) == ["n1", "n2", "n3"]
+    assert found(kafka_settings, Wanted(subscription="s2")) == ["n2", "n3"]
+    assert found(kafka_settings, Wanted(endpoint="http://r/s1")) == ["n1"]
+    assert found(kafka_settings, Wanted(notification="n3")) == ["n3"]
+    assert found(kafka_settings, Wanted(topic=lambda path: path == "a/b")) == ["n1", "n2"]
+    assert found(kafka_settings, Wanted(since_ms=AT_MS + 1)) == ["n3"]
+    assert found(kafka_settings, Wanted(until_ms=AT_MS + 1)) == ["n1", "n2"]
+    for reason, ids in {"410": ["n2"], "lifespan": ["n3"], "expired": ["n3"], "HTTP": ["n1", "n2"], "no": []}.items():
+        assert found(kafka_settings, Wanted(reason=reason)) == ids
+    (_, whole) = next(DeadLetters(kafka_settings).matching(Wanted(notification="n1")))
+    assert whole == letter("n1")
+
+
+def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
+    kafka_settings: KafkaSettings, buried: DeadLetterLog
+) -> None:
+    bury(buried, letter("n1"), letter("n2"), letter("now", at_ms=int(time.time() * 1000)))
+    before_ms = int(time.time() * 1000)
+    with DeadLetterDesk(kafka_settings) as desk:
+        assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 2
+    assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
+
+    with closing(ParkedStore(None)) as store:
+        for key, value in everything(kafka_settings, "parked"):
+            store.apply(key, value)
+        first, second = store.untried("s1", 10)
+    assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0)), Tries())
+    assert [first.notification.id, second.notification.id] == ["n1", "n2"]
+    assert first.notification.payload == b"<x>kept</x>"
+    assert first.notification.accepted_ms >= before_ms, "it has a whole lifespan before it"
+    assert [(row.notification, row.state, row.error, row.number) for row in rows(kafka_settings)] == [
+        ("n1", "parked", "redriven", 0),
+        ("n2", "parked", "redriven", 0),
+    ]
+    assert rows(kafka_settings)[0].detail == "redriven after 6 attempts, the last server-error"
+
+
+def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
+    kafka_settings: KafkaSettings, buried: DeadLetterLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(buried, letter("n1"))
+    with monkeypatch.context() as broken, DeadLetterDesk(kafka_settings) as desk:
+        broken.setattr(DeadLetterLog, "forget", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            desk.redrive(DeadLetters(kafka_settings).matching(Wanted()))
+    assert found(kafka_settings) == ["n1"]
+    with DeadLetterDesk(kafka_settings) as desk:
+        assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
+    assert found(kafka_settings) == []
+    with closing(ParkedStore(None)) as store:
+        for key, value in everything(kafka_settings, "parked"):
+            store.apply(key, value)
+        assert store.count == 1
+
+
+def test_a_purged_letter_is_gone_and_the_log_says_so(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
+    bury(buried, letter("n1"), letter("n2"))
+    with DeadLetterDesk(kafka_settings) as desk:
+        assert desk.purge(DeadLetters(kafka_settings).matching(Wanted(notification="n1"))) == 1
+    assert found(kafka_settings) == ["n2"]
+    assert [(row.notification, row.state, row.error) for row in rows(kafka_settings)] == [("n1", "dead", "purged")]

@@ -1,0 +1,65 @@
+"""An `attempts` log written by hand: what batches and the redelivery would have said of notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatch import attempts
+from dispatch.attempts import Attempt, ErrorClass, Evaluation, Matched, State
+from topic_model.topics import TopicPath
+
+T0 = 1_700_000_000_000
+"""When the notifications were accepted, in milliseconds."""
+TOPIC = TopicPath("a/b")
+
+
+def row(
+    notification: str,
+    subscription: str,
+    state: State = "delivered",
+    batch: int = 0,
+    *,
+    accepted_ms: int = T0,
+    error: ErrorClass = "",
+) -> Attempt:
+    """A row of one delivery."""
+    return Attempt(
+        notification=notification,
+        subscription=subscription,
+        topic=TOPIC,
+        endpoint="http://r/",
+        number=1,
+        push="p",
+        state=state,
+        accepted_ms=accepted_ms,
+        started_ms=accepted_ms + 5,
+        duration_ms=3.0,
+        error=error,
+        batch=batch,
+    )
+
+
+def rows(*given: Attempt) -> bytes:
+    """One record of rows."""
+    (value,) = attempts.encode(given)
+    return value
+
+
+def evaluation(
+    counts: dict[str, int],
+    *,
+    batch: int = 0,
+    control: int = 10,
+    partition: int = 0,
+    first: int = 0,
+    offsets: Sequence[int] = (),
+    accepted_ms: int = T0,
+) -> bytes:
+    """One record: these notifications, one behind the other from offset `first`, were for so many subscriptions."""
+    places = offsets or range(first, first + len(counts))
+    matched = [
+        Matched(notification, TOPIC, accepted_ms, offset, count)
+        for (notification, count), offset in zip(counts.items(), places, strict=True)
+    ]
+    (value,) = attempts.encode_evaluation(Evaluation(partition, batch, control, matched))
+    return value

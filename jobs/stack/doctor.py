@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import resource
 import shutil
@@ -17,9 +18,10 @@ from urllib.parse import urlsplit
 import psutil
 
 from jobs.settings import Settings
-from jobs.stack import jars, java, kafka_broker, ports, state
+from jobs.stack import jars, java, kafka_broker, kafka_safety, ports, state
 from jobs.stack.errors import StackError
 from jobs.stack.home import Home
+from topic_model.errors import ArborcastError
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -63,6 +65,7 @@ def doctor(settings: Settings) -> list[Check]:
         lambda: _engine(home, running),
         lambda: _gateway_port(settings, running),
         lambda: _broker(settings, home, running),
+        lambda: _kafka_safety(settings),
         lambda: _directory(settings),
     ]
     return [finding for check in checks for finding in check()]
@@ -193,6 +196,24 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
             yield Check(
                 "broker", "fail", f"{server} does not answer", "Check kafka.bootstrap_servers and that Kafka runs."
             )
+
+
+def _kafka_safety(settings: Settings) -> Iterator[Check]:
+    # The embedded broker is ours, and one: what it promises is written where it is made.
+    if settings.stack.broker == "embedded":
+        return
+    # A refused connection has been told of already, and waiting for it would take long.
+    kafka = dataclasses.replace(settings.kafka, request_timeout_s=min(settings.kafka.request_timeout_s, 3.0))
+    try:
+        facts = kafka_safety.examine(kafka)
+    except ArborcastError as error:
+        yield Check("kafka logs", "warn", f"could not be examined: {error}", "Check that our user may describe them.")
+        return
+    findings = kafka_safety.unsafe(facts, kafka, settings.retry.lifespan_s)
+    for finding in findings:
+        yield Check("kafka logs", finding.level, finding.what, finding.advice)
+    if not findings:
+        yield Check("kafka logs", "ok", f"{len(facts.topics)} on {facts.brokers} brokers, safe as configured")
 
 
 def _directory(settings: Settings) -> Iterator[Check]:

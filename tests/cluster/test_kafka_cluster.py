@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from jobs.stack.kafka_safety import examine, unsafe
 from tests.chaos.test_dispatch_kills import assert_all_arrived, under_load, wait_for_more
 from tests.support.broker_cluster import BrokerCluster, running_brokers
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Receiver
+from topic_model.kafka_topics import ensure_topics
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kafka]
 
@@ -40,3 +42,14 @@ def test_each_broker_may_die_under_load(tmp_path: Path, brokers: BrokerCluster) 
         accepted = load.stop()
         assert len(accepted) > 100
         assert_all_arrived(receiver, accepted, duplicates_allowed=1000)
+
+
+def test_doctor_sees_what_is_unsafe(brokers: BrokerCluster) -> None:
+    safe, unsafe_ = brokers.settings(prefix="safe."), brokers.settings(prefix="unsafe.", replication=1)
+    ensure_topics(safe)
+    ensure_topics(unsafe_)
+    brokers.wait_until_in_sync(safe)
+
+    assert unsafe(examine(safe), safe, longest_wait_s=3600) == []
+    found = unsafe(examine(unsafe_), unsafe_, longest_wait_s=3600)
+    assert "unsafe.control has one replica on 3 brokers" in [finding.what for finding in found]

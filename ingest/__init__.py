@@ -12,6 +12,7 @@
     legacy/                                                the envelope of HPwsn
     current_message, retained                              the last message of topics that keep it
     service_wsdl, oasis                                    what ?wsdl answers
+    lookups, ownership, outgoing    consumers' hosts looked up, consumers asked; how the gateway itself calls somebody
     gateway             what all operations share
     log_view, view, changes, notification_log              the logs: followed, changed, appended to
     expiry, metrics     what runs beside the requests

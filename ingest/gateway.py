@@ -15,6 +15,7 @@ from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
 from ingest.lookups import Lookups
+from ingest.ownership import OwnershipProof
 from ingest.protection import Protector
 from ingest.pull_queues import PullQueues
 from ingest.repeats import Repeats
@@ -67,6 +68,7 @@ class Gateway:
     registrations: Registrations = field(default_factory=Registrations)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
     lookups: Lookups | None = None
+    proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
     protector: Protector | None = None

@@ -18,6 +18,7 @@ from typing import Any, Self
 from ingest import faults
 from ingest.errors import UnreadableRequest
 from ingest.gateway import utc_now
+from ingest.ownership import HEADER, agreement
 from ingest.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
 from topic_model.errors import PeerError, SignatureError
 
@@ -131,7 +132,11 @@ class Response:
 
 
 def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> list[ReceivedMessage] | Response:
-    """The messages of a push, or the answer that refuses it."""
+    """The messages of a push, or the answer to what is none."""
+    challenge = headers.get(HEADER.lower())
+    if challenge is not None and not body:
+        agreed = agreement(challenge)
+        return Response(400) if agreed is None else Response(200, agreed, "text/plain; charset=utf-8")
     if verify is not None:
         try:
             verify(headers, body)

@@ -57,6 +57,12 @@ class OutboundSettings:
         "stranger cannot find out from our answers which names lead into the network; such subscriptions are made, and "
         "their pushes fail. Where pushes go through a proxy, nothing is looked up.",
     )
+    prove_ownership: bool = setting(
+        False,
+        "At Subscribe, ask the consumer whether it agrees: a POST with the header Arborcast-Challenge, to be answered "
+        "with 200 and its value as the body. Our Listener does so; other consumers have to be taught. It does not go "
+        "through push.proxy.",
+    )
     https_only: bool = setting(False, "Only https URLs.")
 
     def __post_init__(self) -> None:

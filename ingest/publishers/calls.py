@@ -6,29 +6,32 @@ from a stranger, and so do the answers.
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from uuid import uuid4
 
-import certifi
-import pycurl
 from lxml import etree
 
-from ingest import answers
+from ingest import answers, outgoing
 from ingest.addresses import OwnAddresses
 from ingest.endpoints import check_consumer, read_reference
 from ingest.envelope import make_parser
-from ingest.errors import ConsumerRefused, InvalidRequest, MalformedMessage, PublisherRefused, PublisherUnreachable
+from ingest.errors import (
+    ConsumerRefused,
+    InvalidRequest,
+    MalformedMessage,
+    NoAnswer,
+    NotCalled,
+    PublisherRefused,
+    PublisherUnreachable,
+)
 from ingest.expression_writing import expression_element
 from ingest.fragments import Source
 from ingest.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, XSI, wsnt
-from topic_model.outbound import AddressPolicy, GuardedSockets
+from topic_model.outbound import AddressPolicy
 from topic_model.publishers import Registration
 from topic_model.subscriptions import EndpointReference, TopicFilter
 
-_CONNECT_S = 5
 _TOTAL_S = 15
 _MAX_ANSWER = 1024 * 1024
 
@@ -123,10 +126,18 @@ class PublisherCalls:
             headers = [f"Content-Type: {media_type}", f'SOAPAction: "{action if addressing else ""}"']
         else:
             headers = [f"Content-Type: {media_type}" + (f'; action="{action}"' if addressing else "")]
-        status, content = _post(to.address, headers, message, self._policy)
+        status, content = self._post(to.address, headers, message)
         if status in _LATER:
             raise PublisherUnreachable(f"{to.address} answered {status}")
         return _read(to.address, status, content)
+
+    def _post(self, url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
+        try:
+            return outgoing.post(url, headers, body, self._policy, total_s=_TOTAL_S, max_answer=_MAX_ANSWER)
+        except NotCalled as error:
+            raise PublisherRefused(str(error)) from error
+        except NoAnswer as error:
+            raise PublisherUnreachable(str(error)) from error
 
     def _granted(self, root: etree._Element) -> Granted:
         ends, now = root.find(f".//{wsnt('TerminationTime')}"), root.find(f".//{wsnt('CurrentTime')}")
@@ -150,47 +161,6 @@ def _header(to: EndpointReference, action: str) -> str:
         f"<soap:Header><wsa:To>{answers.text(to.address)}</wsa:To><wsa:Action>{action}</wsa:Action>"
         f"<wsa:MessageID>urn:uuid:{uuid4()}</wsa:MessageID>{''.join(blocks)}</soap:Header>"
     )
-
-
-def _post(url: str, headers: list[str], body: bytes, policy: AddressPolicy) -> tuple[int, bytes]:
-    refusal = policy.check_url(url)
-    if refusal is not None:
-        raise PublisherRefused(f"{url} is not called: it {refusal}")
-    received = io.BytesIO()
-    sockets = GuardedSockets(policy)
-
-    def open_socket(purpose: int, address: Any) -> Any:
-        opened = sockets.open(address.family, address.socktype, address.protocol, address.addr)
-        return pycurl.SOCKET_BAD if opened is None else opened
-
-    def take(data: bytes) -> int | None:
-        # Fewer bytes than given stop the transfer.
-        return received.write(data) if received.tell() + len(data) <= _MAX_ANSWER else 0
-
-    curl = pycurl.Curl()
-    try:
-        curl.setopt(pycurl.URL, url)
-        curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
-        curl.setopt(pycurl.POSTFIELDS, body)
-        # Without a wait for "100 Continue", which few answer.
-        curl.setopt(pycurl.HTTPHEADER, [*headers, "Expect:"])
-        curl.setopt(pycurl.WRITEFUNCTION, take)
-        curl.setopt(pycurl.CONNECTTIMEOUT, _CONNECT_S)
-        curl.setopt(pycurl.TIMEOUT, _TOTAL_S)
-        curl.setopt(pycurl.NOSIGNAL, 1)
-        curl.setopt(pycurl.CAINFO, certifi.where())
-        # Neither proxies nor credentials from the surroundings.
-        curl.setopt(pycurl.PROXY, "")
-        curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
-        curl.setopt(pycurl.OPENSOCKETFUNCTION, open_socket)
-        curl.perform()
-        return curl.getinfo(pycurl.RESPONSE_CODE), received.getvalue()
-    except (pycurl.error, UnicodeError) as error:
-        if sockets.refusal is not None:
-            raise PublisherRefused(f"{url} is not called: it {sockets.refusal}") from error
-        raise PublisherUnreachable(f"no answer from {url}: {error}") from error
-    finally:
-        curl.close()
 
 
 def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]:

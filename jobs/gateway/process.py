@@ -19,6 +19,7 @@ from ingest.gateway import Gateway
 from ingest.log_end import LogEnd
 from ingest.lookups import Lookups
 from ingest.notification_log import NotificationLog
+from ingest.ownership import OwnershipProof
 from ingest.protection import Protector
 from ingest.publishers.worker import DemandWorker
 from ingest.pull_points import end_orphans
@@ -111,6 +112,7 @@ class GatewayProcess:
             registrations=registrations,
             outbound=policy,
             lookups=Lookups(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,
+            proof=OwnershipProof(policy) if settings.outbound.prove_ownership else None,
             repeats=Repeats(self._memory),
             descriptions=descriptions(),
             protector=Protector(settings.secrets),

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from lxml import etree
 
+from ingest.access.bearer import Bearer, WrongToken
 from ingest.access.errors import NotAuthenticated, TokenRefused
 from ingest.access.settings import METHODS, AccessSettings
 from ingest.access.tls import certificate_names
@@ -27,6 +28,7 @@ CERTIFICATE: Final = "arborcast.certificate"
 """Where a request's scope has the certificate of its connection, checked, as the ssl module shows it."""
 
 _BASIC_CHALLENGE = 'Basic realm="arborcast", charset="UTF-8"'
+_BEARER_CHALLENGE = 'Bearer realm="arborcast"'
 _WRONG = "these credentials are not right"
 
 
@@ -38,13 +40,16 @@ class Authenticator:
         settings: AccessSettings,
         users: Users,
         clock: Callable[[], float] = time.time,
+        bearer: Bearer | None = None,
     ) -> None:
         self._settings = settings
         self._methods = frozenset(settings.chosen())
         self._users = users
         self._nonces = NonceMemory(settings.token_window_s, settings.token_nonces)
         self._clock = clock
-        self._challenges = (_BASIC_CHALLENGE,) if "basic" in self._methods else ()
+        self._bearer = bearer
+        challenges = {"basic": _BASIC_CHALLENGE, "bearer": _BEARER_CHALLENGE}
+        self._challenges = tuple(text for method, text in challenges.items() if method in self._methods)
 
     @property
     def reads_messages(self) -> bool:
@@ -58,6 +63,8 @@ class Authenticator:
             scheme, _, value = header.strip().partition(b" ")
             if scheme.lower() == b"basic" and "basic" in self._methods:
                 return await self._basic(value.strip(), address)
+            if scheme.lower() == b"bearer" and self._bearer is not None:
+                return self._token(self._bearer, value.strip(), address)
             raise self.missing()
         if "certificate" in self._methods and (certificate := scope.get(CERTIFICATE)):
             return await self._certificate(certificate)
@@ -79,7 +86,12 @@ class Authenticator:
 
     def missing(self) -> NotAuthenticated:
         """What is answered to a request that does not say who asks."""
-        words = {"basic": "HTTP Basic", "token": "a WS-Security UsernameToken", "certificate": "a TLS certificate"}
+        words = {
+            "basic": "HTTP Basic",
+            "bearer": "a bearer token",
+            "token": "a WS-Security UsernameToken",
+            "certificate": "a TLS certificate",
+        }
         offered = " or ".join(words[method] for method in METHODS if method in self._methods)
         return NotAuthenticated(f"who are you? Credentials are needed: {offered}", self._challenges)
 
@@ -93,6 +105,16 @@ class Authenticator:
         if identity is None:
             raise NotAuthenticated(_WRONG, self._challenges)
         return identity
+
+    def _token(self, bearer: Bearer, value: bytes, address: str) -> Identity:
+        self._users.may_guess(address)
+        try:
+            return bearer.check(value.decode("ascii", "replace"))
+        except WrongToken as error:
+            self._users.guessed_wrong(address)
+            challenge = f'{_BEARER_CHALLENGE}, error="invalid_token", error_description="{error}"'
+            others = tuple(each for each in self._challenges if each != _BEARER_CHALLENGE)
+            raise NotAuthenticated(f"the bearer token is refused: {error}", (challenge, *others)) from error
 
     async def _certificate(self, certificate: Mapping[str, Any]) -> Identity:
         names = certificate_names(certificate, self._settings.certificate_name)

@@ -8,8 +8,11 @@ from typing import Literal
 from topic_model.errors import ConfigError
 from topic_model.settings import setting
 
-METHODS = ("basic", "token", "certificate")
-"""Ways to say who one is: HTTP Basic, WS-Security's UsernameToken, the certificate of a TLS connection."""
+METHODS = ("basic", "bearer", "token", "certificate")
+"""Ways to say who one is: HTTP Basic, signed tokens (JWT), WS-Security's UsernameToken, a TLS certificate."""
+
+JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Of those that there are, the ones whose key everybody may know."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class AccessSettings:
 
     methods: str = setting(
         "",
-        "How clients may say who they are: any of basic (HTTP Basic), token (WS-Security UsernameToken), certificate "
-        "(of the TLS connection), separated by commas. Empty: nobody has to, and everybody may do everything.",
+        "How clients may say who they are: any of basic (HTTP Basic), bearer (JWT), token (WS-Security "
+        "UsernameToken), certificate (of the TLS connection), separated by commas. Empty: nobody has to, and everybody "
+        "may do everything.",
     )
     open_network: bool = setting(
         False, "Listen on an address other than loopback although nobody has to say who it is."
@@ -75,10 +79,39 @@ class AccessSettings:
         100_000, "So many nonces are remembered (per worker); beyond this digests are refused.", minimum=100
     )
 
+    jwks_file: str = setting("", "With bearer: the public keys of who signs tokens, a JSON Web Key Set.")
+    jwt_algorithms: str = setting(
+        "RS256, ES256", "With bearer: the algorithms that are taken, separated by commas; only public-key ones may be."
+    )
+    jwt_issuer: str = setting("", "With bearer: what the claim iss must be.")
+    jwt_audience: str = setting("", "With bearer: what the claim aud must name; several, separated by commas.")
+    jwt_user_claim: str = setting("sub", "With bearer: the claim that is the user's name.")
+    jwt_groups_claim: str = setting("groups", "With bearer: the claim with the user's groups.")
+    jwt_leeway_s: int = setting(
+        30, "With bearer: how far our clock and the issuer's may be apart.", minimum=0, maximum=600, unit="s"
+    )
+
     def __post_init__(self) -> None:
         for method in self.chosen():
             if method not in METHODS:
                 raise ConfigError(f"access.methods holds {method!r}; it may hold {', '.join(METHODS)}")
+        if "bearer" in self.chosen():
+            self._check_bearer()
+
+    def _check_bearer(self) -> None:
+        for name in ("jwks_file", "jwt_issuer", "jwt_audience"):
+            if not getattr(self, name):
+                raise ConfigError(f"access.{name} must be set when access.methods holds bearer")
+        chosen = self.jwt_chosen()
+        if not chosen or not set(chosen) <= set(JWT_ALGORITHMS):
+            raise ConfigError(
+                f"access.jwt_algorithms = {self.jwt_algorithms!r} is not allowed; it may hold "
+                f"{', '.join(JWT_ALGORITHMS)}: with any other, whoever can check a token could make one"
+            )
+
+    def jwt_chosen(self) -> tuple[str, ...]:
+        """The algorithms of tokens that are taken."""
+        return tuple(each.strip() for each in self.jwt_algorithms.split(",") if each.strip())
 
     def chosen(self) -> tuple[str, ...]:
         """The methods that are on."""

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from ingest.access.authenticator import Authenticator
+from ingest.access.bearer import Bearer
 from ingest.access.connections import is_loopback
 from ingest.access.gate import Gate
 from ingest.access.policy import read_policy
@@ -59,7 +60,8 @@ def gate(settings: Settings) -> Gate | None:
     )
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
-    authenticator = Authenticator(access, users)
+    bearer = Bearer(access) if "bearer" in access.chosen() else None
+    authenticator = Authenticator(access, users, bearer=bearer)
     if not access.policy_file:
         return Gate(rates, authenticator)
     policy = WatchedFile(Path(access.policy_file), read_policy)

@@ -1,0 +1,141 @@
+"""Bearer tokens: JWTs that somebody else has signed, checked with the keys of a JWKS file (RFC 7519, 7517, 8725).
+
+The algorithms are fixed by the settings, and only public-key ones can be set: a token cannot choose `none`, nor have a
+public key taken for an HMAC secret. Each key is used for what it is made for only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from ingest.access.settings import AccessSettings
+from ingest.access.users_file import may_be_name
+from ingest.access.visitor import Identity
+from ingest.access.watched import WatchedFile
+from topic_model.errors import ArborcastError, ConfigError
+
+MAX_TOKEN = 16 * 1024
+
+# RFC 7518, 3.1; for elliptic curves the algorithm also says which curve.
+_KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+_MIN_RSA_BITS = 2048
+
+
+class WrongToken(ArborcastError):
+    """A token that proves nothing. The message may be shown to who sent it; it quotes nothing of the token."""
+
+
+class Bearer:
+    """Tokens of one issuer. The constructor raises ConfigError for a JWKS file that cannot be used."""
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self._settings = settings
+        self._algorithms = settings.jwt_chosen()
+        self._audience = [each.strip() for each in settings.jwt_audience.split(",") if each.strip()]
+        self._keys = WatchedFile(Path(settings.jwks_file), read_keys)
+
+    def check(self, token: str) -> Identity:
+        """Who the token is about. Raises WrongToken."""
+        if len(token) > MAX_TOKEN:
+            raise WrongToken("the token is too long")
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._key(header)
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[header["alg"]],
+                audience=self._audience or None,
+                issuer=self._settings.jwt_issuer or None,
+                leeway=self._settings.jwt_leeway_s,
+                options={
+                    "require": ["exp"],
+                    "verify_aud": bool(self._audience),
+                    "verify_iss": bool(self._settings.jwt_issuer),
+                },
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            # PyJWT's words quote claims of a token that was not signed by anybody; its classes say enough.
+            raise WrongToken(_WORDS.get(type(error), "the token is not good")) from error
+        return self._identity(claims)
+
+    def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if algorithm not in self._algorithms:
+            raise WrongToken(f"the token's algorithm is not one of {', '.join(self._algorithms)}")
+        fitting = [key for key in self._keys.value if key.fits(algorithm) and key_id in (None, key.facts.get("kid"))]
+        if len(fitting) != 1:
+            raise WrongToken("the token names no key that is known here")
+        return jwt.PyJWK(fitting[0].facts, algorithm)
+
+    def _identity(self, claims: Mapping[str, Any]) -> Identity:
+        name = claims.get(self._settings.jwt_user_claim)
+        if not isinstance(name, str) or not may_be_name(name):
+            raise WrongToken(f"the token's claim {self._settings.jwt_user_claim} is no name of a user")
+        groups = claims.get(self._settings.jwt_groups_claim, [])
+        if isinstance(groups, str):
+            groups = groups.split()
+        if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
+            raise WrongToken(f"the token's claim {self._settings.jwt_groups_claim} is no list of names")
+        return Identity(name, frozenset(groups))
+
+
+_WORDS: Mapping[type[Exception], str] = {
+    jwt.ExpiredSignatureError: "the token has expired",
+    jwt.ImmatureSignatureError: "the token is not valid yet",
+    jwt.InvalidAudienceError: "the token is for somebody else",
+    jwt.InvalidIssuerError: "the token is from somebody else",
+    jwt.MissingRequiredClaimError: "the token lacks a claim that is needed",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key, as the JWKS has it."""
+
+    facts: dict[str, Any]
+
+    def fits(self, algorithm: str) -> bool:
+        """Whether it is made for signatures of this algorithm."""
+        return (
+            self.facts["kty"] == _KEY_TYPES[algorithm[:2]]
+            and self.facts.get("alg", algorithm) == algorithm
+            and _CURVES.get(algorithm, self.facts.get("crv")) == self.facts.get("crv")
+        )
+
+
+def read_keys(text: str, name: str) -> tuple[Key, ...]:
+    """The public keys of a JWKS. Raises ConfigError; private and symmetric keys have no place in it."""
+    try:
+        document = json.loads(text)
+        keys = document["keys"]
+        if not isinstance(keys, list):
+            raise TypeError("keys is no list")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{name} is not a JWKS, a JSON object with a list of keys: {error}") from error
+    found = []
+    for number, key in enumerate(keys, start=1):
+        where = f"{name}, key number {number}"
+        if not isinstance(key, dict) or key.get("kty") not in ("RSA", "EC", "OKP"):
+            raise ConfigError(f"{where}: only public keys (RSA, EC, OKP) can check tokens of others")
+        if "d" in key:
+            raise ConfigError(f"{where} is a private key; whoever can read the file could make tokens")
+        if key.get("use", "sig") != "sig":
+            continue
+        try:
+            made = jwt.PyJWK(key)
+        except jwt.PyJWTError as error:
+            raise ConfigError(f"{where} cannot be used: {error}") from error
+        if key["kty"] == "RSA" and made.key.key_size < _MIN_RSA_BITS:
+            raise ConfigError(f"{where} has {made.key.key_size} bits; {_MIN_RSA_BITS} are the least")
+        found.append(Key(key))
+    if not found:
+        raise ConfigError(f"{name} holds no key that signs")
+    return tuple(found)

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from ingest.access.authenticator import Authenticator
+from ingest.access.bearer import Bearer, WrongToken, read_keys
+from ingest.access.gate import Gate
+from ingest.access.settings import AccessSettings
+from ingest.access.users import Users
+from ingest.access.visitor import Identity
+from tests.support.gateway_parts import GatewayParts
+from tests.support.soap_messages import envelope, notify
+from topic_model.errors import ConfigError
+
+RSA = rsa.generate_private_key(65537, 2048)
+OTHER = rsa.generate_private_key(65537, 2048)
+SHORT = rsa.generate_private_key(65537, 1024)  # noqa: S505  # to be refused
+EC = ec.generate_private_key(ec.SECP256R1())
+ED = ed25519.Ed25519PrivateKey.generate()
+
+
+def public(key: Any, algorithm: str, **more: str) -> dict[str, Any]:
+    made = jwt.get_algorithm_by_name(algorithm).to_jwk(key.public_key(), as_dict=True)
+    return {**made, **more}
+
+
+@pytest.fixture
+def jwks(tmp_path: Path) -> Path:
+    keys = [public(RSA, "RS256", kid="r"), public(EC, "ES256", kid="e"), public(ED, "EdDSA", kid="d", use="sig")]
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": keys}))
+    return file
+
+
+def settings(jwks: Path, **more: Any) -> AccessSettings:
+    return AccessSettings(
+        **{
+            "methods": "bearer",
+            "jwks_file": str(jwks),
+            "jwt_issuer": "https://id.example",
+            "jwt_audience": "arborcast",
+            "jwt_algorithms": "RS256, ES256, EdDSA",
+            **more,
+        }
+    )
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    import time
+
+    now = time.time()
+    made = {"sub": "anna", "groups": ["g"], "iss": "https://id.example", "aud": "arborcast", "exp": now + 600}
+    return {key: value for key, value in {**made, **changes}.items() if value is not None}
+
+
+def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "r", **changes: Any) -> str:
+    return jwt.encode(claims(**changes), key, algorithm, headers={"kid": kid} if kid else None)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        token(),
+        token(EC, "ES256", "e"),
+        token(ED, "EdDSA", "d"),
+        token(kid=None),
+        token(aud=["x", "arborcast"]),
+        token(groups="g"),
+        token(exp=1 << 40),
+        token(nbf=1),
+    ],
+)
+def test_tokens_that_say_who_it_is(jwks: Path, good: str) -> None:
+    assert Bearer(settings(jwks)).check(good) == Identity("anna", frozenset({"g"}))
+
+
+def unsigned(header: dict[str, Any], signature: bytes = b"") -> str:
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    return ".".join((part(json.dumps(header).encode()), part(json.dumps(claims()).encode()), part(signature)))
+
+
+def confused() -> str:
+    """The public key, which everybody has, used as an HMAC secret."""
+    secret = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    start = unsigned({"alg": "HS256", "kid": "r"}).rpartition(".")[0]
+    return start + "." + base64.urlsafe_b64encode(hmac.new(secret, start.encode(), hashlib.sha256).digest()).decode()
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (token(exp=1), "expired"),
+        (token(exp=None), "lacks a claim"),
+        (token(nbf=1 << 40), "not valid yet"),
+        (token(aud="other"), "somebody else"),
+        (token(aud=None), "lacks a claim"),
+        (token(iss="https://other"), "from somebody else"),
+        (token(iss=None), "lacks a claim"),
+        (token(OTHER), "not good"),
+        (token(OTHER, kid="x"), "no key"),
+        (token(EC, "ES256", "r"), "no key"),
+        (token(RSA, "RS384"), "algorithm"),
+        (token(RSA, "PS256"), "algorithm"),
+        (unsigned({"alg": "none"}), "algorithm"),
+        (unsigned({"alg": "None", "kid": "r"}), "algorithm"),
+        (unsigned({"alg": "RS256", "kid": "r"}), "not good"),
+        (unsigned({"kid": "r"}), "algorithm"),
+        (confused(), "algorithm"),
+        (token(sub=None), "no name"),
+        (token(sub="a:b"), "no name"),
+        (token(groups=[1]), "no list"),
+        ("", "not good"),
+        ("a.b.c", "not good"),
+        ("x" * 20_000, "too long"),
+        (base64.urlsafe_b64encode(b"[" * 9_000).decode() + ".e30.", "not good"),
+        (token()[:-4] + "AAAA", "not good"),
+    ],
+)
+def test_tokens_that_prove_nothing(jwks: Path, bad: str, says: str) -> None:
+    with pytest.raises(WrongToken, match=says):
+        Bearer(settings(jwks)).check(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not a JWKS"),
+        ("[]", "not a JWKS"),
+        ('{"keys": []}', "no key that signs"),
+        ('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "only public keys"),
+        ('{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "d": "AQAB"}]}', "private key"),
+        ('{"keys": [{"kty": "EC", "crv": "P-256"}]}', "number 1"),
+        (json.dumps({"keys": [public(SHORT, "RS256")]}), "1024 bits"),
+    ],
+)
+def test_keys_that_are_not_used(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_keys(text, "jwks.json")
+
+
+@pytest.mark.parametrize("algorithms", ["", "none", "HS256", "RS256, HS256"])
+def test_only_public_key_algorithms_can_be_set(jwks: Path, algorithms: str) -> None:
+    with pytest.raises(ConfigError, match=r"access\.jwt_algorithms"):
+        settings(jwks, jwt_algorithms=algorithms)
+
+
+@pytest.mark.parametrize("missing", ["jwks_file", "jwt_issuer", "jwt_audience"])
+def test_whose_tokens_for_whom_must_be_set(jwks: Path, missing: str) -> None:
+    with pytest.raises(ConfigError, match=missing):
+        settings(jwks, **{missing: ""})
+
+
+class Nobody:
+    def check(self, _name: str, _password: str) -> Identity | None:
+        return None
+
+    def find(self, _name: str) -> Identity | None:
+        return None
+
+    def clear_password(self, _name: str) -> str:
+        return ""
+
+
+def test_through_the_gateway(jwks: Path) -> None:
+    users = Users(Nobody(), remember_s=60, failures_per_minute=3)
+    parts = GatewayParts()
+    access = settings(jwks)
+    parts.gateway.gate = Gate(None, Authenticator(access, users, bearer=Bearer(access)))
+
+    def sent(value: str) -> tuple[int, bytes]:
+        headers = {"authorization": value}
+        answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", envelope(notify()), headers))
+        return answer.status, answer.headers.get(b"www-authenticate", b"")
+
+    assert sent(f"Bearer {token()}")[0] == 202
+    status, challenge = sent(f"Bearer {token(exp=1)}")
+    assert status == 401
+    assert challenge == b'Bearer realm="arborcast", error="invalid_token", error_description="the token has expired"'
+    assert sent("Bearer ")[0] == 401
+    assert sent("")[1] == b'Bearer realm="arborcast"'
+    assert len(parts.notifications.accepted) == 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from topic_model.errors import ConfigError
 from topic_model.settings import KafkaSettings
 
 
@@ -49,6 +51,10 @@ def connection_options(kafka: KafkaSettings) -> dict[str, str]:
     }
     if kafka.ssl_ca_file:
         options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": kafka.ssl_ca_file}
+    if not kafka.ssl_check_hostname:
+        options["kafka.ssl.endpoint.identification.algorithm"] = ""
+    if kafka.ssl_certificate_file:
+        options |= _client_certificate(kafka)
     if kafka.sasl_mechanism:
         module = (
             "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -61,6 +67,29 @@ def connection_options(kafka: KafkaSettings) -> dict[str, str]:
             "kafka.sasl.jaas.config": f"{module} required username={user} password={password};",
         }
     return options
+
+
+def _client_certificate(kafka: KafkaSettings) -> dict[str, str]:
+    options = {"kafka.ssl.keystore.type": "PEM"}
+    if kafka.ssl_key_file:
+        # Java's clients take both from one file or as text. As a key in an option's name says what it is, Spark shows
+        # it nowhere.
+        options |= {
+            "kafka.ssl.keystore.certificate.chain": _pem(kafka.ssl_certificate_file, "ssl_certificate_file"),
+            "kafka.ssl.keystore.key": _pem(kafka.ssl_key_file, "ssl_key_file"),
+        }
+    else:
+        options["kafka.ssl.keystore.location"] = kafka.ssl_certificate_file
+    if kafka.ssl_key_password:
+        options["kafka.ssl.key.password"] = kafka.ssl_key_password
+    return options
+
+
+def _pem(file: str, setting: str) -> str:
+    try:
+        return Path(file).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"kafka.{setting} = {file} cannot be read: {error}") from error
 
 
 def _jaas(text: str) -> str:

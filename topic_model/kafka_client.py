@@ -387,6 +387,12 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
     }
     if kafka_settings.ssl_ca_file:
         arguments["ssl_cafile"] = kafka_settings.ssl_ca_file
+    if kafka_settings.security_protocol in ("SSL", "SASL_SSL"):
+        arguments["ssl_check_hostname"] = kafka_settings.ssl_check_hostname
+    if kafka_settings.ssl_certificate_file:
+        arguments["ssl_certfile"] = kafka_settings.ssl_certificate_file
+        arguments["ssl_keyfile"] = kafka_settings.ssl_key_file or None
+        arguments["ssl_password"] = kafka_settings.ssl_key_password or None
     if kafka_settings.sasl_mechanism:
         arguments["sasl_mechanism"] = kafka_settings.sasl_mechanism
         arguments["sasl_plain_username"] = kafka_settings.sasl_username

@@ -66,6 +66,10 @@ class KafkaSettings:
         "PLAINTEXT", "How to talk to the brokers."
     )
     ssl_ca_file: str = setting("", "PEM file with the authorities that sign the brokers' certificates.")
+    ssl_check_hostname: bool = setting(True, "Whether a broker's certificate must name the host that we connected to.")
+    ssl_certificate_file: str = setting("", "PEM file with our client certificate, for brokers that ask for one.")
+    ssl_key_file: str = setting("", "PEM file with its key (PKCS#8); empty means that it is in the same file.")
+    ssl_key_password: str = setting("", "Password of the key, if it has one.", secret=True)
     sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting("", "SASL mechanism, if any.")
     sasl_username: str = setting("", "SASL user.")
     sasl_password: str = setting("", "SASL password.", secret=True)

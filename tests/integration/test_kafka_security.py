@@ -1,0 +1,120 @@
+"""A broker that wants TLS and a password: every client of ours gets in with the settings, and not without.
+
+What the broker has is a listener of its own for it, beside the plain one that its supervision asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatch.source import connection_options
+from jobs.stack import jars, java, ports
+from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from tests.support.certificates import Certificates, make_certificates
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import Admin, TopicPartition, make_consumer, make_producer
+from topic_model.settings import KafkaSettings
+
+PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with all that has to be escaped somewhere
+
+
+@dataclass(frozen=True)
+class GuardedLayout(BrokerLayout):
+    """A broker with one more listener: TLS both ways, and SASL."""
+
+    guarded_port: int = 0
+    certificates: Certificates | None = None
+
+    def properties(self) -> dict[str, str]:
+        assert self.certificates is not None
+        plain = super().properties()
+        escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+        name = "listener.name.guarded"
+        return plain | {
+            "listeners": f"{plain['listeners']},GUARDED://127.0.0.1:{self.guarded_port}",
+            "advertised.listeners": f"{plain['advertised.listeners']},GUARDED://127.0.0.1:{self.guarded_port}",
+            "listener.security.protocol.map": f"{plain['listener.security.protocol.map']},GUARDED:SASL_SSL",
+            f"{name}.ssl.keystore.type": "PEM",
+            f"{name}.ssl.keystore.location": str(self.certificates.folder / "both.pem"),
+            f"{name}.ssl.truststore.type": "PEM",
+            f"{name}.ssl.truststore.location": self.certificates.authority,
+            f"{name}.ssl.client.auth": "required",
+            f"{name}.sasl.enabled.mechanisms": "PLAIN",
+            f"{name}.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'user_arborcast="{escaped}";',
+        }
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
+    """The settings that let us in."""
+    certificates = make_certificates(tmp_path_factory.mktemp("tls"))
+    both = Path(certificates.key("server")).read_text() + Path(certificates.certificate("server")).read_text()
+    (certificates.folder / "both.pem").write_text(both)
+    home = tmp_path_factory.mktemp("guarded")
+    layout = GuardedLayout(home, ports.free_port(), controller_port(home))
+    layout = dataclasses.replace(layout, guarded_port=ports.free_port(), certificates=certificates)
+    broker = KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
+    try:
+        broker.start()
+        yield KafkaSettings(
+            bootstrap_servers=f"127.0.0.1:{layout.guarded_port}",
+            partitions=1,
+            request_timeout_s=10,
+            security_protocol="SASL_SSL",
+            ssl_ca_file=certificates.authority,
+            ssl_certificate_file=certificates.certificate("client"),
+            ssl_key_file=certificates.key("client"),
+            sasl_mechanism="PLAIN",
+            sasl_username="arborcast",
+            sasl_password=PASSWORD,
+        )
+    finally:
+        broker.kill()
+
+
+def test_our_clients_and_sparks_get_in(guarded: KafkaSettings, spark: SparkSession) -> None:
+    name = guarded.topic("guarded")
+    admin = Admin(guarded)
+    assert admin.create_topic(name, 1, 1, {})
+    admin.close()
+    producer = make_producer(guarded)
+    producer.send(name, key=b"k", value=b"v", partition=0)
+    producer.flush(10)
+    producer.close(10)
+    consumer = make_consumer(guarded, wait_ms=100)
+    consumer.assign([TopicPartition(name, 0)])
+    consumer.seek(TopicPartition(name, 0), 0)
+    found = [record.value for _ in range(50) for records in consumer.poll(200).values() for record in records]
+    consumer.close()
+    assert found == [b"v"]
+    rows = spark.read.format("kafka").options(subscribe=name, **connection_options(guarded)).load().collect()
+    assert [bytes(row.value) for row in rows] == [b"v"]
+
+
+# kafka-python leaves the TLS sockets of refused attempts to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sasl_password": "another"},
+        {"ssl_ca_file": ""},
+        {"ssl_certificate_file": "", "ssl_key_file": ""},
+    ],
+)
+def test_without_one_of_them_nobody_gets_in_and_no_error_shows_the_password(
+    guarded: KafkaSettings, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InfrastructureError) as refused:
+        make_producer(dataclasses.replace(guarded, request_timeout_s=2, **wrong))  # type: ignore[arg-type]
+    gc.collect()
+    shown = f"{refused.value!r} {refused.value.__cause__!r} {caplog.text}"
+    assert PASSWORD not in shown
+    assert "another" not in shown

@@ -10,7 +10,8 @@ Three forms:
 WS-Addressing headers go only to subscribers whose Subscribe had some; then the consumer's reference parameters are
 echoed as headers. No header is ever marked mustUnderstand. The notification's id, the attempt's number and the
 subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
-receiver can drop repeats behind whatever stack it has. What a subscription asks for beside (signatures, credentials) is
+receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
+replay stands beside it. What a subscription asks for beside (signatures, credentials) is
 `guard`'s.
 """
 
@@ -48,6 +49,8 @@ LEGACY_PUSH = "http://org.apache.servicemix.wsn.push"
 ID_HEADER = "Arborcast-Notification-Id"
 ATTEMPT_HEADER = "Arborcast-Attempt"
 SUBSCRIPTION_HEADER = "Arborcast-Subscription"
+REPLAY_HEADER = "Arborcast-Replay"
+"""Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
 
 # What may not stand in the value of an HTTP header: a line break in a stored id would begin a header of its own.
 _UNSAFE = re.compile(r"[^\x21-\x7e]")
@@ -89,8 +92,11 @@ class Envelope:
         `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
         refused when it has become old, so a request is made for each try.
         """
-        ids = ",".join(_header_value(notification.id) for notification in notifications)
+        ids = ",".join(_header_value(notification.original_id) for notification in notifications)
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
+        if any(notification.replay for notification in notifications):
+            replays = ",".join(_header_value(notification.replay) or "-" for notification in notifications)
+            headers += ((REPLAY_HEADER, replays),)
         body = self._body(notifications, attempt)
         if self._guard is None:
             return PushRequest(self._url, headers, body)
@@ -107,7 +113,7 @@ class Envelope:
             return self._start + _legacy_content(notifications[0].payload) + self._end
         parts = [self._start]
         for notification in notifications:
-            parts += (b"<ac:Notification>", escape(notification.id).encode(), b"</ac:Notification>")
+            parts.append(_delivered(notification))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -139,6 +145,12 @@ def topic_element(path: TopicPath) -> bytes:
     text, namespaces = write_topic(path)
     declared = "".join(f" xmlns:{prefix}={quoteattr(uri)}" for prefix, uri in namespaces.items())
     return f'<wsnt:Topic{declared} Dialect="{CONCRETE}">{escape(text)}</wsnt:Topic>'.encode()
+
+
+def _delivered(notification: Notification) -> bytes:
+    """The entry of our header block for a notification."""
+    label = f" replay={quoteattr(notification.replay)}" if notification.replay else ""
+    return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
 
 def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:

@@ -11,10 +11,15 @@ import msgspec
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.topics import TopicPath
 
-VERSION = 2
+VERSION = 3
 
-# What a record needs its reader to know: since 2 that it may be for one subscription only.
+# What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
+# replay, which has to be labelled as one.
+_VERSION_FOR_ONE = 2
 _VERSION_FOR_ALL = 1
+
+# Between the id of a notification and that of the replay which brings it again.
+_AGAIN = "~"
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,7 +31,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `request` is the fingerprint of the request that it came in, empty when that had no message id, and `request_size`
     how many notifications the request had.
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
-    message.
+    message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
+    delivery, and `original_id` what its receiver knows it by.
     """
 
     id: str
@@ -39,6 +45,29 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     only: str = ""
     request: bytes = b""
     request_size: int = 1
+    replay: str = ""
+
+    @property
+    def original_id(self) -> str:
+        """The id under which it was accepted first."""
+        return self.id.removesuffix(_AGAIN + self.replay) if self.replay else self.id
+
+
+def replayed(notification: Notification, replay: str, only: str, now_ms: int) -> Notification:
+    """The notification once more, for one subscription, as part of this replay.
+
+    It has an id of its own, so that everything that is kept of deliveries tells it from the first time, and its age
+    begins anew: a replay of last week's notifications is not too old to be delivered.
+    """
+    return msgspec.structs.replace(
+        notification,
+        id=f"{notification.original_id}{_AGAIN}{replay}",
+        accepted_ms=now_ms,
+        only=only,
+        request=b"",
+        request_size=1,
+        replay=replay,
+    )
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -57,8 +86,13 @@ _version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
 
 def encode(notification: Notification) -> tuple[bytes, bytes]:
     """Kafka key and value of a notification."""
-    version = VERSION if notification.only else _VERSION_FOR_ALL
-    return notification.topic.encode(), _encoder.encode(_Versioned(version, notification))
+    return notification.topic.encode(), _encoder.encode(_Versioned(_version_for(notification), notification))
+
+
+def _version_for(notification: Notification) -> int:
+    if notification.replay:
+        return VERSION
+    return _VERSION_FOR_ONE if notification.only else _VERSION_FOR_ALL
 
 
 def decode(value: bytes) -> Notification:

@@ -10,7 +10,7 @@ from lxml import etree
 from dispatch.envelope import DELIVERY, NOTIFY_ACTION, Envelope, topic_element
 from topic_model.expressions import CONCRETE, concrete_topic
 from topic_model.loose_content import wrap
-from topic_model.notifications import Notification
+from topic_model.notifications import Notification, replayed
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import NCNAME, TopicPath, make_path
 
@@ -193,3 +193,30 @@ def test_any_topic_can_be_read_back_from_its_element(steps: list[tuple[str, str]
     assert element.tag == "{http://docs.oasis-open.org/wsn/b-2}Topic"
     namespaces = {prefix: uri for prefix, uri in element.nsmap.items() if prefix}
     assert concrete_topic(element.text, element.get("Dialect"), namespaces) == path
+
+
+@pytest.mark.parametrize("form", ["notify", "raw", "legacy"])
+def test_a_replay_keeps_its_id_and_is_labelled(form: str) -> None:
+    target = subscription(form=form, addressing=True)
+    again = replayed(notification(), "r<1>", target.id, 99)
+    first, request = Envelope(target).request([notification()], 1), Envelope(target).request([again], 1)
+    headers = dict(request.headers)
+    assert headers["Arborcast-Notification-Id"] == "n1"
+    assert headers["Arborcast-Replay"] == "r<1>"
+    assert "Arborcast-Replay" not in dict(first.headers)
+    if form != "legacy":
+        header = "s11:Header/ac:Delivery/ac:Notification"
+        found = etree.fromstring(request.body).find(header, NS)
+        assert (found.text, found.get("replay")) == ("n1", "r<1>")
+        assert etree.fromstring(first.body).find(header, NS).get("replay") is None
+        ids = [etree.fromstring(each.body).findtext("s11:Header/wsa:MessageID", None, NS) for each in (first, request)]
+        assert ids[0] != ids[1], "who drops repeats by WS-Addressing must not drop what was asked for again"
+
+
+def test_replays_travel_with_others_and_each_has_its_own_label() -> None:
+    again = replayed(notification("n2"), "r1", "sub-1", 99)
+    request = Envelope(subscription()).request([notification(), again], 1)
+    headers = dict(request.headers)
+    assert (headers["Arborcast-Notification-Id"], headers["Arborcast-Replay"]) == ("n1,n2", "-,r1")
+    labels = [each.get("replay") for each in etree.fromstring(request.body).iterfind(".//ac:Notification", NS)]
+    assert labels == [None, "r1"]

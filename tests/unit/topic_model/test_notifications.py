@@ -4,25 +4,42 @@ import msgspec
 import pytest
 
 from topic_model.errors import InfrastructureError, RecordVersionError
-from topic_model.notifications import VERSION, Notification, decode, encode
+from topic_model.notifications import VERSION, Notification, decode, encode, replayed
 from topic_model.topics import TopicPath
 
 NOTIFICATION = Notification("id", TopicPath("{urn:t}a"), b"<n/>", 1, b"<p/>", "urn:uuid:1", "pub")
 
 
-@pytest.mark.parametrize("notification", [NOTIFICATION, msgspec.structs.replace(NOTIFICATION, only="sub")])
+ONLY = msgspec.structs.replace(NOTIFICATION, only="sub")
+AGAIN = replayed(NOTIFICATION, "r1", "sub", 99)
+
+
+@pytest.mark.parametrize("notification", [NOTIFICATION, ONLY, AGAIN])
 def test_what_is_written_is_read(notification: Notification) -> None:
     key, value = encode(notification)
     assert key == b"{urn:t}a"
     assert decode(value) == notification
 
 
-def test_only_what_older_readers_would_send_to_everybody_is_hidden_from_them() -> None:
-    versions = [
-        msgspec.msgpack.decode(encode(each)[1])["v"]
-        for each in (NOTIFICATION, msgspec.structs.replace(NOTIFICATION, only="sub"))
-    ]
-    assert versions == [1, 2]
+def test_only_what_older_readers_would_send_to_everybody_or_without_its_label_is_hidden_from_them() -> None:
+    versions = [msgspec.msgpack.decode(encode(each)[1])["v"] for each in (NOTIFICATION, ONLY, AGAIN)]
+    assert versions == [1, 2, 3]
+
+
+def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
+    first = msgspec.structs.replace(NOTIFICATION, request=b"fingerprint", request_size=4)
+    again = replayed(first, "r1", "sub", 99)
+    assert (again.id, again.original_id, again.replay, again.only) == ("id~r1", "id", "r1", "sub")
+    assert (again.topic, again.payload, again.producer, again.message_id) == (
+        first.topic,
+        first.payload,
+        first.producer,
+        first.message_id,
+    )
+    assert again.accepted_ms == 99
+    assert (again.request, again.request_size) == (b"", 1), "it is not part of a publisher's request"
+    assert first.original_id == "id"
+    assert replayed(again, "r2", "sub", 100).id == "id~r2"
 
 
 def test_records_of_a_newer_version_and_of_others_are_refused() -> None:

@@ -1,0 +1,49 @@
+"""An S3 server on loopback (moto's), with the rules that commits to Delta tables rely on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+
+from jobs.stack import ports
+
+# What an operator would put into the environment of the job; see docs/operations.md.
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+@contextmanager
+def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
+    """The server with an empty bucket; what the environment has to say to reach it."""
+    port = ports.free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (folder / "s3.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while not _made(f"{url}/{bucket}"):
+            assert process.poll() is None, (folder / "s3.log").read_text()
+            assert time.monotonic() < deadline, "the S3 server does not answer"
+            time.sleep(0.1)
+        yield {**CREDENTIALS, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _made(url: str) -> bool:
+    try:
+        return requests.put(url, timeout=5).ok
+    except requests.RequestException:
+        return False

@@ -29,6 +29,8 @@ State = Literal["delivered", "parked", "dead", "expired", "cancelled", "failed"]
 letter; too old; not wanted any more. All but `parked` are final. `failed` is what was written of a failed push before
 there were retries; it is final, too."""
 
+NO_BATCH = -1
+
 FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "failed"})
 """After a row with one of these nothing more happens to a delivery."""
 
@@ -61,7 +63,10 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     long as there was none: a delivery that had to wait, or ended, untried. `next_ms` is when a parked delivery may be
     tried again; 0 when it is not parked, or when its turn comes with its lane's. `status` is 0 when there was no HTTP
     answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared. `batch` is -1
-    when no batch made the attempt, but the redelivery.
+    (NO_BATCH) when no batch made the attempt, but the redelivery.
+
+    Of the rows of a delivery the last one counts, in the order of the log; but rows of a batch come before all those of
+    the redelivery, which may take up what a batch has parked before the batch has written that down.
     """
 
     notification: str

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dispatch.attempts import ErrorClass
 from dispatch.soap_faults import blames_sender
 from dispatch.transport.contract import PushResult
+from topic_model.errors import SecretError
 
 # Failures after which trying the same endpoint again at once would only cost the next time-out.
 _AWAY: frozenset[str] = frozenset({"dns", "connect", "tls", "timeout"})
@@ -65,6 +66,12 @@ def classify(result: PushResult) -> Outcome:
     if result.failure:
         return failed(result.failure, result.detail)
     return failed("protocol", f"HTTP status {status} is none that a receiver may answer with")
+
+
+def unwritable(error: Exception) -> Outcome:
+    """No message could be made for a subscription. A secret that cannot be opened may be opened once its key is there
+    again; anything else stays as it is."""
+    return failed("internal" if isinstance(error, SecretError) else "envelope", str(error))
 
 
 def failed(error: ErrorClass, detail: str) -> Outcome:

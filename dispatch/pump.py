@@ -5,6 +5,7 @@ All I/O is the transport's and the settlement's journal's, so this is tested wit
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from dispatch.envelope import Envelope
 from dispatch.lanes import Lanes
-from dispatch.outcomes import Outcome, classify, failed
+from dispatch.outcomes import Outcome, classify, unwritable
 from dispatch.settlement import PutOff, Settlement, waits
 from dispatch.stragglers import Progress, stragglers
 from dispatch.transport.contract import PushRequest, PushResult, Transport
@@ -78,15 +79,18 @@ class Pump:
             return
         started_ms = int(self._now() * 1000)
         try:
-            request = self._envelope_of(subscription).request(notifications, attempt=1)
+            envelope = self._envelope_of(subscription)
+            request = envelope.request(notifications, attempt=1)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
-            logger.exception("no envelope could be made for subscription %s", subscription.id)
+            logger.exception("no envelope could be made", extra={"subscription": subscription.id})
             push = Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms)
-            run.settle(subscription, push, failed("envelope", str(error)))
+            run.settle(subscription, push, unwritable(error))
             return
 
         def finished(result: PushResult) -> None:
+            if result.response:
+                result = dataclasses.replace(result, response=envelope.redact(result.response))
             push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, started_ms)
             run.settle(subscription, push, classify(result))
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from dispatch.bases import bases_for
 from dispatch.checkpoint import mended
 from dispatch.gate import StopGate
+from dispatch.guard import Vault
 from dispatch.job_sources import JobSources, Watched
 from dispatch.keeper import Keeper
 from dispatch.metrics import JobMetrics
@@ -27,7 +28,7 @@ from dispatch.view import RoutingView
 from dispatch.warmup import empty_frame, touch, warm_up
 from topic_model.kafka_topics import ensure_topics
 from topic_model.outbound import AddressPolicy
-from topic_model.settings import KafkaSettings
+from topic_model.settings import KafkaSettings, SecretSettings
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class JobSettings:
     tables: TableSettings
     outbound: AddressPolicy
     retry: RetrySettings
+    secrets: SecretSettings
 
     def checkpoint(self, query: str) -> str:
         """Where a query keeps its progress."""
@@ -87,7 +89,8 @@ class DispatchJob:
             settings.outbound,
             self._view,
             settings.home / "parked" / "parked.sqlite",
-            tell=self._events.tell,
+            Vault(settings.secrets),
+            self._events.tell,
         )
         self._recording = recording = Recording(
             settings.kafka,
@@ -104,6 +107,7 @@ class DispatchJob:
             settings.push,
             settings.retry,
             settings.outbound,
+            settings.secrets,
             self._view,
             self._redeliverer,
             gate,
@@ -184,7 +188,15 @@ class DispatchJob:
         view = self._view.refresh(_FIRST_READ_S)
         self._recording.open()
         job = SinkJob(
-            settings.kafka, settings.dispatch, settings.push, settings.retry, settings.outbound, view, -1, begun_ms=0
+            settings.kafka,
+            settings.dispatch,
+            settings.push,
+            settings.retry,
+            settings.outbound,
+            settings.secrets,
+            view,
+            batch=-1,
+            begun_ms=0,
         )
         warm_up(
             self._spark,

@@ -27,6 +27,7 @@ from pyspark.core.broadcast import Broadcast
 from dispatch.attempts import Matched
 from dispatch.envelope import Envelope
 from dispatch.filters import Conditions, Subject
+from dispatch.guard import Vault
 from dispatch.lanes import LaneLimits, Lanes
 from dispatch.pull_points import PullDelivery
 from dispatch.pump import Pump
@@ -42,7 +43,7 @@ from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
-from topic_model.settings import KafkaSettings
+from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.snapshot import SnapshotView
 from topic_model.subscriptions import Subscription
 
@@ -95,6 +96,7 @@ class SinkJob:
     push: PushSettings
     retry: RetrySettings
     outbound: AddressPolicy
+    secrets: SecretSettings
     view: SharedView
     batch: int
     begun_ms: int
@@ -129,7 +131,8 @@ class _Worker:
     """What one worker process keeps between partitions."""
 
     def __init__(self, job: SinkJob) -> None:
-        self._settings = (job.kafka, job.push, job.retry, job.outbound)
+        self._settings = _kept_settings(job)
+        self._vault = Vault(job.secrets)
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
         self._frozen = False
         self._conditions = Conditions()
@@ -140,7 +143,7 @@ class _Worker:
 
     def serves(self, job: SinkJob) -> bool:
         """Whether this was made for the same settings: only in tests does one session see several."""
-        return self._settings == (job.kafka, job.push, job.retry, job.outbound)
+        return self._settings == _kept_settings(job)
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
         """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it
@@ -223,9 +226,13 @@ class _Worker:
             return kept[1]
         if len(self._envelopes) >= _MAX_ENVELOPES:
             self._envelopes.clear()
-        envelope = Envelope(subscription)
+        envelope = Envelope(subscription, self._vault)
         self._envelopes[subscription.id] = (subscription, envelope)
         return envelope
+
+
+def _kept_settings(job: SinkJob) -> tuple[object, ...]:
+    return job.kafka, job.push, job.retry, job.outbound, job.secrets
 
 
 def _is_repeated() -> bool:

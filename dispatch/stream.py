@@ -21,7 +21,7 @@ from dispatch.sink import Diversions, SinkJob, push_partition
 from dispatch.source import read_log
 from dispatch.view import RoutingView
 from topic_model.outbound import AddressPolicy
-from topic_model.settings import KafkaSettings
+from topic_model.settings import KafkaSettings, SecretSettings
 
 # Reading back what a batch that was cut off has written: some 100,000 attempts a second.
 _RECALL_S = 300.0
@@ -38,6 +38,7 @@ class HotPath:
         push: PushSettings,
         retry: RetrySettings,
         outbound: AddressPolicy,
+        secrets: SecretSettings,
         view: RoutingView,
         redeliverer: Redeliverer,
         gate: StopGate,
@@ -48,6 +49,7 @@ class HotPath:
         self._push = push
         self._retry = retry
         self._outbound = outbound
+        self._secrets = secrets
         self._view = view
         self._redeliverer = redeliverer
         self._gate = gate
@@ -95,6 +97,7 @@ class HotPath:
                 self._push,
                 self._retry,
                 self._outbound,
+                self._secrets,
                 view,
                 batch,
                 int(time.time() * 1000),

@@ -98,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings.tables,
         policy_of(settings),
         settings.retry,
+        settings.secrets,
     )
     try:
         healthy = DispatchJob(spark, job_settings, gate, metrics).run(_report_ready)

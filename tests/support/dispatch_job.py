@@ -12,6 +12,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from dispatch.attempts import NO_BATCH
 from dispatch.gate import StopGate
 from dispatch.runtime import DispatchJob, JobSettings
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
@@ -24,7 +25,7 @@ from topic_model.kafka_client import Producer, make_producer, translated
 from topic_model.kafka_topics import ensure_topics
 from topic_model.notifications import Notification
 from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
-from topic_model.settings import KafkaSettings
+from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
@@ -40,6 +41,7 @@ def job_settings(home: Path, kafka: KafkaSettings, **push: float) -> JobSettings
         TableSettings(interval_s=0.3),
         THIS_MACHINE,
         RetrySettings(first_wait_s=0.2, factor=1.0, jitter=0.0, first_probe_s=0.2, longest_probe_s=0.5),
+        SecretSettings(key_file=str(home / "secrets.keys")),
     )
 
 
@@ -134,14 +136,17 @@ def running(spark: SparkSession, settings: JobSettings, timeout: float = 60.0) -
         raise failures[0]
 
 
-def attempt_rows(settings: JobSettings, expected: int, timeout: float = 30.0) -> list[dict[str, object]]:
-    """The rows of the attempts table once there are `expected`."""
+def attempt_rows(
+    settings: JobSettings, expected: int, timeout: float = 30.0, of_batches: bool = False
+) -> list[dict[str, object]]:
+    """The rows of the attempts table (`of_batches`: without those of the redelivery) once there are `expected`."""
     location = ATTEMPTS.location(settings.tables, settings.home)
     deadline = time.monotonic() + timeout
     rows: list[dict[str, object]] = []
     while time.monotonic() < deadline:
         if DeltaTable.is_deltatable(location):
             rows = DeltaTable(location).to_pyarrow_table().to_pylist()
+            rows = [row for row in rows if not of_batches or row["batch"] != NO_BATCH]
             if len(rows) >= expected:
                 return rows
         time.sleep(0.1)

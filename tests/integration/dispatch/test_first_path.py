@@ -131,7 +131,7 @@ def test_failures_are_recorded_as_what_they_were_and_hurt_nobody_else(
             subscription("wrong", "ftp://127.0.0.1/", "a"),
         )
         log.notify("a")
-        rows = attempt_rows(settings, 8)
+        rows = attempt_rows(settings, 8, of_batches=True)
 
     assert {row["subscription"]: (row["state"], row["error"], row["status"]) for row in rows} == {
         "good": ("delivered", "", 202),

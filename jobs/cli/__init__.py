@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from jobs.cli import audit, configuration, dead, engine, keys, messages, topics, trace, users, watching
+from jobs.cli import audit, configuration, dead, engine, keys, messages, replay, topics, trace, users, watching
 from jobs.cli.common import error_console
 from topic_model.errors import ArborcastError, ConfigError
 
@@ -31,6 +31,7 @@ trace.register(app)
 watching.register(app)
 audit.register(app)
 dead.register(app)
+replay.register(app)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

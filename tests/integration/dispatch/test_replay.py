@@ -1,0 +1,91 @@
+"""A replay through the whole job: real Kafka, real Spark, a real receiver, and the audit at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatch.audit import audit
+from dispatch.replay import Replay, ReplayRefused, Span
+from jobs.cli.topics_work import read_table
+from tests.support.dispatch_job import job_settings, logs, running, subscription
+from tests.support.receiver import Receiver
+from topic_model.conditions import XPATH_1
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import XPathFilter
+from topic_model.topics import TopicPath
+
+
+def span(since_ms: int, topic: Callable[[TopicPath], bool] = lambda _: True) -> Span:
+    return Span(since_ms, int(time.time() * 1000) + 1, topic)
+
+
+def make(kafka: KafkaSettings, subscription_id: str, asked: Span) -> Replay:
+    return Replay(kafka, read_table(kafka), subscription_id, asked)
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_one_subscription_gets_it_again_with_its_label_and_all_balances(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings)
+    since_ms = int(time.time() * 1000)
+    with Receiver() as receiver, logs(settings.kafka) as log, running(spark, settings):
+        log.subscribe(subscription("one", receiver.url("/one"), "a//."), subscription("two", receiver.url("/two"), "a"))
+        first = [log.notify("a"), log.notify("a/b")]
+        receiver.wait_for(1, "/two")
+        replay = make(kafka_settings, "one", span(since_ms))
+        assert replay.send(replay.find(10)) == 2
+
+        def labels() -> list[tuple[str, str]]:
+            requests = [each.headers for each in receiver.received("/one")]
+            pairs = [
+                zip(h["arborcast-notification-id"].split(","), h["arborcast-replay"].split(","), strict=True)
+                for h in requests
+                if "arborcast-replay" in h
+            ]
+            return sorted(pair for each in pairs for pair in each if pair[1] != "-")
+
+        deadline = time.monotonic() + 30
+        while len(labels()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert labels() == [(each, replay.id) for each in sorted(first)]
+        report = audit(kafka_settings, since_ms, deep=True)
+        assert report.balanced, report.problems
+        assert (report.notifications, report.matches, report.totals.delivered) == (4, 5, 5)
+        assert report.duplicates == 0, "a replay is a delivery of its own"
+        assert not [each for each in receiver.received("/two") if "arborcast-replay" in each.headers]
+
+        # A replay is not replayed: what it brought stands in the log as itself.
+        assert len(make(kafka_settings, "one", span(since_ms)).find(10)) == 2
+
+
+@pytest.mark.kafka
+def test_only_what_matches_today_is_found_and_no_more_than_asked(kafka_settings: KafkaSettings) -> None:
+    since_ms = int(time.time() * 1000)
+    with logs(kafka_settings) as log:
+        only_big = (XPathFilter(XPATH_1, "/x/@big"),)
+        log.subscribe(
+            subscription("all", "http://r/", "//."),
+            subscription("big", "http://r/", "//.", content=only_big),
+            subscription("pulled", "http://r/", "a", pull_point="p1"),
+            subscription("idle", "http://r/", "a", form="legacy", paused=True),
+            subscription("over", "http://r/", "a", terminates_ms=since_ms),
+        )
+        for number in range(5):
+            log.notify("a" if number else "c", b'<x big="1"/>' if number < 2 else b"<x/>")
+        log.raw(b"\xc1", b"a")
+
+    assert len(make(kafka_settings, "all", span(since_ms)).find(10)) == 5
+    assert len(make(kafka_settings, "all", span(since_ms)).find(3)) == 4, "one more shows that there are more"
+    assert len(make(kafka_settings, "big", span(since_ms)).find(10)) == 2
+    assert len(make(kafka_settings, "big", span(since_ms, lambda path: path == "c")).find(10)) == 1
+    assert make(kafka_settings, "all", span(int(time.time() * 1000) + 1)).find(10) == []
+    for refused, why in {"pulled": "pull point", "idle": "paused", "over": "over", "nobody": "no subscription"}.items():
+        with pytest.raises(ReplayRefused, match=why):
+            make(kafka_settings, refused, span(since_ms))

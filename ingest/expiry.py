@@ -48,7 +48,13 @@ async def end_expired(gateway: Gateway) -> int:
     async with AsyncExitStack() as held:
         for subscription_id in free:
             await held.enter_async_context(gateway.locks.hold(subscription_id))
-        await gateway.changes.commit([record for one in free for record in ending(one, "expired", now_ms)])
+        await gateway.changes.commit(
+            [
+                record
+                for one in free
+                for record in (*ending(one, "expired", now_ms), *gateway.suspensions.taking_back(one))
+            ]
+        )
     logger.info("ended %d expired subscriptions", len(free))
     return len(free)
 

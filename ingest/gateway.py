@@ -24,10 +24,12 @@ from ingest.settings import GatewaySettings
 from topic_model.admission import TopicAdmission
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
+from topic_model.owners import Owners
 from topic_model.pull_points import PullPoints
 from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
+from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 
@@ -66,6 +68,8 @@ class Gateway:
     pulls: PullQueues
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
+    suspensions: Suspensions = field(default_factory=Suspensions)
+    owners: Owners = field(default_factory=Owners)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
     lookups: Lookups | None = None
     proof: OwnershipProof | None = None

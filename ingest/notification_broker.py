@@ -22,6 +22,7 @@ from ingest.lookups import check_name
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from ingest.protection import Wish, required, told_element
 from ingest.publishers.senders import check_sender
+from ingest.quotas import check_room
 from ingest.repeats import fingerprint
 from ingest.topic_reading import TopicMemory
 from topic_model.errors import ExpressionError, TopicNotSupported
@@ -119,9 +120,11 @@ async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | No
                 # Who subscribes again wants messages, whether or not it remembers that it paused.
                 renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
                 renewed, told = _protected(gateway, renewed, wish)
-                if renewed != existing:
-                    await gateway.changes.commit([SubscriptionRecord(renewed)])
+                resumed = gateway.suspensions.taking_back(existing.id)
+                if renewed != existing or resumed:
+                    await gateway.changes.commit([SubscriptionRecord(renewed), *resumed])
                 return renewed, told
+        check_room(gateway, wanted.owner)
         wanted, told = _protected(gateway, wanted, wish)
         await gateway.changes.commit([SubscriptionRecord(wanted)])
         return wanted, told

@@ -62,6 +62,7 @@ async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Push again, whether its subscriber had paused it or the engine had suspended it."""
     async with held(gateway, request, target) as subscription:
         resumed = SubscriptionRecord(msgspec.structs.replace(subscription, paused=False))
+        # Whether or not our view knows of a suspension yet.
         await gateway.changes.commit([resumed, Tombstone(suspension_key(subscription.id))])
     return _empty("ResumeSubscriptionResponse", "PausableSubscriptionManager")
 
@@ -69,7 +70,12 @@ async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
 async def end(gateway: Gateway, request: Request, target: Target) -> None:
     """End the subscription that is meant. Raises UnknownResource."""
     async with held(gateway, request, target) as subscription:
-        await gateway.changes.commit(ending(subscription.id, "unsubscribed", termination.to_ms(gateway.now())))
+        await gateway.changes.commit(
+            [
+                *ending(subscription.id, "unsubscribed", termination.to_ms(gateway.now())),
+                *gateway.suspensions.taking_back(subscription.id),
+            ]
+        )
 
 
 def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:

@@ -43,6 +43,10 @@ class Suspensions:
         """Why and since when a subscription is suspended; None when it is not."""
         return self._suspended.get(subscription_id)
 
+    def taking_back(self, subscription_id: str) -> list[ControlRecord]:
+        """The record that takes a suspension back, where there is one."""
+        return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
+
     def ids(self) -> frozenset[str]:
         """All that are suspended."""
         return frozenset(self._suspended)

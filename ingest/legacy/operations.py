@@ -33,6 +33,7 @@ from ingest.namespaces import WSA, WSNT
 from ingest.notification_broker import accept, check_supported
 from ingest.publishers.senders import check_topics
 from ingest.pull_points import open_pull_point
+from ingest.quotas import check_room
 from ingest.subscription_manager import ending
 from topic_model import expressions
 from topic_model.errors import PeerError, TopicNotSupported
@@ -123,6 +124,7 @@ async def _create(gateway: Gateway, wanted: Subscription) -> str:
             raise ConsumerRefused("the pull point was destroyed at this moment")
         if gateway.table.find_equal(wanted) is not None:
             return REPEATED
+        check_room(gateway, wanted.owner)
         await gateway.changes.commit([SubscriptionRecord(wanted)])
     return _reference("SubscriptionReference", wanted.address)
 
@@ -138,7 +140,8 @@ async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | No
             async with gateway.locks.hold(existing.id):
                 if gateway.table.get(existing.id) != existing:
                     continue  # changed or ended while we waited for it
-                await gateway.changes.commit(ending(existing.id, "unsubscribed", termination.to_ms(gateway.now())))
+                ended = ending(existing.id, "unsubscribed", termination.to_ms(gateway.now()))
+                await gateway.changes.commit([*ended, *gateway.suspensions.taking_back(existing.id)])
                 return ENDED
     logger.info("an Unsubscribe in the older envelope names no subscription: %r", asked)
     return REFUSED

@@ -43,6 +43,7 @@ from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 from topic_model.metrics import Registry
 from topic_model.pull_points import PullPoints
 from topic_model.registrations import Registrations
+from topic_model.suspensions import Suspensions
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -74,11 +75,12 @@ class GatewayProcess:
         self._sync = directory_sync(settings, self._log) if self._has_duties else None
         pull_points = PullPoints()
         registrations = Registrations()
+        suspensions = Suspensions()
         self._view = ControlView(
             settings.kafka,
             self._cannot_go_on,
             self._sync.applied if self._sync else None,
-            folds=[pull_points, registrations],
+            folds=[pull_points, registrations, suspensions],
         )
         self._pull_view = PullView(
             settings.kafka, pull_limits(settings), self._cannot_go_on, lambda each: self._pulls.arrived(each)
@@ -110,6 +112,7 @@ class GatewayProcess:
             pulls=self._pulls,
             pull_points=pull_points,
             registrations=registrations,
+            suspensions=suspensions,
             outbound=policy,
             lookups=Lookups(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,
             proof=OwnershipProof(policy) if settings.outbound.prove_ownership else None,

@@ -28,6 +28,7 @@ from topic_model.records import ControlRecord
 from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
+from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
@@ -160,12 +161,13 @@ class GatewayParts:
         self.table = RoutingTable()
         self.pull_points = PullPoints()
         self.registrations = Registrations()
+        self.suspensions = Suspensions()
         self.pull_log = PullRecordList()
         self.pulls = PullQueues(
             self.pull_log.store, self.pull_log, self.pull_points.is_there, claim_s=30, max_bytes=100_000
         )
         self.pull_log.store.changed = self.pulls.arrived
-        self.control = ControlList([self.table, self.pull_points, self.registrations])
+        self.control = ControlList([self.table, self.pull_points, self.registrations, self.suspensions])
         self.notifications = NotificationList()
         self.now = START
         self.obstacle = ""
@@ -182,6 +184,7 @@ class GatewayParts:
             pulls=self.pulls,
             pull_points=self.pull_points,
             registrations=self.registrations,
+            suspensions=self.suspensions,
             outbound=outbound,
             now=lambda: self.now,
         )

@@ -14,7 +14,6 @@ from topic_model.errors import InfrastructureError
 from topic_model.records import SubscriptionEnded, SubscriptionRecord, SubscriptionSuspended, Tombstone, TopicRecord
 from topic_model.settings import TopicSettings
 from topic_model.subscriptions import Subscription, XPathFilter
-from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 
@@ -216,14 +215,33 @@ def test_pause_and_resume() -> None:
 def test_resume_takes_a_suspension_back() -> None:
     parts = GatewayParts()
     path = path_of(parts.post(soap.envelope(soap.subscribe())))
-    suspensions = Suspensions()
-    suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
+    parts.suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
 
     parts.post(soap.envelope("<wsnt:ResumeSubscription/>"), path)
-    for record in parts.control.records:
-        suspensions.apply(record)
 
-    assert len(suspensions) == 0
+    assert len(parts.suspensions) == 0
+
+
+def test_subscribing_again_takes_a_suspension_back() -> None:
+    parts = GatewayParts()
+    request = soap.envelope(soap.subscribe())
+    parts.post(request)
+    parts.suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
+
+    parts.post(request)
+
+    assert len(parts.suspensions) == 0
+
+
+def test_the_end_of_a_suspended_subscription_leaves_nothing_behind() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe())))
+    name = only_subscription(parts).id
+    parts.suspensions.apply(SubscriptionSuspended(name, "refused", 1, 2))
+
+    parts.post(soap.envelope("<wsnt:Unsubscribe/>"), path)
+
+    assert parts.control.records[-2:] == [Tombstone(f"sub:{name}"), Tombstone(f"susp:{name}")]
 
 
 def test_renew_answers_the_termination_time_first() -> None:

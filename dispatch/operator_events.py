@@ -86,7 +86,8 @@ class OperatorEvents:
 
     def tell(self, event: OperatorEvent) -> None:
         """Publish an event; returns at once."""
-        logger.warning("%s %s", event.kind, " ".join(filter(None, (event.subscription, event.endpoint, event.detail))))
+        about = {"subscription": event.subscription, "endpoint": event.endpoint}
+        logger.warning("%s", " ".join(filter(None, (event.kind, event.detail))), extra=about)
         try:
             self._queue.put_nowait(event)
         except queue.Full:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import requests
 
 from jobs.monitoring.endpoint import Endpoint, Page
+from jobs.monitoring.stack_monitor import get, own_page
+from tests.support.certificates import make_certificates
 from topic_model.errors import ConfigError
 
 
@@ -42,3 +45,20 @@ def test_a_client_that_says_nothing_does_not_keep_others_out(endpoint: Endpoint)
 def test_a_taken_port_is_named(endpoint: Endpoint) -> None:
     with pytest.raises(ConfigError, match=str(endpoint.port)):
         Endpoint("127.0.0.1", endpoint.port, {}, "second")
+
+
+def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -> None:
+    context = make_certificates(tmp_path).server("elsewhere")
+    endpoint._server.socket = context.wrap_socket(endpoint._server.socket, server_side=True)
+    url = f"https://127.0.0.1:{endpoint.port}/metrics"
+    assert own_page(url) == b"up 1\n"
+    with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+        get(url)
+
+
+def test_a_page_that_is_not_there_is_told_from_one_that_cannot_be_had(endpoint: Endpoint) -> None:
+    base = f"http://127.0.0.1:{endpoint.port}"
+    with pytest.raises(FileNotFoundError):
+        get(f"{base}/nothing")
+    with pytest.raises(OSError, match="answered 500"):
+        get(f"{base}/broken")

@@ -67,7 +67,7 @@ class Recording:
         ]
         if settings.max_routes:
             snapshot = RoutesSnapshot(self._at(ROUTES), settings.max_routes, control_position, routes)
-            states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 6 * interval_s))))
+            states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 3 * interval_s))))
         # In the thread of those who merge, because joining files under a merge makes one of the two fail.
         states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)]
         ended = settings.ended_subscriptions_days

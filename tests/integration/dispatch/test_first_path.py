@@ -259,7 +259,7 @@ def test_view_is_sent_again_when_the_overlay_has_grown(
     bases = FileBases(settings.home / "bases") if how == "file" else BroadcastBases(context)
     view = RoutingView(settings.kafka, context, bases, min_overlay=3)
     first = view.refresh(10)
-    assert view.refresh(10) is first, "nothing changed, nothing is sent"
+    assert view.refresh(10) == first, "nothing changed, nothing is sent"
     for number in range(8):
         log.subscribe(subscription(f"s{number}", receiver.url(f"/{number}"), "a"))
         shared = view.refresh(10)

@@ -44,6 +44,12 @@ class GatewaySettings:
     default_termination_s: int = setting(
         0, "Granted when a Subscribe names no termination time; 0 means no end.", minimum=0, unit="s"
     )
+    subscriptions_per_owner: int = setting(
+        0,
+        "So many subscriptions may one authenticated client have; 0 means any number. Nobody is counted where nobody "
+        "has to say who it is.",
+        minimum=0,
+    )
     expiry_grace_s: int = setting(
         3_600,
         "An expired subscription gets nothing any more, but can still be renewed for so long; then it is gone.",

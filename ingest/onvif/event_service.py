@@ -20,6 +20,7 @@ from ingest.filters import read_filters, read_policy
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import WSA, WSNT
 from ingest.notification_broker import check_supported, requested_termination, termination_element
+from ingest.quotas import check_room
 from ingest.resource_properties import topic_set_element
 from ingest.subscription_manager import held, replace
 from topic_model.errors import UnknownResource
@@ -75,6 +76,7 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     )
     if policy.current_message:
         await check_few(gateway, created)
+    check_room(gateway, created.owner)
     await gateway.changes.commit([SubscriptionRecord(created)])
     if policy.current_message:
         await send_current_messages(gateway, created)

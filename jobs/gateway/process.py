@@ -41,6 +41,7 @@ from jobs.settings import Settings
 from topic_model.control_log import ControlLog
 from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
 from topic_model.metrics import Registry
+from topic_model.owners import Owners
 from topic_model.pull_points import PullPoints
 from topic_model.registrations import Registrations
 from topic_model.suspensions import Suspensions
@@ -75,12 +76,13 @@ class GatewayProcess:
         self._sync = directory_sync(settings, self._log) if self._has_duties else None
         pull_points = PullPoints()
         registrations = Registrations()
+        owners = Owners()
         suspensions = Suspensions()
         self._view = ControlView(
             settings.kafka,
             self._cannot_go_on,
             self._sync.applied if self._sync else None,
-            folds=[pull_points, registrations, suspensions],
+            folds=[pull_points, owners, registrations, suspensions],
         )
         self._pull_view = PullView(
             settings.kafka, pull_limits(settings), self._cannot_go_on, lambda each: self._pulls.arrived(each)
@@ -113,6 +115,7 @@ class GatewayProcess:
             pull_points=pull_points,
             registrations=registrations,
             suspensions=suspensions,
+            owners=owners,
             outbound=policy,
             lookups=Lookups(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,
             proof=OwnershipProof(policy) if settings.outbound.prove_ownership else None,

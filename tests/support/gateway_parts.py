@@ -21,6 +21,7 @@ from topic_model.errors import InfrastructureError
 from topic_model.metrics import Registry
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
+from topic_model.owners import Owners
 from topic_model.pull_log import PullRecord, StoredMessage
 from topic_model.pull_points import PullPoints
 from topic_model.pull_store import PullLimits, PullStore
@@ -161,13 +162,14 @@ class GatewayParts:
         self.table = RoutingTable()
         self.pull_points = PullPoints()
         self.registrations = Registrations()
+        self.owners = Owners()
         self.suspensions = Suspensions()
         self.pull_log = PullRecordList()
         self.pulls = PullQueues(
             self.pull_log.store, self.pull_log, self.pull_points.is_there, claim_s=30, max_bytes=100_000
         )
         self.pull_log.store.changed = self.pulls.arrived
-        self.control = ControlList([self.table, self.pull_points, self.registrations, self.suspensions])
+        self.control = ControlList([self.table, self.owners, self.pull_points, self.registrations, self.suspensions])
         self.notifications = NotificationList()
         self.now = START
         self.obstacle = ""
@@ -185,6 +187,7 @@ class GatewayParts:
             pull_points=self.pull_points,
             registrations=self.registrations,
             suspensions=self.suspensions,
+            owners=self.owners,
             outbound=outbound,
             now=lambda: self.now,
         )

@@ -52,7 +52,12 @@ docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m jobs.reference
 
 notebook: setup ## Open the notebooks on the tables of .arborcast
-	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
+	@# A notebook runs in its own folder, where neither arborcast.toml nor .arborcast is.
+	@if [ -z "$$ARBORCAST_HOME$$ARBORCAST_CONFIG" ]; then \
+	  if [ -e arborcast.toml ]; then export ARBORCAST_CONFIG='$(CURDIR)/arborcast.toml'; \
+	  else export ARBORCAST_HOME='$(CURDIR)/.arborcast'; fi; \
+	fi; \
+	exec $(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
 bench: setup ## Measure; one of them only: make bench ARGS=latency
 	@set -e; for name in $(or $(ARGS),$$(ls tests/benchmarks/[a-z]*.py | sed 's|.*/||; s|[.]py$$||')); do \

@@ -47,6 +47,17 @@ class AccessSettings:
     open_network: bool = setting(
         False, "Listen on an address other than loopback although nobody has to say who it is."
     )
+    users: Literal["file", "ldap"] = setting(
+        "file", "Where users are: in access.users_file, or in the LDAP server that the section [directory] names."
+    )
+    ldap_user_base: str = setting("", "With users = ldap: the entry below which users are.")
+    ldap_user_filter: str = setting("(uid={user})", "With users = ldap: what finds a user by name; it must find one.")
+    ldap_group_base: str = setting("", "With users = ldap: the entry below which groups are; empty for no groups.")
+    ldap_group_filter: str = setting(
+        "(|(member={dn})(uniqueMember={dn})(memberUid={user}))",
+        "With users = ldap: what finds the groups of a user, by its DN or its name.",
+    )
+    ldap_group_name: str = setting("cn", "With users = ldap: the attribute that is a group's name.")
     users_file: str = setting(
         "", "Users, their passwords and groups (`arborcast users`); empty means users.toml in the data directory."
     )
@@ -95,6 +106,8 @@ class AccessSettings:
         for method in self.chosen():
             if method not in METHODS:
                 raise ConfigError(f"access.methods holds {method!r}; it may hold {', '.join(METHODS)}")
+        if self.users == "ldap" and not self.ldap_user_base:
+            raise ConfigError("access.ldap_user_base must be set when access.users is ldap")
         if "bearer" in self.chosen():
             self._check_bearer()
 

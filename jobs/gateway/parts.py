@@ -11,7 +11,7 @@ from ingest.access.connections import is_loopback
 from ingest.access.gate import Gate
 from ingest.access.policy import read_policy
 from ingest.access.rates import Rates
-from ingest.access.users import FileUsers, Users
+from ingest.access.users import FileUsers, Users, UserSource
 from ingest.access.watched import WatchedFile
 from ingest.oasis import PublishedDocuments
 from ingest.service_wsdl import ServiceDescriptions
@@ -54,7 +54,7 @@ def gate(settings: Settings) -> Gate | None:
     if not access.chosen():
         return Gate(rates) if rates else None
     users = Users(
-        FileUsers(Path(access.users_file)),
+        _user_source(settings),
         remember_s=access.remember_s,
         failures_per_minute=access.failures_per_minute,
     )
@@ -66,6 +66,15 @@ def gate(settings: Settings) -> Gate | None:
         return Gate(rates, authenticator)
     policy = WatchedFile(Path(access.policy_file), read_policy)
     return Gate(rates, authenticator, lambda: policy.value)
+
+
+def _user_source(settings: Settings) -> UserSource:
+    if settings.access.users == "file":
+        return FileUsers(Path(settings.access.users_file))
+    # Only here, so that a gateway with a file never pays for ldap3.
+    from ingest.access.ldap_users import LdapUsers
+
+    return LdapUsers(settings.access, settings.directory)
 
 
 def public_url(settings: Settings, host: str, port: int) -> str:

@@ -1,0 +1,99 @@
+"""Users in an LDAP server: found by a search, proved by a bind with their own password, with the groups they are in.
+
+The server, and how it is reached and bound to for searching, are those of the section [directory]. Every question has a
+connection of its own: answers are remembered by `Users`, so there are few.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ldap3
+from ldap3.utils.conv import escape_filter_chars
+
+from ingest.access.errors import IdentitiesAway
+from ingest.access.settings import AccessSettings
+from ingest.access.users_file import may_be_name
+from ingest.access.visitor import Identity
+from topic_model.directory.errors import DirectoryError, DirectoryRefused
+from topic_model.directory.ldap_connection import RETRY_SECONDS, NoSuchEntry, check, connect, translated
+from topic_model.settings import DirectorySettings
+
+
+class LdapUsers:
+    """See UserSource. Passwords in clear text are not to be had from a server, so there are no digests."""
+
+    def __init__(self, access: AccessSettings, server: DirectorySettings) -> None:
+        self._access = access
+        self._server = server
+
+    def check(self, name: str, password: str) -> Identity | None:
+        """See UserSource."""
+        # LDAP takes an empty password for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
+        if not password or not may_be_name(name):
+            return None
+        with _reaching(), self._bound() as connection:
+            dn = self._dn(connection, name)
+            if dn is None:
+                return None
+            own = dataclasses.replace(self._server, bind="simple", bind_dn=dn, password=password)
+            try:
+                connect(own).unbind()
+            except DirectoryRefused:
+                return None
+            return Identity(name, self._groups(connection, name, dn))
+
+    def find(self, name: str) -> Identity | None:
+        """See UserSource."""
+        if not may_be_name(name):
+            return None
+        with _reaching(), self._bound() as connection:
+            dn = self._dn(connection, name)
+            return None if dn is None else Identity(name, self._groups(connection, name, dn))
+
+    def clear_password(self, name: str) -> str:
+        """See UserSource."""
+        return ""
+
+    @contextmanager
+    def _bound(self) -> Iterator[Any]:
+        connection = connect(self._server)
+        try:
+            with translated(self._server):
+                yield connection
+        finally:
+            connection.unbind()
+
+    def _dn(self, connection: Any, name: str) -> str | None:
+        wanted = self._access.ldap_user_filter.replace("{user}", escape_filter_chars(name))
+        found = self._search(connection, self._access.ldap_user_base, wanted, [ldap3.NO_ATTRIBUTES])
+        # Two of one name: nobody can say who it is.
+        return str(found[0]["dn"]) if len(found) == 1 else None
+
+    def _groups(self, connection: Any, name: str, dn: str) -> frozenset[str]:
+        if not self._access.ldap_group_base:
+            return frozenset()
+        wanted = self._access.ldap_group_filter.replace("{user}", escape_filter_chars(name))
+        wanted = wanted.replace("{dn}", escape_filter_chars(dn))
+        attribute = self._access.ldap_group_name
+        found = self._search(connection, self._access.ldap_group_base, wanted, [attribute])
+        return frozenset(str(value) for entry in found for value in entry["attributes"].get(attribute, ()))
+
+    def _search(self, connection: Any, base: str, wanted: str, attributes: list[str]) -> list[Any]:
+        connection.search(base, wanted, ldap3.SUBTREE, attributes=attributes)
+        try:
+            check(self._server, connection.result, f"looking for users below {base}")
+        except NoSuchEntry:
+            return []
+        return [entry for entry in connection.response or () if entry.get("type") == "searchResEntry"]
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    try:
+        yield
+    except DirectoryError as error:
+        raise IdentitiesAway(f"users cannot be looked up now: {error}", RETRY_SECONDS) from error

@@ -1,0 +1,86 @@
+"""Users of the gateway in a real LDAP server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from ingest.access.errors import IdentitiesAway
+from ingest.access.ldap_users import LdapUsers
+from ingest.access.settings import AccessSettings
+from ingest.access.users import Users
+from ingest.access.visitor import Identity
+from tests.support.slapd import SUFFIX, Slapd
+
+PEOPLE, GROUPS = f"ou=people,{SUFFIX}", f"ou=groups,{SUFFIX}"
+ACCESS = AccessSettings(
+    methods="basic", users="ldap", ldap_user_base=PEOPLE, ldap_user_filter="(cn={user})", ldap_group_base=GROUPS
+)
+ANNA = Identity("anna", frozenset({"operators"}))
+
+
+@pytest.fixture
+def people(slapd: Slapd) -> Iterator[Slapd]:
+    """Anna, who is an operator; bert, who is there twice; and a group of others."""
+    entries = [
+        (PEOPLE, ["organizationalUnit"], {"ou": "people"}),
+        (f"ou=more,{PEOPLE}", ["organizationalUnit"], {"ou": "more"}),
+        (GROUPS, ["organizationalUnit"], {"ou": "groups"}),
+        *(
+            (f"cn={name},{base}", ["organizationalRole", "simpleSecurityObject"], {"cn": name, "userPassword": "pa"})
+            for name, base in (("anna", PEOPLE), ("bert", PEOPLE), ("bert", f"ou=more,{PEOPLE}"))
+        ),
+        (f"cn=operators,{GROUPS}", ["groupOfNames"], {"cn": "operators", "member": f"cn=anna,{PEOPLE}"}),
+        (f"cn=others,{GROUPS}", ["groupOfNames"], {"cn": "others", "member": f"cn=bert,{PEOPLE}"}),
+    ]
+    with slapd.admin() as admin:
+        for dn, classes, facts in entries:
+            admin.add(dn, classes, facts)
+    yield slapd
+    with slapd.admin() as admin:
+        for dn, _, _ in reversed(entries):
+            admin.delete(dn)
+
+
+def test_a_user_is_who_knows_its_password(people: Slapd) -> None:
+    users = LdapUsers(ACCESS, people.settings())
+    assert users.check("anna", "pa") == ANNA
+    assert users.find("anna") == ANNA
+    assert users.clear_password("anna") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        ("anna", "wrong"),
+        ("anna", ""),  # to LDAP that is an anonymous bind, which succeeds
+        ("nobody", "pa"),
+        ("bert", "pa"),  # which of the two?
+        ("*", "pa"),
+        ("an*", "pa"),
+        ("anna)(cn=*", "pa"),
+        ("anna\x00", "pa"),
+        ("", "pa"),
+    ],
+)
+def test_nobody_else_gets_in(people: Slapd, name: str, password: str) -> None:
+    assert LdapUsers(ACCESS, people.settings()).check(name, password) is None
+
+
+def test_over_tls(people: Slapd) -> None:
+    if not people.tls:
+        pytest.skip("openssl is not installed")
+    settings = people.settings(start_tls=True, ca_file=people.ca_file)
+    assert LdapUsers(ACCESS, settings).check("anna", "pa") == ANNA
+    with pytest.raises(IdentitiesAway, match="certificate"):
+        LdapUsers(ACCESS, people.settings(start_tls=True)).check("anna", "pa")
+
+
+def test_a_server_that_is_away_is_no_wrong_password(people: Slapd) -> None:
+    away = LdapUsers(ACCESS, people.settings(url="ldap://127.0.0.1:1"))
+    users = Users(away, remember_s=60, failures_per_minute=1)
+    for _ in range(3):
+        with pytest.raises(IdentitiesAway):
+            asyncio.run(users.check("anna", "pa", "192.0.2.1"))

@@ -60,10 +60,10 @@ def audit(
     """
     since_ms = moment_ms("--since", since)
     until_ms = moment_ms("--until", until) if until else None
-    kafka = kafka_of(config, home)
     from dispatch.audit import audit as examine
 
     try:
+        kafka = kafka_of(config, home)
         report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit)
     except ArborcastError as error:
         error_console().print(f"the audit could not be made: {error}", markup=False, highlight=False, soft_wrap=True)

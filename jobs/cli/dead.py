@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,14 +80,21 @@ def list_letters(
     if json:
         print_json({"letters": [_facts(letter) for _, letter in listed], "more": more})
         return
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table("given up", "notification", "subscription", "topic", "tries", "why", box=None, pad_edge=False)
     for _, letter in listed:
-        why = f"{letter.error or letter.state}: {letter.detail}"
-        row = (moment(letter.at_ms), letter.notification.id, letter.subscription, letter.notification.topic)
-        table.add_row(*map(_plain, (*row, str(letter.number), why)))
-    console().print(table)
+        # In lines rather than columns: cut off, an id would be of no use.
+        console().print(
+            Text.assemble(
+                (moment(letter.at_ms), "dim"),
+                f"  {letter.notification.id}  ",
+                (letter.notification.topic, "cyan"),
+                f"  for {letter.subscription}, {letter.number} tries: ",
+                (letter.error or letter.state, "bold"),
+                f", {letter.detail}",
+            ),
+            soft_wrap=True,
+        )
     if more:
         error_console().print(f"and {more:,} more: --limit shows them", highlight=False)
 
@@ -148,19 +156,19 @@ def redrive(
     kafka = kafka_of(config, home)
     table = read_table(kafka)
     settled_ms = int((time.time() - SETTLED_AFTER_S) * 1000)
-    counts = {"redriven": 0, "over": 0, "too_new": 0}
+    left_alone = Counter[str]()
 
     def possible() -> Iterator[Found]:
-        counts["over"] = counts["too_new"] = 0
         for delivery, letter in _search(kafka, wanted):
             if table.get(letter.subscription) is None:
-                counts["over"] += 1
+                left_alone["over"] += 1
             elif letter.at_ms > settled_ms:
-                counts["too_new"] += 1
+                left_alone["too_new"] += 1
             else:
                 yield delivery, letter
 
     asked = sum(1 for _ in islice(possible(), limit))
+    counts = {"redriven": 0, "over": left_alone["over"], "too_new": left_alone["too_new"]}
     if asked and (yes or _agreed(f"Try {asked:,} deliveries again?")):
         with DeadLetterDesk(kafka) as desk:
             counts["redriven"] = desk.redrive(islice(possible(), asked))
@@ -255,9 +263,3 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
         "detail": letter.detail,
         "status": letter.status or "",
     }
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.cli.common import settings_of
-from topic_model.errors import ConfigError
+from topic_model.errors import ConfigError, InfrastructureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,12 +28,24 @@ UntilOption = Annotated[
 
 
 def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
-    """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set."""
+    """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
+
+    Raises InfrastructureError when that would be a broker of ours that is not up: another engine may listen on its
+    port, and its logs must not be taken for these.
+    """
     from jobs.stack.commands import status
+    from topic_model.settings import KafkaSettings
 
     settings = settings_of(config, home)
     running = status(settings.home)["addresses"].get("kafka")
-    return dataclasses.replace(settings.kafka, bootstrap_servers=running) if running else settings.kafka
+    if running:
+        return dataclasses.replace(settings.kafka, bootstrap_servers=running)
+    if settings.stack.broker == "embedded" and settings.kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
+        raise InfrastructureError(
+            f"no engine runs in {settings.home}, so its logs cannot be read: start it, or name another with --home; "
+            'where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
+        )
+    return settings.kafka
 
 
 def moment_ms(option: str, text: str) -> int:

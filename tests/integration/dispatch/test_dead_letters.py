@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
@@ -18,6 +21,8 @@ from dispatch.dead_search import DeadLetters, Wanted
 from dispatch.parked import Delivery, Place, Tries
 from dispatch.parked_store import ParkedStore
 from dispatch.parking import DeadLetterLog
+from jobs.cli import app
+from tests.support.dispatch_job import logs, subscription
 from topic_model.kafka_topics import ensure_topics
 from topic_model.notifications import Notification
 from topic_model.settings import KafkaSettings
@@ -133,3 +138,43 @@ def test_a_purged_letter_is_gone_and_the_log_says_so(kafka_settings: KafkaSettin
         assert desk.purge(DeadLetters(kafka_settings).matching(Wanted(notification="n1"))) == 1
     assert found(kafka_settings) == ["n2"]
     assert [(row.notification, row.state, row.error) for row in rows(kafka_settings)] == [("n1", "dead", "purged")]
+
+
+class TestCommands:
+    """`arborcast dead`."""
+
+    @pytest.fixture
+    def run(self, kafka_settings: KafkaSettings, tmp_path: Path) -> Callable[..., str]:
+        config = tmp_path / "arborcast.toml"
+        config.write_text(
+            f'[stack]\nbroker = "external"\n[kafka]\nbootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
+            f'prefix = "{kafka_settings.prefix}"\n'
+        )
+
+        def dead(*arguments: str, typed: str = "") -> str:
+            options = ["--config", str(config), "--home", str(tmp_path / "home")]
+            result = CliRunner().invoke(app, ["dead", *arguments, *options], input=typed, catch_exceptions=False)
+            assert result.exit_code == 0, result.output
+            return result.stdout
+
+        return dead
+
+    def test_list_show_redrive_and_purge(
+        self, kafka_settings: KafkaSettings, buried: DeadLetterLog, run: Callable[..., str]
+    ) -> None:
+        bury(buried, letter("n1"), letter("n2", "s2", "a/c"), letter("n3", "gone"), letter("n4", topic="b"))
+        with logs(kafka_settings) as log:
+            log.subscribe(subscription("s1", "http://r/s1", "//."), subscription("s2", "http://r/s2", "//."))
+
+        listed = json.loads(run("list", "--topic", "a//.", "--limit", "2", "--json"))
+        assert len(listed["letters"]) == 2
+        assert listed["more"] == 1
+        assert "n4" in run("list", "--topic", "b")
+        assert "n1" not in run("list", "--topic", "b")
+        assert "<x>kept</x>" in run("show", "n2")
+        assert json.loads(run("show", "n2", "--json"))["payload"] == "<x>kept</x>"
+
+        assert "0 dead" in run("purge", "--notification", "n4", typed="n\n"), "nobody agreed"
+        assert json.loads(run("purge", "--notification", "n4", "--yes", "--json")) == {"purged": 1}
+        assert json.loads(run("redrive", "--yes", "--json")) == {"redriven": 2, "over": 1, "too_new": 0}
+        assert found(kafka_settings) == ["n3"], "its subscription is over, so it could go to nobody"

@@ -5,7 +5,7 @@
                       warmup, source, tables, spark_properties
     in the workers    worker_daemon, sink, filters, attempts_log
     pure              lanes, pump (over any transport), envelope, outcomes, attempts
-    transport/        how a push leaves: contract, curl, futures
+    transport/        how a push leaves, and where it may go: contract, curl, futures
 
 May live here: everything between the `notifications` log and a subscriber's endpoint, and the tables that say what
 happened. May not: SOAP parsing of requests (that is `ingest`), process management and settings files (`jobs`).

@@ -45,6 +45,8 @@ def connection_options(kafka: KafkaSettings) -> dict[str, str]:
         "kafka.fetch.max.wait.ms": "10",
         # A broker that comes back should be found within a second.
         "kafka.reconnect.backoff.max.ms": "1000",
+        # Who leads a partition is looked up again after this, also by a client that keeps trying one that is gone.
+        "kafka.metadata.max.age.ms": "3000",
         "kafka.request.timeout.ms": str(int(kafka.request_timeout_s * 1000)),
         "kafka.default.api.timeout.ms": str(int(kafka.request_timeout_s * 2000)),
         "kafka.max.partition.fetch.bytes": str(max(kafka.max_record_bytes, 1024 * 1024)),

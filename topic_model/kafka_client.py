@@ -370,6 +370,8 @@ def _built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
 _CLIENT: dict[str, Any] = {
     # A client that asks for a log before it is created must not create it with the broker's defaults.
     "allow_auto_create_topics": False,
+    # A client that knows a partition's leader asks nobody else, also when that broker is gone: until it looks again.
+    "metadata_max_age_ms": 3_000,
     # Nobody reads kafka-python's own metrics, and they are computed for every record.
     "metrics_enabled": False,
 }

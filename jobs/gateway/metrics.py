@@ -32,6 +32,13 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
     )
 
 
+def declare_duties(metrics: Registry, ours: Callable[[], bool]) -> None:
+    """Who does what must be done once."""
+    metrics.gauge(
+        "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
+    )
+
+
 def declare_ready(metrics: Registry, ready: Callable[[], bool]) -> None:
     """Whether the gateway does its work."""
     metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))

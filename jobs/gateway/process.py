@@ -32,7 +32,14 @@ from ingest.serving import GatewayServer, make_server
 from ingest.view import ControlView
 from jobs.gateway.duties import Duties, Work
 from jobs.gateway.lease_keeper import name_of
-from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_points, declare_ready, declare_routing
+from jobs.gateway.metrics import (
+    declare_directory,
+    declare_duties,
+    declare_log,
+    declare_pull_points,
+    declare_ready,
+    declare_routing,
+)
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import Share, WorkerMetrics
 from jobs.monitoring.own_process import declare_process
@@ -246,11 +253,7 @@ class GatewayProcess:
         if self._sync is not None:
             declare_directory(metrics, self._sync)
         declare_ready(metrics, lambda: not self._own_obstacle())
-        metrics.gauge(
-            "arborcast_gateway_duties",
-            "1 in the one process that does what must be done once.",
-            lambda: 1 if self._duties is not None and self._duties.ours else 0,
-        )
+        declare_duties(metrics, lambda: self._duties is not None and self._duties.ours)
         if isinstance(metrics, WorkerMetrics):
             arguments = (self._own_obstacle,)
             threading.Thread(target=metrics.publish_forever, args=arguments, name="metrics", daemon=True).start()

@@ -8,7 +8,14 @@ from typing import Any, cast
 from dispatch.metrics import JobMetrics
 from ingest.notification_log import NotificationLog
 from ingest.request_metrics import RequestMetrics
-from jobs.gateway.metrics import declare_directory, declare_log, declare_pull_points, declare_ready, declare_routing
+from jobs.gateway.metrics import (
+    declare_directory,
+    declare_duties,
+    declare_log,
+    declare_pull_points,
+    declare_ready,
+    declare_routing,
+)
 from jobs.monitoring.own_process import declare_process
 from jobs.monitoring.stack_monitor import declare_stack
 from topic_model.metrics import Description, Registry
@@ -59,6 +66,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_pull_points(gateway, nobody, nobody)
     declare_directory(gateway, nobody)
     declare_ready(gateway, nobody)
+    declare_duties(gateway, nobody)
     RequestMetrics(gateway)
     job = JobMetrics().registry
     declare_process(job)

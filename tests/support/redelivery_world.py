@@ -148,6 +148,11 @@ class World:
         """What the last row says of each delivery."""
         return {(row.subscription, row.notification): row.state for row in self.attempts}
 
+    def under_way(self, name: str, attempt: int) -> bool:
+        """Whether a push of this try is under way to a subscription."""
+        headers = [dict(request.headers) for _, _, request, _ in self._under_way]
+        return any(each[SUBSCRIPTION_HEADER] == name and each[ATTEMPT_HEADER] == str(attempt) for each in headers)
+
     def arrived(self, name: str) -> list[str]:
         """What the receiver of a subscription has seen, in order."""
         return [each for arrival in self.arrivals if arrival.subscription == name for each in arrival.notifications]

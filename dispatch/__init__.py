@@ -5,6 +5,7 @@
                       warmup, source, tables, spark_properties
     in the workers    worker_daemon, sink, filters, attempts_log
     pure              lanes, pump (over any transport), envelope, outcomes, attempts
+    for operators     audit/, dead_search, dead_desk, replay: over the logs, beside a running job
     transport/        how a push leaves, and where it may go: contract, curl, futures
 
 May live here: everything between the `notifications` log and a subscriber's endpoint, and the tables that say what

@@ -114,6 +114,17 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     assert (report.notifications, report.matches, report.waiting) == (2, 5, 0)
     assert report.subscriptions["s1"] == Tally(delivered=1, pending=1)
 
+    # Matched as of the time of each batch, not as of now.
+    log.end("s2")
+    n3 = log.notify("a", b'<x big="1"/>')
+    log.subscribe(subscription("s4", "http://r/4", "a"))
+    batches.evaluate(4, 2, {n3: 2})
+    batches.row(n3, "s1")
+    batches.row(n3, "s2")
+    confused = audit(kafka_settings, since_ms, deep=True, patience_s=0)
+    assert problems(confused) == [("not-delivered", n3, "s3")], "two were to have it, and two have it: but not the same"
+    assert audit(kafka_settings, since_ms, int(time.time() * 1000) - 3_600_000, patience_s=0).notifications == 0
+
 
 def test_everything_that_is_missing_is_named(kafka_settings: KafkaSettings, log: Logs, batches: Batches) -> None:
     since_ms = int(time.time() * 1000)

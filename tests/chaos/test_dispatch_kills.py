@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dispatch.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 from tests.support.dispatch_job import Logs, logs, subscription
@@ -98,6 +99,18 @@ def assert_all_arrived(receiver: Receiver, accepted: list[str], duplicates_allow
         assert firsts == accepted, "first attempts leave in the order of acceptance"
 
 
+def assert_accounted_for(kafka: KafkaSettings, receiver: Receiver, accepted: list[str]) -> None:
+    """What the engine says of itself is what was seen outside."""
+    report = audit(kafka, 0, deep=True, patience_s=30)
+    assert report.balanced, report.problems[:5]
+    # What was not acknowledged may be in the log all the same.
+    assert report.notifications >= len(accepted)
+    assert report.matches == report.totals.matches == len(PATHS) * report.notifications
+    assert report.totals.dead == report.totals.expired == report.totals.cancelled == 0
+    twice = sum(count - 1 for path in PATHS for count in counted(receiver, path).values())
+    assert report.duplicates <= twice
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with Receiver() as started:
@@ -115,6 +128,7 @@ def test_killed_python_worker_loses_nothing(tmp_path: Path, kafka_settings: Kafk
         accepted = load.stop()
         # A worker's batch is repeated; at this rate one holds a few dozen notifications.
         assert_all_arrived(receiver, accepted, duplicates_allowed=200)
+        assert_accounted_for(kafka_settings, receiver, accepted)
         assert job.processes()["jvm"][0].is_running()
 
 
@@ -133,6 +147,7 @@ def test_killed_driver_loses_nothing(
         wait_for_more(receiver)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=200)
+        assert_accounted_for(kafka_settings, receiver, accepted)
 
 
 def test_job_survives_a_broker_that_is_killed_and_comes_back(
@@ -149,6 +164,7 @@ def test_job_survives_a_broker_that_is_killed_and_comes_back(
         time.sleep(2)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+        assert_accounted_for(kafka, receiver, accepted)
 
 
 def test_orderly_stop_under_load_sends_nothing_twice(
@@ -163,6 +179,7 @@ def test_orderly_stop_under_load_sends_nothing_twice(
         wait_for_more(receiver)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=0)
+        assert_accounted_for(kafka_settings, receiver, accepted)
 
 
 def kill(process: psutil.Process) -> None:

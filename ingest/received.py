@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lxml import etree
 
@@ -25,7 +25,7 @@ class ReceivedMessage:
 
     `payload` is self-contained XML in UTF-8. `topic` and `subscription` (the subscription manager's address) are None
     in raw pushes. `notification_id` is the same on every attempt and empty when the broker says none; `attempt` counts
-    from 1.
+    from 1. `replay` names the replay that brought it again, empty when it came by itself.
     """
 
     payload: bytes
@@ -33,6 +33,7 @@ class ReceivedMessage:
     subscription: str | None = None
     notification_id: str = ""
     attempt: int = 1
+    replay: str = ""
 
 
 OnMessage = Callable[[ReceivedMessage], None]
@@ -58,12 +59,18 @@ def read_push(body: bytes, content_type: bytes, ids: str = "", attempt: int = 1)
 def read_push_request(headers: Mapping[str, str], body: bytes) -> list[ReceivedMessage]:
     """The messages in a push over HTTP; `headers` by names in lower case. Raises PeerError."""
     attempt = headers.get("arborcast-attempt", "1")
-    return read_push(
+    messages = read_push(
         body,
         headers.get("content-type", "").encode("latin-1", "replace"),
         headers.get("arborcast-notification-id", ""),
         int(attempt) if attempt.isdigit() else 1,
     )
+    replays = headers.get("arborcast-replay")
+    if replays is None:
+        return messages
+    labels = (label.strip() for label in replays.split(","))
+    # Whatever the header says, no message is left out for it.
+    return [message if (label := next(labels, "-")) == "-" else replace(message, replay=label) for message in messages]
 
 
 def read_messages(

@@ -186,12 +186,14 @@ def _print_message(message: ReceivedMessage, json: bool) -> None:
             "payload": payload,
             "notification_id": message.notification_id,
             "attempt": message.attempt,
+            "replay": message.replay,
         }
         print(json_module.dumps(line, ensure_ascii=False), flush=True)
         return
     from rich.text import Text
 
     again = f"  (attempt {message.attempt})" if message.attempt > 1 else ""
+    again += f"  (replay {message.replay})" if message.replay else ""
     console().print(
         Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message.topic or "", "bold cyan"), f"{again}\n  {payload}"),
         soft_wrap=True,

@@ -159,6 +159,17 @@ def test_a_listener_hands_over_what_was_pushed(version: str, as_chunks: bool) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("header", "expected"), [("-,r1", ["", "r1"]), ("r1,r1", ["r1", "r1"]), ("r1", ["r1", ""]), ("-,r1,r2", ["", "r1"])]
+)
+def test_a_listener_tells_what_is_replayed(header: str, expected: list[str]) -> None:
+    got: list[ReceivedMessage] = []
+    with Listener(got.append) as listener:
+        headers = HEADERS | {"Arborcast-Replay": header}
+        requests.post(listener.url, soap.envelope(pushed("<a/>", "<b/>")), headers=headers, timeout=9)
+    assert [message.replay for message in got] == expected
+
+
 def test_a_raw_push_is_the_payload() -> None:
     assert read_push(soap.envelope('<o:n xmlns:o="urn:o"/>'), b"") == [ReceivedMessage(b'<o:n xmlns:o="urn:o"/>')]
 

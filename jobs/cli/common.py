@@ -55,14 +55,15 @@ def console() -> Console:
     """Where people read."""
     from rich.console import Console
 
-    return Console()
+    # Topics and addresses have colons, which would be taken for the names of emoji.
+    return Console(emoji=False)
 
 
 def error_console() -> Console:
     """Where complaints go."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, emoji=False)
 
 
 def print_json(value: Any) -> None:

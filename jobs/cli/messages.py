@@ -35,7 +35,8 @@ UrlOption = Annotated[
     ),
 ]
 TopicArgument = Annotated[
-    str, typer.Argument(help="For instance a/b, a:b:c, 'a//.' (a and all below), {urn:x}a/b, or p:a/b with -n p=urn:x.")
+    str,
+    typer.Argument(help="For instance a/b (or a:b), 'a//.' (a and all below), {urn:x}a/b, or p:a/b with -n p=urn:x."),
 ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
 
 from topic_model.errors import ExpressionError
 from topic_model.expressions.dialects import FULL, compile_paths
@@ -15,19 +14,17 @@ from topic_model.patterns import EVERYTHING, parse_normal
 from topic_model.subscriptions import TopicFilter
 from topic_model.topics import NCNAME
 
-_colon_path = re.compile(rf"({NCNAME})((?::{NCNAME})+)(//[.*]|/[.*])?")
-
-_PREFIX: Final = 1
-_REST: Final = 2
-_REACH: Final = 3
+# The beginning of an alternative, if it has colons.
+_colon_path = re.compile(rf"(?P<start>(?:^|\|)\s*)(?P<first>{NCNAME})(?P<rest>(?::{NCNAME})+)")
 
 
 def parse_friendly(text: str, namespaces: Mapping[str, str] | None = None) -> TopicFilter:
     """The filter meant by a text in any of these forms, ready to be sent in the Full dialect.
 
     `a/b//.` and all else that is legal Full; `tns:a/b` when `namespaces` knows the prefix; `{urn:t}a/b` and the rest
-    of the notation of normal forms; a colon path `a:b:c`, also with `//.`, `//*` or `/*` behind it; `//.` for
-    everything (then `normal` is EVERYTHING and the right thing to send is no filter). Raises ExpressionError.
+    of the notation of normal forms; a colon path `a:b:c`, also with steps behind it that have slashes (`a:b//.`,
+    `a:b/c`); `//.` for everything (then `normal` is EVERYTHING and the right thing to send is no filter). What comes
+    behind a name never decides whether that is a prefix. Raises ExpressionError.
     """
     check_length(text)
     text = text.strip()
@@ -49,11 +46,11 @@ def parse_friendly(text: str, namespaces: Mapping[str, str] | None = None) -> To
 
 
 def _with_slashes(text: str, namespaces: Mapping[str, str]) -> str:
-    """A colon path as a slash path. One colon after a known prefix makes a QName, anything else with colons a path."""
-    match = _colon_path.fullmatch(text)
-    if match is None:
-        return text
-    rest = match.group(_REST)
-    if match.group(_PREFIX) in namespaces and rest.count(":") == 1:
-        return text
-    return match.group(_PREFIX) + rest.replace(":", "/") + (match.group(_REACH) or "")
+    """Colon paths as slash paths. One colon after a known prefix makes a QName, any others a path."""
+
+    def slashed(match: re.Match[str]) -> str:
+        if match["first"] in namespaces and match["rest"].count(":") == 1:
+            return match[0]
+        return match["start"] + match["first"] + match["rest"].replace(":", "/")
+
+    return _colon_path.sub(slashed, text)

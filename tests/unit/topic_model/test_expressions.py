@@ -225,6 +225,10 @@ def test_illegal_topic_of_a_notification(text: str, dialect: str | None, error: 
         ("ALL:ALARM//.", "ALL/ALARM//."),
         ("ALL:ALARM/*", "ALL/ALARM/*"),
         ("a:b", "a/b"),
+        ("a:b/c", "a/b/c"),
+        ("a:b:c/d//.", "a/b/c/d//."),
+        ("a:b|c:d/e | tns:f", "a/b|c/d/e|{urn:t}f"),
+        ("tns:a//.", "{urn:t}a//."),
         ("tns:a/b", "{urn:t}a/b"),
         ("tns:a", "{urn:t}a"),
         ("tns:a:b", "tns/a/b"),
@@ -244,7 +248,14 @@ def test_friendly_forms(typed: str, normal: str) -> None:
         assert expressions.parse(parsed.text, parsed.dialect, parsed.namespaces).normal == normal
 
 
-@pytest.mark.parametrize("typed", ["", "a//", "q:a//x:b", "{urn:t}", "a::b", "{urn:t}a/tns:b", "/a"])
+@pytest.mark.parametrize("head", ["q:a", "tns:a", "q:a:b", "tns:a:b"])
+def test_a_prefix_is_one_whatever_comes_behind_it(head: str) -> None:
+    normal = expressions.parse_friendly(head, NAMESPACES).normal
+    for reach in ("/x", "//.", "/*", "/x//.", "//x"):
+        assert expressions.parse_friendly(head + reach, NAMESPACES).normal == normal + reach
+
+
+@pytest.mark.parametrize("typed", ["", "a//", "a//q:b", "q:a//q:b", "{urn:t}", "a::b", "{urn:t}a/tns:b", "/a"])
 def test_unfriendly_forms(typed: str) -> None:
     with pytest.raises(ExpressionError):
         expressions.parse_friendly(typed, NAMESPACES)

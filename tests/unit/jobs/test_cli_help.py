@@ -1,0 +1,34 @@
+"""What the commands' help texts look like to those who read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from rich.text import Text
+
+from jobs.cli import app
+
+
+def _texts(command: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every help text of a command and of those below it, with where it stands."""
+    yield path, command.help or ""
+    for parameter in command.params:
+        yield f"{path} {parameter.name}", getattr(parameter, "help", None) or ""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _texts(below, f"{path} {name}")
+
+
+TEXTS = dict(_texts(typer.main.get_command(app), "arborcast"))
+
+
+def test_every_command_is_looked_at() -> None:
+    assert {"arborcast subscribe topic", "arborcast topics export", "arborcast top"} <= TEXTS.keys()
+
+
+@pytest.mark.parametrize("where", TEXTS)
+def test_help_is_shown_as_it_is_written(where: str) -> None:
+    """The formatter takes `:b:` for the name of an emoji and `[x]` for a style."""
+    assert Text.from_markup(TEXTS[where]).plain == TEXTS[where]

@@ -1,12 +1,22 @@
 """Log in, pushes out: the streaming queries, the sink that runs in Spark's workers, and what they record.
 
-    on the driver     runtime (the job), stream (the hot query), record (attempts to Delta),
-                      view, rebasing and bases (what the workers match with), gate and keeper (stopping, restarting),
-                      warmup, source, tables, spark_properties
-    in the workers    worker_daemon, sink, filters, attempts_log
-    pure              lanes, pump (over any transport), envelope, outcomes, attempts
-    for operators     audit/, dead_search, dead_desk, replay: over the logs, beside a running job
-    transport/        how a push leaves, and where it may go: contract, curl, futures
+    hot/            a batch: from the log to the receivers that answer
+    redelivery/     what waits: tried again beside the batches; `redeliverer` is its thread
+    matching/       what the workers match with: the routing table's base and overlay, content filters
+    recording/, tables/     what happened, as Delta tables
+    trace/, audit/  why it did (not) arrive; whether everything is accounted for
+    dead_search, dead_desk, replay      for operators, over the logs, beside a running job
+    monitoring/     the job's figures
+    transport/      how a push leaves, and where it may go
+
+    runtime         the job as a whole: gate and keeper (stopping, restarting), checkpoint (mending it after a crash)
+    outcomes, soap_faults, retry, verdict       from an answer to what follows from it (pure)
+    health, health_book                         what that says of the endpoint (pure; what is known of all)
+    attempts, attempts_log, durable_writer      writing it down
+    envelope, guard     the bytes of a push; signatures and credentials
+    room            how much may be under way where (pure)
+    operator_events what operators are told, as notifications
+    worker_daemon, spark_properties, source     Spark
 
 May live here: everything between the `notifications` log and a subscriber's endpoint, and the tables that say what
 happened. May not: SOAP parsing of requests (that is `ingest`), process management and settings files (`jobs`).

@@ -15,9 +15,9 @@ import msgspec
 
 from dispatch.attempts import Attempt, ErrorClass, State
 from dispatch.attempts_log import AttemptsLog
-from dispatch.dead_letters import DeadLetter
-from dispatch.parked import Delivery, Tries
-from dispatch.parking import DeadLetterLog, ParkingLog
+from dispatch.redelivery.dead_letters import DeadLetter
+from dispatch.redelivery.parked import Delivery, Tries
+from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from dispatch.redelivery.settling import NO_BATCH
 from topic_model.settings import KafkaSettings
 

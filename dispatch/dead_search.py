@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dispatch import dead_letters, parked
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading
-from dispatch.dead_letters import DeadLetter
-from dispatch.parked import Delivery
+from dispatch.redelivery import dead_letters, parked
+from dispatch.redelivery.dead_letters import DeadLetter
+from dispatch.redelivery.parked import Delivery
 from topic_model.settings import KafkaSettings
 from topic_model.topics import TopicPath
 

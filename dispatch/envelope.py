@@ -11,7 +11,8 @@ WS-Addressing headers go only to subscribers whose Subscribe had some; then the 
 echoed as headers. No header is ever marked mustUnderstand. The notification's id, the attempt's number and the
 subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
 receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
-replay stands beside it. What a subscription asks for beside (signatures, credentials) is
+replay stands beside it. A trace context that came with a notification stands there too; the HTTP header `traceparent`
+has room for one, so of several notifications it is only there when all are of the same trace. What a subscription asks for beside (signatures, credentials) is
 `guard`'s.
 """
 
@@ -27,12 +28,14 @@ from xml.sax.saxutils import escape, quoteattr
 
 from dispatch.guard import Guard, Vault
 from dispatch.transport.contract import PushRequest
+from topic_model import trace_context
 from topic_model.errors import SecretError
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.loose_content import unwrap
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
+from topic_model.trace_context import shared
 
 SOAP_NAMESPACES = {
     "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
@@ -86,17 +89,27 @@ class Envelope:
             f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>"
         ).encode()
 
-    def request(self, notifications: Sequence[Notification], attempt: int, now_s: float | None = None) -> PushRequest:
+    def request(
+        self,
+        notifications: Sequence[Notification],
+        attempt: int,
+        now_s: float | None = None,
+        traceparent: str | None = None,
+    ) -> PushRequest:
         """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one.
 
         `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
-        refused when it has become old, so a request is made for each try.
+        refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
+        push itself, that of the notifications when left out.
         """
         ids = ",".join(_header_value(notification.original_id) for notification in notifications)
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
         if any(notification.replay for notification in notifications):
             replays = ",".join(_header_value(notification.replay) or "-" for notification in notifications)
             headers += ((REPLAY_HEADER, replays),)
+        context = shared([each.traceparent for each in notifications]) if traceparent is None else traceparent
+        if context:
+            headers += ((trace_context.HEADER, _header_value(context)),)
         body = self._body(notifications, attempt)
         if self._guard is None:
             return PushRequest(self._url, headers, body)
@@ -150,6 +163,8 @@ def topic_element(path: TopicPath) -> bytes:
 def _delivered(notification: Notification) -> bytes:
     """The entry of our header block for a notification."""
     label = f" replay={quoteattr(notification.replay)}" if notification.replay else ""
+    if notification.traceparent:
+        label += f" traceparent={quoteattr(notification.traceparent)}"
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
 

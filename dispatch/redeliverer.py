@@ -17,10 +17,10 @@ from pathlib import Path
 from dispatch.envelope import Envelope
 from dispatch.guard import Vault
 from dispatch.health_book import HealthBook
-from dispatch.lane_book import LaneBook
+from dispatch.hot.reports import PartitionReport
 from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms
-from dispatch.reports import PartitionReport
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport import make_transport
 from dispatch.transport.contract import Transport

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading
 from dispatch.durable_writer import DurableWriter
-from dispatch.filters import Conditions, Subject
+from dispatch.matching.filters import Conditions, Subject
 from topic_model import notifications
 from topic_model.errors import ArborcastError, InfrastructureError, RecordVersionError
 from topic_model.kafka_client import partition_of

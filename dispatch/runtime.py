@@ -10,22 +10,22 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dispatch.bases import bases_for
 from dispatch.checkpoint import mended
 from dispatch.gate import StopGate
 from dispatch.guard import Vault
-from dispatch.job_sources import JobSources, Watched
+from dispatch.hot.sink import SinkJob
+from dispatch.hot.stream import HotPath, accumulator, run_sink
+from dispatch.hot.warmup import empty_frame, touch, warm_up
 from dispatch.keeper import Keeper
-from dispatch.metrics import JobMetrics
+from dispatch.matching.bases import bases_for
+from dispatch.matching.view import RoutingView
+from dispatch.monitoring.job_sources import JobSources, Watched
+from dispatch.monitoring.metrics import JobMetrics
 from dispatch.operator_events import OperatorEvents
-from dispatch.record import start_archiving, start_recording
+from dispatch.recording.record import start_archiving, start_recording
 from dispatch.recording.recording import Recording
 from dispatch.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
-from dispatch.sink import SinkJob
-from dispatch.stream import HotPath, accumulator, run_sink
-from dispatch.view import RoutingView
-from dispatch.warmup import empty_frame, touch, warm_up
 from topic_model.kafka_topics import ensure_topics
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings, SecretSettings

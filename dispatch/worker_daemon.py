@@ -12,7 +12,7 @@ import gc
 import pyspark.worker
 from pyspark import daemon
 
-import dispatch.sink
+import dispatch.hot.sink
 from topic_model import log_form
 
 __all__ = ["dispatch", "pyspark"]

@@ -32,7 +32,7 @@ from pyspark.java_gateway import ensure_callback_server_started  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dispatch.gate import StopGate  # noqa: E402
-from dispatch.metrics import JobMetrics  # noqa: E402
+from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
 from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
 from jobs.monitoring.job_endpoint import serve_job  # noqa: E402
 from jobs.outbound import describe, policy_of  # noqa: E402

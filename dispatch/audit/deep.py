@@ -15,7 +15,7 @@ from dispatch.audit.kept import check_kept
 from dispatch.audit.ledger import Evaluations, Ledger
 from dispatch.audit.reading import LogReading
 from dispatch.audit.report import Problem
-from dispatch.filters import Conditions, Subject
+from dispatch.matching.filters import Conditions, Subject
 from topic_model import notifications, records
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification

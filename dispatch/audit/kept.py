@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from dispatch import dead_letters, parked
 from dispatch.audit.balance import Balance, Stretch
 from dispatch.audit.deliveries import DEAD, EXPIRED, PENDING, Deliveries, delivery_key
 from dispatch.audit.ledger import Ledger
 from dispatch.audit.reading import LogReading
 from dispatch.audit.report import Kind, Problem
+from dispatch.redelivery import dead_letters, parked
 from topic_model.settings import KafkaSettings
 
 _LOOK_AGAIN_S = 0.5

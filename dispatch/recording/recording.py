@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dispatch.gate import StopGate
-from dispatch.record import ArchiveTable, AttemptsTable
 from dispatch.recording.control import SubscriptionsFold, TopicsFold
 from dispatch.recording.folds import Fold, FoldedTables
 from dispatch.recording.health import EndpointState, HealthHistory
+from dispatch.recording.record import ArchiveTable, AttemptsTable
 from dispatch.recording.recorder import Recorder, Work
 from dispatch.recording.routes import RoutesSnapshot
 from dispatch.recording.upkeep import Upkeep

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from dispatch import dead_letters, parked
-from dispatch.parked import Parked, Tried, Tries
 from dispatch.recording.changes import Changes
 from dispatch.recording.control import moment
+from dispatch.redelivery import dead_letters, parked
+from dispatch.redelivery.parked import Parked, Tried, Tries
 from dispatch.tables import DEAD_LETTERS, RETRIES
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.kafka_client import ConsumerRecord

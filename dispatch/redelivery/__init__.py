@@ -3,6 +3,9 @@
     work, lane          who is tried when (time, chance, transport, store and journal are passed in)
     agenda, waiting_room, endpoints      who waits for a time, for room, for an endpoint's breaker
     settling            from the outcome of a push to its rows, its tries, its end
+    parked, parked_store, parking   the `parked` log: its records, its fold in a local file, writing to it
+    dead_letters        the `dead` log's records
+    lane_book           which lanes no batch may push past
     journal             what it writes down, and in which order
     shift               one life of the redelivery: its connections, from a start to the next failure
     events, ports       what it tells operators; what it asks of the rest of the job

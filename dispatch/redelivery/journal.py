@@ -7,9 +7,9 @@ from typing import Protocol
 
 from dispatch.attempts import Attempt
 from dispatch.attempts_log import AttemptsLog
-from dispatch.dead_letters import letter_of
-from dispatch.parked import Delivery, Tries
-from dispatch.parking import DeadLetterLog, ParkingLog
+from dispatch.redelivery.dead_letters import letter_of
+from dispatch.redelivery.parked import Delivery, Tries
+from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from topic_model.notifications import Notification
 from topic_model.settings import KafkaSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dispatch.parked import Delivery
+from dispatch.redelivery.parked import Delivery
 from topic_model.subscriptions import Subscription
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from dispatch.attempts import Attempt
 from dispatch.outcomes import Outcome
-from dispatch.parked import Tries
-from dispatch.parked_store import ParkedStore, Waiting
 from dispatch.redelivery.events import DeadLetterAlarm
 from dispatch.redelivery.journal import Journal
+from dispatch.redelivery.parked import Tries
+from dispatch.redelivery.parked_store import ParkedStore, Waiting
 from dispatch.retry import History, RetryPolicy
 from dispatch.verdict import Push, Verdict, attempt, judge, untried
 from topic_model.subscriptions import Subscription

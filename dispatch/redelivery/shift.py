@@ -21,12 +21,12 @@ from kafka import errors
 from dispatch.envelope import Envelope
 from dispatch.health import Health
 from dispatch.health_book import HealthBook
-from dispatch.lane_book import LaneBook
-from dispatch.parked_store import ParkedStore, SpoiltFile
-from dispatch.parking import roomy
 from dispatch.redelivery import ports
 from dispatch.redelivery.events import Listener
 from dispatch.redelivery.journal import LogJournal
+from dispatch.redelivery.lane_book import LaneBook
+from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
+from dispatch.redelivery.parking import roomy
 from dispatch.redelivery.work import Redelivery
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import Transport

@@ -23,12 +23,12 @@ from collections.abc import Callable
 from dispatch.envelope import Envelope
 from dispatch.health_book import HealthBook
 from dispatch.outcomes import classify, failed
-from dispatch.parked_store import ParkedStore, Waiting
 from dispatch.redelivery.agenda import Agenda
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
 from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lane import Lane
+from dispatch.redelivery.parked_store import ParkedStore, Waiting
 from dispatch.redelivery.ports import Holds, Subscriptions
 from dispatch.redelivery.settling import Settling
 from dispatch.redelivery.waiting_room import WaitingRoom

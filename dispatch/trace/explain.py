@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from dispatch.filters import Conditions, Subject
+from dispatch.matching.filters import Conditions, Subject
 from dispatch.trace.evidence import AttemptRow, Evidence, utc
 from dispatch.trace.story import DeliveryStory, Outcome, Step, Story
 from topic_model.notifications import Notification

@@ -24,9 +24,9 @@ from jobs.cli.log_access import SubscriptionOption, UntilOption, kafka_of, momen
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dispatch.dead_letters import DeadLetter
     from dispatch.dead_search import Wanted
-    from dispatch.parked import Delivery
+    from dispatch.redelivery.dead_letters import DeadLetter
+    from dispatch.redelivery.parked import Delivery
     from topic_model.settings import KafkaSettings
 
     Found = tuple[Delivery, DeadLetter]

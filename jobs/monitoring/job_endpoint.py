@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from dispatch.metrics import JobMetrics
+from dispatch.monitoring.metrics import JobMetrics
 from jobs.monitoring.endpoint import Endpoint, Page
 from jobs.monitoring.own_process import declare_process
 from jobs.monitoring.settings import MetricsSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from dispatch.metrics import JobMetrics
+from dispatch.monitoring.metrics import JobMetrics
 from ingest.notification_log import NotificationLog
 from ingest.request_metrics import RequestMetrics
 from jobs.gateway.metrics import (

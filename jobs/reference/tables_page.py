@@ -10,25 +10,31 @@ EXAMPLES: Mapping[str, str] = {
     "Arborcast's reader, delta-rs below (no Java needed; it finds the engine's tables by the settings)": """\
 from datetime import timedelta
 from jobs.notebook import tables
+
 tables.attempts.pandas(since=timedelta(hours=1))
 """,
     "delta-rs and pandas": """\
 from deltalake import DeltaTable
+
 attempts = DeltaTable(".arborcast/tables/attempts").to_pandas()
 attempts.groupby("state").size()
 """,
     "SQL without anything else, in delta-rs": """\
 from deltalake import DeltaTable, QueryBuilder
+
 query = QueryBuilder().register("attempts", DeltaTable(".arborcast/tables/attempts"))
 query.execute("select state, count(*) as n from attempts group by state").read_all()
 """,
     "DuckDB (`pip install duckdb`)": """\
-import duckdb; from deltalake import DeltaTable
+import duckdb
+from deltalake import DeltaTable
+
 attempts = DeltaTable(".arborcast/tables/attempts").to_pyarrow_dataset()
 duckdb.sql("select state, count(*) from attempts group by state").df()
 """,
     "Spark SQL, in a session that has the Delta jars; `spark()` makes one, with every table as a view": """\
 from jobs.notebook import spark
+
 session = spark()
 session.sql("select state, count(*) from attempts group by state").show()
 """,

@@ -11,7 +11,7 @@ import sys
 import time
 
 from dispatch.envelope import Envelope
-from dispatch.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes
 from dispatch.settings import PushSettings
 from dispatch.transport.contract import PushResult
 from dispatch.transport.curl import CurlTransport

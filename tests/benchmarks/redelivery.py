@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from dispatch.parked import Delivery, Place, Tries
-from dispatch.parking import ParkingLog
 from dispatch.redeliverer import Redeliverer
+from dispatch.redelivery.parked import Delivery, Place, Tries
+from dispatch.redelivery.parking import ParkingLog
 from dispatch.settings import PushSettings, RetrySettings
 from jobs.stack import ports
 from tests.benchmarks._harness import Report, resident, run

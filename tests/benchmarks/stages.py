@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from dispatch.envelope import Envelope
-from dispatch.filters import Conditions, Subject
-from dispatch.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.matching.filters import Conditions, Subject
 from dispatch.settings import PushSettings
 from dispatch.transport.contract import PushRequest, Transport
 from dispatch.transport.curl import CurlTransport

@@ -20,8 +20,8 @@ import pyarrow.dataset as ds
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
-from dispatch.record import ArchiveTable, AttemptsTable, Logged, rows_of
 from dispatch.recording.held import HeldTable
+from dispatch.recording.record import ArchiveTable, AttemptsTable, Logged, rows_of
 from dispatch.recording.upkeep import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
 from jobs.notebook import Tables

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dispatch.bases import FileBases, SharedBase
-from dispatch.rebasing import Rebasing
+from dispatch.matching.bases import FileBases, SharedBase
+from dispatch.matching.rebasing import Rebasing
 from tests.benchmarks._harness import Report, run
 from tests.benchmarks._routing_data import subscription, topic
 from tests.benchmarks.routing_snapshot import table_of

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import msgspec
 from lxml import etree
 
-from dispatch import attempts, dead_letters, parked
+from dispatch import attempts
 from dispatch.attempts import Attempt
 from dispatch.envelope import Envelope
 from dispatch.guard import Vault
+from dispatch.redelivery import dead_letters, parked
 from topic_model import notifications, pull_log, records
 from topic_model.errors import (
     ArborcastError,

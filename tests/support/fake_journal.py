@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatch.attempts import Attempt
-from dispatch.parked import Tries
+from dispatch.redelivery.parked import Tries
 from topic_model.notifications import Notification
 from topic_model.subscriptions import Subscription
 

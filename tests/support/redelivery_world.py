@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dispatch import parked
 from dispatch.attempts import Attempt
 from dispatch.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
 from dispatch.health_book import HealthBook
-from dispatch.lane_book import LaneBook
-from dispatch.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.parked_store import ParkedStore
+from dispatch.redelivery import parked
 from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.lane_book import LaneBook
+from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
+from dispatch.redelivery.parked_store import ParkedStore
 from dispatch.redelivery.work import Redelivery
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import Callback, PushRequest, PushResult

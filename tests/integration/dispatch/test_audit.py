@@ -12,9 +12,9 @@ import pytest
 from dispatch.attempts import Attempt, ErrorClass, Matched, State
 from dispatch.attempts_log import AttemptsLog
 from dispatch.audit import Report, Tally, audit
-from dispatch.dead_letters import letter_of
-from dispatch.parked import Delivery, Place, Tries
-from dispatch.parking import DeadLetterLog, ParkingLog
+from dispatch.redelivery.dead_letters import letter_of
+from dispatch.redelivery.parked import Delivery, Place, Tries
+from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from tests.support.dispatch_job import Logs, logs, subscription
 from topic_model.conditions import XPATH_1
 from topic_model.notifications import Notification

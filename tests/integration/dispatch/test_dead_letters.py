@@ -16,11 +16,11 @@ from dispatch.attempts import Attempt
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading
 from dispatch.dead_desk import SETTLED_AFTER_S, DeadLetterDesk
-from dispatch.dead_letters import DeadLetter
 from dispatch.dead_search import DeadLetters, Wanted
-from dispatch.parked import Delivery, Place, Tries
-from dispatch.parked_store import ParkedStore
-from dispatch.parking import DeadLetterLog
+from dispatch.redelivery.dead_letters import DeadLetter
+from dispatch.redelivery.parked import Delivery, Place, Tries
+from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.redelivery.parking import DeadLetterLog
 from jobs.cli import app
 from tests.support.dispatch_job import logs, subscription
 from topic_model.kafka_topics import ensure_topics

@@ -10,10 +10,10 @@ import pytest
 from lxml import etree
 from pyspark.sql import SparkSession
 
-from dispatch.bases import BroadcastBases, FileBases
+from dispatch.matching.bases import BroadcastBases, FileBases
+from dispatch.matching.view import RoutingView
 from dispatch.runtime import JobSettings
 from dispatch.tables import ATTEMPTS
-from dispatch.view import RoutingView
 from jobs.stack import ports
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver, refusing_url

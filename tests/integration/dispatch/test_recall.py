@@ -4,7 +4,7 @@ import time
 
 from dispatch.attempts import Attempt
 from dispatch.attempts_log import AttemptsLog
-from dispatch.recall import recall
+from dispatch.hot.recall import recall
 from topic_model.kafka_topics import ensure_topics
 from topic_model.settings import KafkaSettings
 from topic_model.topics import TopicPath

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dispatch import attempts, dead_letters, parked
+from dispatch import attempts
 from dispatch.attempts import Attempt
-from dispatch.parked import Delivery, Place, Tries
-from dispatch.parking import ParkingLog, roomy
+from dispatch.hot.reports import PartitionReport
 from dispatch.redeliverer import Redeliverer
+from dispatch.redelivery import dead_letters, parked
 from dispatch.redelivery.events import OperatorEvent
-from dispatch.reports import PartitionReport
+from dispatch.redelivery.parked import Delivery, Place, Tries
+from dispatch.redelivery.parking import ParkingLog, roomy
 from dispatch.settings import PushSettings, RetrySettings
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for

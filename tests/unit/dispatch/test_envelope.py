@@ -220,3 +220,28 @@ def test_replays_travel_with_others_and_each_has_its_own_label() -> None:
     assert (headers["Arborcast-Notification-Id"], headers["Arborcast-Replay"]) == ("n1,n2", "-,r1")
     labels = [each.get("replay") for each in etree.fromstring(request.body).iterfind(".//ac:Notification", NS)]
     assert labels == [None, "r1"]
+
+
+_TRACE, _OTHER = f"00-{'a' * 32}-{'1' * 16}-01", f"00-{'b' * 32}-{'2' * 16}-01"
+
+
+@pytest.mark.parametrize("form", ["notify", "raw", "legacy"])
+def test_a_trace_goes_on_to_the_receiver(form: str) -> None:
+    envelope = Envelope(subscription(form=form))
+    assert dict(envelope.request([notification(traceparent=_TRACE)], 1).headers)["traceparent"] == _TRACE
+    assert "traceparent" not in dict(envelope.request([notification()], 1).headers)
+    own = envelope.request([notification(traceparent=_TRACE)], 1, traceparent=_OTHER)
+    assert dict(own.headers)["traceparent"] == _OTHER, "that of the push itself is nearer"
+
+
+def test_each_message_of_a_push_has_its_own_trace_beside_its_id() -> None:
+    request = Envelope(subscription()).request(
+        [notification(traceparent=_TRACE), notification("n2"), notification("n3", traceparent=_OTHER)], 1
+    )
+    assert "traceparent" not in dict(request.headers), "it would be the wrong one for all but one"
+    blocks = etree.fromstring(request.body).findall(".//ac:Notification", NS)
+    assert [(block.text, block.get("traceparent")) for block in blocks] == [
+        ("n1", _TRACE),
+        ("n2", None),
+        ("n3", _OTHER),
+    ]

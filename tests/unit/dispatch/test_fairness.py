@@ -7,7 +7,7 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes
 from dispatch.room import Bounds, Room, scopes_of
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from dispatch import dead_letters, parked
-from dispatch.dead_letters import DeadLetter
-from dispatch.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.recording import folds
 from dispatch.recording.control import SubscriptionsFold, TopicsFold
 from dispatch.recording.folds import FoldedTables
 from dispatch.recording.tail import Replaced
 from dispatch.recording.waiting import DeadLettersFold, RetriesFold
+from dispatch.redelivery import dead_letters, parked
+from dispatch.redelivery.dead_letters import DeadLetter
+from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
 from topic_model import records
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification

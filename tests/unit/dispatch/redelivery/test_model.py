@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch.parked import Tries
+from dispatch.redelivery.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushResult
 from tests.support.redelivery_world import FakeEndpoint, World

@@ -5,7 +5,7 @@ import itertools
 
 import msgspec
 
-from dispatch.parked import Tries
+from dispatch.redelivery.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, FakeEndpoint, World

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from dispatch.attempts import Attempt, Matched
 from dispatch.attempts_log import AttemptsLog
-from dispatch.dead_letters import letter_of
-from dispatch.parked import Delivery, Place, Tries
-from dispatch.parking import DeadLetterLog, ParkingLog
+from dispatch.redelivery.dead_letters import letter_of
+from dispatch.redelivery.parked import Delivery, Place, Tries
+from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from topic_model.notifications import Notification
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import Subscription

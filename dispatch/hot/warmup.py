@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatch import attempts
-from dispatch.record import rows_of
+from dispatch.recording.record import rows_of
 from dispatch.source import read_log
 from topic_model.kafka_client import make_producer, translated
 from topic_model.settings import KafkaSettings

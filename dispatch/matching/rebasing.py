@@ -11,7 +11,7 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from dispatch.bases import Bases, SharedBase
+from dispatch.matching.bases import Bases, SharedBase
 from topic_model.routing import Checkpoint, Overlay, RoutingTable
 from topic_model.snapshot import Snapshot
 

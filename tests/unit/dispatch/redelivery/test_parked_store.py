@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatch import parked
-from dispatch.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.parked_store import ParkedStore, SpoiltFile, Waiting
+from dispatch.redelivery import parked
+from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
+from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, Waiting
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 from topic_model.topics import TopicPath

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from dispatch import endpoints_seen
-from dispatch.endpoints_seen import EndpointFigures, EndpointsSeen
-from dispatch.lag import Lag
-from dispatch.metrics import JobMetrics, ViewSize
-from dispatch.progress import Progress
+from dispatch.monitoring import endpoints_seen
+from dispatch.monitoring.endpoints_seen import EndpointFigures, EndpointsSeen
+from dispatch.monitoring.lag import Lag
+from dispatch.monitoring.metrics import JobMetrics, ViewSize
+from dispatch.monitoring.progress import Progress
 from dispatch.tables import ATTEMPTS
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)

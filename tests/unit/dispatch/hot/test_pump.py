@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dispatch.attempts import Attempt
 from dispatch.envelope import Envelope
 from dispatch.health import Sign
-from dispatch.lanes import LaneLimits, Lanes
-from dispatch.parked import Tries
-from dispatch.pump import Pump
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.pump import Pump
+from dispatch.hot.settlement import Settlement
+from dispatch.redelivery.parked import Tries
 from dispatch.room import Bounds
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.settlement import Settlement
 from dispatch.transport.contract import PushRequest, PushResult
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport

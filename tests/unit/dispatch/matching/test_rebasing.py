@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.bases import FileBase, FileBases, SharedBase
-from dispatch.rebasing import Rebasing
+from dispatch.matching.bases import FileBase, FileBases, SharedBase
+from dispatch.matching.rebasing import Rebasing
 from topic_model.records import SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView

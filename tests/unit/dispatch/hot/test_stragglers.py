@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.stragglers import Progress, stragglers
+from dispatch.hot.stragglers import Progress, stragglers
 
 BUDGET = 2.0
 

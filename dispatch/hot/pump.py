@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from dispatch.envelope import Envelope
-from dispatch.lanes import Lanes
+from dispatch.hot.lanes import Lanes
+from dispatch.hot.settlement import PutOff, Settlement, waits
+from dispatch.hot.stragglers import Progress, stragglers
 from dispatch.outcomes import Outcome, classify, unwritable
-from dispatch.settlement import PutOff, Settlement, waits
-from dispatch.stragglers import Progress, stragglers
 from dispatch.transport.contract import PushRequest, PushResult, Transport
 from dispatch.verdict import Push
 from topic_model.notifications import Notification

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from dispatch.attempts import Attempt
 from dispatch.health import Sign
+from dispatch.hot.reports import PartitionReport
 from dispatch.outcomes import Outcome, failed
-from dispatch.parked import Tries
-from dispatch.reports import PartitionReport
+from dispatch.redelivery.parked import Tries
 from dispatch.retry import History, policy_of
 from dispatch.room import scopes_of
 from dispatch.settings import PushSettings, RetrySettings

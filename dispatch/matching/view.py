@@ -16,9 +16,9 @@ from itertools import islice
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
-from dispatch.bases import Bases, SharedBase
-from dispatch.metrics import ViewSize
-from dispatch.rebasing import MIN_OVERLAY, Rebasing
+from dispatch.matching.bases import Bases, SharedBase
+from dispatch.matching.rebasing import MIN_OVERLAY, Rebasing
+from dispatch.monitoring.metrics import ViewSize
 from topic_model.control_log import ControlFollower
 from topic_model.records import ControlRecord
 from topic_model.routing import Overlay, RoutingTable

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 from kafka import TopicPartition
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dispatch.lag import Lag, LagClock
-from dispatch.metrics import ViewSize
-from dispatch.progress import Progress, progress_of
+from dispatch.monitoring.lag import Lag, LagClock
+from dispatch.monitoring.metrics import ViewSize
+from dispatch.monitoring.progress import Progress, progress_of
 from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import Consumer, make_consumer, translated
 from topic_model.settings import KafkaSettings
@@ -46,7 +46,7 @@ class Watched(NamedTuple):
 
 
 class JobSources:
-    """See `dispatch.metrics.Sources`. Nothing is asked of Spark or Kafka more than once a second, or by itself."""
+    """See `metrics.Sources`. Nothing is asked of Spark or Kafka more than once a second, or by itself."""
 
     def __init__(
         self,

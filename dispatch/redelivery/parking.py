@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from dispatch import dead_letters, parked
 from dispatch.attempts import partition_of
-from dispatch.dead_letters import DeadLetter
 from dispatch.durable_writer import DurableWriter
-from dispatch.parked import Delivery, Parked, Tried, Tries
+from dispatch.redelivery import dead_letters, parked
+from dispatch.redelivery.dead_letters import DeadLetter
+from dispatch.redelivery.parked import Delivery, Parked, Tried, Tries
 from topic_model.kafka_client import Acknowledgement, Producer, make_producer
 from topic_model.kafka_topics import PARKED_OVERHEAD
 from topic_model.notifications import Notification

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dispatch import parked
-from dispatch.parked import Delivery, Parked, Place, Tries
+from dispatch.redelivery import parked
+from dispatch.redelivery.parked import Delivery, Parked, Place, Tries
 from topic_model import notifications
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification

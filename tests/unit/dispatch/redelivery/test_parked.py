@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dispatch import dead_letters, parked
-from dispatch.parked import Delivery, Parked, Place, Tried, Tries
+from dispatch.redelivery import dead_letters, parked
+from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification
 from topic_model.topics import TopicPath

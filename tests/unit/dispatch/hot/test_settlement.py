@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from dispatch.health import Sign
+from dispatch.hot.settlement import Settlement, waits
 from dispatch.outcomes import classify
-from dispatch.parked import Tries
+from dispatch.redelivery.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.settlement import Settlement, waits
 from dispatch.transport.contract import PushRequest, PushResult
 from dispatch.verdict import Push
 from tests.support.fake_journal import FakeJournal

@@ -26,19 +26,19 @@ from pyspark.core.broadcast import Broadcast
 
 from dispatch.attempts import Matched
 from dispatch.envelope import Envelope
-from dispatch.filters import Conditions, Subject
 from dispatch.guard import Vault
-from dispatch.lanes import LaneLimits, Lanes
-from dispatch.pull_points import PullDelivery
-from dispatch.pump import Pump
-from dispatch.recall import Settled, recall
-from dispatch.reports import PartitionReport
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.pull_points import PullDelivery
+from dispatch.hot.pump import Pump
+from dispatch.hot.recall import Settled, recall
+from dispatch.hot.reports import PartitionReport
+from dispatch.hot.settlement import Settlement, waits
+from dispatch.hot.sink_journal import SinkJournal
+from dispatch.matching.filters import Conditions, Subject
+from dispatch.matching.view import SharedView
 from dispatch.room import Bounds
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
-from dispatch.settlement import Settlement, waits
-from dispatch.sink_journal import SinkJournal
 from dispatch.transport import make_transport
-from dispatch.view import SharedView
 from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification

@@ -10,8 +10,8 @@ from deltalake.schema import PrimitiveType
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
-from dispatch.record import ArchiveTable, AttemptsTable, Logged, notification_rows, rows_of
 from dispatch.recording.held import HeldTable
+from dispatch.recording.record import ArchiveTable, AttemptsTable, Logged, notification_rows, rows_of
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, NOTIFICATIONS, TABLES, Column
 from topic_model import notifications

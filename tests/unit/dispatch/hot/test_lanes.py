@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dispatch import dead_letters
 from dispatch.attempts import Attempt
-from dispatch.dead_letters import letter_of
+from dispatch.redelivery import dead_letters
+from dispatch.redelivery.dead_letters import letter_of
 from topic_model.notifications import Notification
 from topic_model.topics import TopicPath
 

@@ -11,7 +11,7 @@ from lxml import etree
 
 from dispatch import durable_writer
 from dispatch.attempts import Attempt
-from dispatch.pull_points import PullDelivery, stored_element
+from dispatch.hot.pull_points import PullDelivery, stored_element
 from tests.support.oasis import validate_element
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch import filters
-from dispatch.filters import Conditions, Subject
+from dispatch.matching import filters
+from dispatch.matching.filters import Conditions, Subject
 from topic_model.conditions import XPATH_1, Document, parse_document
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch.endpoints_seen import EndpointFigures, EndpointsSeen
-from dispatch.lag import Lag
-from dispatch.progress import Progress
+from dispatch.monitoring.endpoints_seen import EndpointFigures, EndpointsSeen
+from dispatch.monitoring.lag import Lag
+from dispatch.monitoring.progress import Progress
 from topic_model.metrics import BUCKETS, Registry
 
 # Seconds from acceptance to answer: retries may take days.

@@ -12,14 +12,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatch.gate import StopGate
-from dispatch.metrics import JobMetrics
-from dispatch.recall import Settled, recall
+from dispatch.hot.recall import Settled, recall
+from dispatch.hot.reports import PartitionReport, Reports
+from dispatch.hot.sink import Diversions, SinkJob, push_partition
+from dispatch.matching.view import RoutingView
+from dispatch.monitoring.metrics import JobMetrics
 from dispatch.redeliverer import Redeliverer
-from dispatch.reports import PartitionReport, Reports
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
-from dispatch.sink import Diversions, SinkJob, push_partition
 from dispatch.source import read_log
-from dispatch.view import RoutingView
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings, SecretSettings
 

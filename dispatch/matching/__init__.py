@@ -1,0 +1,8 @@
+"""What the workers match with: the routing table of the driver as a base and an overlay, and filters on content.
+
+view            the driver's side, and how a worker opens it
+bases, rebasing the base: how it reaches the workers, and when there is a new one
+filters         content and producer filters, after the match
+"""
+
+from __future__ import annotations

@@ -12,8 +12,8 @@ echoed as headers. No header is ever marked mustUnderstand. The notification's i
 subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
 receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
 replay stands beside it. A trace context that came with a notification stands there too; the HTTP header `traceparent`
-has room for one, so of several notifications it is only there when all are of the same trace. What a subscription asks for beside (signatures, credentials) is
-`guard`'s.
+has room for one, so of several notifications it is only there when all are of the same trace. What a subscription asks
+for beside (signatures, credentials) is `guard`'s.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from ingest.request_metrics import RequestMetrics
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
 from topic_model.metrics import CONTENT_TYPE, Registry
+from topic_model.trace_context import read_traceparent
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ class GatewayApp:
             if gate is not None and visitor is not None:
                 gate.received(visitor, len(body))
             request = parse(body, _header(headers, b"content-type"))
+            request.traceparent = _traceparent(headers)
             if gate is not None and visitor is not None:
                 request.caller = await gate.identify(visitor, request.root)
             known = _find(request, target)
@@ -281,6 +283,12 @@ def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
         if key == name:
             return value
     return b""
+
+
+def _traceparent(headers: list[tuple[bytes, bytes]]) -> str:
+    found = [value for key, value in headers if key == b"traceparent"]
+    # Of two it is not known which counts.
+    return read_traceparent(found[0].decode("latin-1")) if len(found) == 1 else ""
 
 
 async def _send_reply(send: Send, request: Request, reply: Reply) -> None:

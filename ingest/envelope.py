@@ -56,6 +56,8 @@ class Request:
     """Returns when the client has hung up. Only after everything was read."""
     caller: Caller | None = None
     """Who asks. None where nobody has to say."""
+    traceparent: str = ""
+    """The trace that the client's request belongs to, empty for none; see topic_model/trace_context.py."""
 
     @property
     def name(self) -> str:

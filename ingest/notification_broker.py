@@ -167,6 +167,7 @@ def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
                     accepted_ms=accepted_ms,
                     producer=producer,
                     message_id=message_id,
+                    traceparent=request.traceparent,
                 )
             )
     if not notifications:

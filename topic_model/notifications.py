@@ -32,7 +32,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     how many notifications the request had.
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
     message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
-    delivery, and `original_id` what its receiver knows it by.
+    delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
+    `trace_context`), empty for none; readers who do not know it pass it over.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     request: bytes = b""
     request_size: int = 1
     replay: str = ""
+    traceparent: str = ""
 
     @property
     def original_id(self) -> str:

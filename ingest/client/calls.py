@@ -40,7 +40,8 @@ class Call(Generic[ResultT]):
     """One request.
 
     `repeatable` says that doing it twice does no harm, so that it may be repeated after no answer. `absent` is the
-    fault that only says that there is nothing; it is read like an empty answer.
+    fault that only says that there is nothing; it is read like an empty answer. `traceparent` is the trace that the
+    request belongs to (W3C Trace Context), empty for none.
     """
 
     to: Remote
@@ -49,6 +50,7 @@ class Call(Generic[ResultT]):
     read: Callable[[Reply], ResultT]
     repeatable: bool = True
     absent: str = ""
+    traceparent: str = ""
 
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers. Repeating them is repeating this very message."""
@@ -62,6 +64,8 @@ class Call(Generic[ResultT]):
         headers = {"Content-Type": answers.media_type(soap).decode()}
         if soap == "1.1":
             headers["SOAPAction"] = f'"{self.action}"'
+        if self.traceparent:
+            headers["traceparent"] = self.traceparent
         return message.encode(), headers
 
 
@@ -145,11 +149,14 @@ class Calls:
             replies.nothing,
         )
 
-    def notify(self, messages: Iterable[str], consumer: str | Remote | None = None) -> Call[None]:
+    def notify(
+        self, messages: Iterable[str], consumer: str | Remote | None = None, traceparent: str = ""
+    ) -> Call[None]:
         """Of texts that `notification_message` made."""
         body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, "</wsnt:Notify>"))
         to = self.broker if consumer is None else _remote(consumer)
-        return Call(to, f"{ACTION_BW}/NotificationConsumer/Notify", body, replies.nothing)
+        action = f"{ACTION_BW}/NotificationConsumer/Notify"
+        return Call(to, action, body, replies.nothing, traceparent=traceparent)
 
     def current_message(self, topic: str, namespaces: Namespaces) -> Call[bytes | None]:
         """Raises ExpressionError."""

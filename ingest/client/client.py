@@ -114,13 +114,20 @@ class Client:
         self._perform(self._calls.resume(subscription))
 
     def notify(
-        self, topic: str, payload: str | bytes, *, to: str | Remote | None = None, namespaces: Namespaces = None
+        self,
+        topic: str,
+        payload: str | bytes,
+        *,
+        to: str | Remote | None = None,
+        namespaces: Namespaces = None,
+        traceparent: str = "",
     ) -> None:
         """Publish one XML element; when this returns the broker has stored it.
 
-        `to` is another NotificationConsumer than the broker, as a registration may name one.
+        `to` is another NotificationConsumer than the broker, as a registration may name one. `traceparent` is the
+        trace that this belongs to (W3C Trace Context); our broker passes it on to whom it pushes.
         """
-        self.notify_all([(topic, payload)], to=to, namespaces=namespaces)
+        self.notify_all([(topic, payload)], to=to, namespaces=namespaces, traceparent=traceparent)
 
     def notify_all(
         self,
@@ -128,10 +135,11 @@ class Client:
         *,
         to: str | Remote | None = None,
         namespaces: Namespaces = None,
+        traceparent: str = "",
     ) -> None:
         """Publish several (topic, payload) in one request, in this order; none is stored when one is refused."""
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
-        self._perform(self._calls.notify(texts, to))
+        self._perform(self._calls.notify(texts, to, traceparent))
 
     def current_message(self, topic: str, *, namespaces: Namespaces = None) -> bytes | None:
         """The last payload on a topic whose messages are retained; None when there is none."""

@@ -72,7 +72,7 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
     asked = messages.read(request.operation.text or "")
     match asked:
         case Notify():
-            return await _notify(gateway, asked, target, request.caller)
+            return await _notify(gateway, asked, target, request)
         case Subscribe():
             return await _subscribe(gateway, asked, request.caller)
         case Unsubscribe():
@@ -81,13 +81,14 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
             return _reference("PullPoint", (await open_pull_point(gateway, owner=owner_of(request.caller))).address)
 
 
-async def _notify(gateway: Gateway, asked: Notify, target: Target, caller: Caller | None) -> str:
-    check_publish(caller, (message.topic for message in asked.messages))
+async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Request) -> str:
+    check_publish(request.caller, (message.topic for message in asked.messages))
     # The older envelope names no producer, so where registration is required only the address can tell who it is.
     check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
     accepted_ms = termination.to_ms(gateway.now())
     notifications = [
-        Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms) for message in asked.messages
+        Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms, traceparent=request.traceparent)
+        for message in asked.messages
     ]
     try:
         await accept(gateway, notifications)

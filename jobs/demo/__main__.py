@@ -46,7 +46,7 @@ def main(home: Path) -> None:
 
 
 def _show(state: DemoState) -> None:
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal:
         _show_lines(state)
         return

@@ -403,3 +403,20 @@ def test_security_headers_and_those_for_others_are_let_through() -> None:
     )
     for_others = '<x:H xmlns:x="urn:x" s:mustUnderstand="1" s:actor="urn:somebody"/>'
     assert GatewayParts().post(soap.envelope(soap.notify(), header=security + for_others)).status == 202
+
+
+_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+@pytest.mark.parametrize(("header", "kept"), [(_TRACE, _TRACE), ("", ""), ("not one", "")])
+def test_the_trace_of_a_publisher_is_kept_and_a_damaged_one_is_no_reason_to_refuse(header: str, kept: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(soap.notify(soap.message(), soap.message())), traceparent=header)
+    assert answer.status == 202
+    assert [each.traceparent for each in parts.notifications.accepted] == [kept, kept]
+
+
+def test_of_two_traces_none_is_believed() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.notify()), traceparent=_TRACE, Traceparent=_TRACE)
+    assert [each.traceparent for each in parts.notifications.accepted] == [""]

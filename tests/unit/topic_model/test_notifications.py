@@ -12,9 +12,10 @@ NOTIFICATION = Notification("id", TopicPath("{urn:t}a"), b"<n/>", 1, b"<p/>", "u
 
 ONLY = msgspec.structs.replace(NOTIFICATION, only="sub")
 AGAIN = replayed(NOTIFICATION, "r1", "sub", 99)
+TRACED = msgspec.structs.replace(NOTIFICATION, traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
 
 
-@pytest.mark.parametrize("notification", [NOTIFICATION, ONLY, AGAIN])
+@pytest.mark.parametrize("notification", [NOTIFICATION, ONLY, AGAIN, TRACED])
 def test_what_is_written_is_read(notification: Notification) -> None:
     key, value = encode(notification)
     assert key == b"{urn:t}a"
@@ -22,8 +23,8 @@ def test_what_is_written_is_read(notification: Notification) -> None:
 
 
 def test_only_what_older_readers_would_send_to_everybody_or_without_its_label_is_hidden_from_them() -> None:
-    versions = [msgspec.msgpack.decode(encode(each)[1])["v"] for each in (NOTIFICATION, ONLY, AGAIN)]
-    assert versions == [1, 2, 3]
+    versions = [msgspec.msgpack.decode(encode(each)[1])["v"] for each in (NOTIFICATION, ONLY, AGAIN, TRACED)]
+    assert versions == [1, 2, 3, 1]
 
 
 def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:

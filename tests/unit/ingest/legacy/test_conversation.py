@@ -197,3 +197,10 @@ def test_standard_operations_are_taken_at_the_old_address() -> None:
     parts = GatewayParts()
     assert parts.post(soap.envelope(soap.notify()), "/wsnprocess").status == 202
     assert parts.post(soap.envelope(soap.subscribe()), "/WSN/Broker/").status == 200
+
+
+def test_the_trace_of_an_old_publisher_is_kept() -> None:
+    parts = GatewayParts()
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>")), "/wsnprocess", traceparent=trace)
+    assert [each.traceparent for each in parts.notifications.accepted] == [trace]

@@ -207,6 +207,6 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
     "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
     **{
         name: lambda them, name=name: pa.array([getattr(each.notification, name) for each in them])  # type: ignore[misc]
-        for name in ("topic", "publisher", "message_id", "only", "payload", "producer")
+        for name in ("topic", "publisher", "message_id", "only", "payload", "producer", "traceparent")
     },
 }

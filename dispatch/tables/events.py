@@ -22,6 +22,7 @@ NOTIFICATIONS = TableSpec(
         Column("payload_bytes", "long", "Size of the payload.", "bytes"),
         Column("payload", "binary", "The child of wsnt:Message as a self-contained XML fragment, UTF-8."),
         Column("producer", "binary", "The wsnt:ProducerReference in the same form, empty for none."),
+        Column("traceparent", "string", "The publisher's trace context (W3C), empty for none."),
     ),
     partition_by=("day",),
     time="accepted_at",

@@ -47,6 +47,7 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
         topic=topic,
         publisher=notification.publisher if notification else "",
         payload=notification.payload.decode(errors="replace")[:_PAYLOAD_CHARACTERS] if notification else "",
+        traceparent=notification.traceparent if notification else "",
         steps=_steps(evidence),
         deliveries=deliveries,
         notes=evidence.notes,
@@ -131,8 +132,12 @@ def _outcome(row: AttemptRow) -> tuple[Outcome, str]:
             return "delivered", f"the receiver took it at attempt {row['number']}"
         case "parked":
             return "waiting", f"{_due(cast('datetime | None', row.get('next_at')))}: {detail}"
+        case "dead" if row["error"] == "address":
+            return "dead", f"not permitted, kept as a dead letter: {detail}"
         case "dead":
-            return "dead", f"given up after {row['number']} attempts, kept as a dead letter: {detail}"
+            number = cast(int, row["number"])
+            attempts = f"{number} attempt" + "s" * (number != 1)
+            return "dead", f"given up after {attempts}, kept as a dead letter: {detail}"
         case "expired":
             return "expired", f"it became too old: {detail}"
         case _:

@@ -91,6 +91,8 @@ class Gatherer:
             message_id=row["message_id"],
             publisher=row["publisher"],
             only=row["only"],
+            # Not there in tables, and null in rows, that an older Arborcast has written.
+            traceparent=row.get("traceparent") or "",
         )
         return Evidence(
             notification_id,

@@ -42,6 +42,7 @@ class Story:
     topic: str = ""
     publisher: str = ""
     payload: str = ""
+    traceparent: str = ""
     steps: Sequence[Step] = ()
     deliveries: Sequence[DeliveryStory] = ()
     notes: Sequence[str] = ()

@@ -10,6 +10,7 @@ import typer
 
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
 from topic_model.errors import ArborcastError
+from topic_model.trace_context import trace_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -119,6 +120,8 @@ def told(story: Story) -> Iterable[Text]:
     if story.payload:
         first, *rest = story.payload.strip().splitlines() or [""]
         yield Text.assemble(("  payload  ", "dim"), first[:200], " …" if rest or len(first) > 200 else "")
+    if story.traceparent:
+        yield Text.assemble(("  trace    ", "dim"), trace_of(story.traceparent), ("  " + story.traceparent, "dim"))
     first_at = next((step.at for step in story.steps if step.at), None)
     for step in story.steps:
         yield _line(step, first_at, "  ")

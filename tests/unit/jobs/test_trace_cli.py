@@ -13,6 +13,10 @@ from jobs.stack import ports
 from tests.support.table_rows import NOON, attempt, fill, record
 
 
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+SAID = {"publisher": "http://me/", "traceparent": TRACE}
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An engine that does not run: `good` got the notification, `bad` waits for it."""
@@ -21,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fill(
         tmp_path,
         NOTIFICATIONS,
-        [{"notification": "n1", "topic": "a/b", "logged_at": NOON, "payload": b"<x/>", "publisher": "http://me/"}],
+        [{"notification": "n1", "topic": "a/b", "logged_at": NOON, "payload": b"<x/>", **SAID}],
     )
     fill(tmp_path, RETRIES, [{"delivery": "1", "notification": "n1", "subscription": "bad"}])
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{ports.free_port()}")
@@ -37,6 +41,7 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
     for expected in (
         "topic a/b",
         "payload <x/>",
+        f"trace {'a' * 32} {TRACE}",
         "2026-01-02 12:00:00.000 +0 ms accepted by the gateway from http://me/",
         "2026-01-02 12:00:00.000 +0 ms stored in the log partition 0, offset 0",
         "1 delivered, 1 waiting",

@@ -137,6 +137,7 @@ def test_notification_becomes_a_row_with_every_column() -> None:
         "payload_bytes": 4,
         "payload": b"<x/>",
         "producer": b"",
+        "traceparent": "",
     }
 
 

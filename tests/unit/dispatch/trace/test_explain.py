@@ -113,6 +113,11 @@ def test_delivered_at_the_second_attempt_step_by_step() -> None:
             "dead",
             "given up after 5 attempts, kept as a dead letter: HTTP 500",
         ),
+        (
+            attempt("s", 1, "dead", ACCEPTED, error="address", detail="10.0.0.1 is a private address"),
+            "dead",
+            "not permitted, kept as a dead letter: 10.0.0.1 is a private address",
+        ),
         (attempt("s", 2, "expired", ACCEPTED, error="lifespan"), "expired", "it became too old: lifespan"),
         (attempt("s", 0, "cancelled", ACCEPTED, error="ended"), "cancelled", "the subscription is over: ended"),
     ],

@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from dispatch.gate import StopGate  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
 from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
-from jobs.monitoring.job_endpoint import serve_job  # noqa: E402
+from jobs.monitoring.job_endpoint import serve_job_sometime  # noqa: E402
 from jobs.outbound import describe, policy_of  # noqa: E402
 from jobs.settings import level_of, load_settings  # noqa: E402
 from topic_model import log_form  # noqa: E402
@@ -83,13 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     _stop_on_signals(spark, gate)
     logger.info("pushes may go to %s", describe(settings.outbound))
     metrics = JobMetrics()
-    try:
-        endpoint = serve_job(metrics, settings.metrics)
-    except ArborcastError as error:
-        logger.error("%s", error)
-        spark.stop()
-        return 1
-    logger.info("metrics at http://%s:%d/metrics", settings.metrics.host, endpoint.port)
+    serve_job_sometime(metrics, settings.metrics)
     job_settings = JobSettings(
         settings.home,
         settings.kafka,
@@ -99,6 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
         policy_of(settings),
         settings.retry,
         settings.secrets,
+        settings.tracing,
     )
     try:
         healthy = DispatchJob(spark, job_settings, gate, metrics).run(_report_ready)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,6 +60,9 @@ class Endpoint:
 class _Server(HTTPServer):
     # Finding out our own name may take seconds where there is no name server, and nobody asks for it.
     def server_bind(self) -> None:
+        if os.name == "posix":
+            # Connections of a process that was killed keep its port for a minute, and its successor out of it.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])

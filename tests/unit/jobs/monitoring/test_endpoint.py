@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import requests
 
+from dispatch.monitoring.metrics import JobMetrics
 from jobs.monitoring.endpoint import Endpoint, Page
+from jobs.monitoring.job_endpoint import serve_job_sometime
+from jobs.monitoring.settings import MetricsSettings
 from jobs.monitoring.stack_monitor import get, own_page
 from tests.support.certificates import make_certificates
+from tests.support.engine import until
 from topic_model.errors import ConfigError
 
 
@@ -45,6 +49,36 @@ def test_a_client_that_says_nothing_does_not_keep_others_out(endpoint: Endpoint)
 def test_a_taken_port_is_named(endpoint: Endpoint) -> None:
     with pytest.raises(ConfigError, match=str(endpoint.port)):
         Endpoint("127.0.0.1", endpoint.port, {}, "second")
+
+
+def test_a_port_whose_last_owner_was_killed_is_free_at_once() -> None:
+    """What it had open stays with the system for a minute (TIME_WAIT): its successor must not wait for that."""
+    first = Endpoint("127.0.0.1", 0, {"/": Page("text/plain", lambda: b"x")}, "first")
+    first.start()
+    with socket.create_connection(("127.0.0.1", first.port)) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        while client.recv(4096):  # to its end: the server closed first, and keeps the connection in mind
+            pass
+    first.close()
+    second = Endpoint("127.0.0.1", first.port, {}, "second")
+    assert second.port == first.port
+    second.close()
+
+
+def test_a_job_whose_port_is_taken_serves_later(endpoint: Endpoint) -> None:
+    settings = MetricsSettings(job_port=endpoint.port)
+    serve_job_sometime(JobMetrics(), settings, pause_s=0.02)
+    assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10).text == "up 1\n"
+    endpoint.close()
+    until(lambda: _answers(endpoint.port))
+    assert "arborcast_" in requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10).text
+
+
+def _answers(port: int) -> bool:
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/status.json", timeout=10).ok
+    except requests.ConnectionError:
+        return False
 
 
 def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -> None:

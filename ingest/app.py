@@ -73,6 +73,10 @@ _ACCEPTED = {
 }
 _NO_BODY = {"type": "http.response.body", "body": b""}
 
+# Of requests that carry no notifications. What a Subscribe says is kept in the memory of every process, and what any of
+# them says is walked through element by element.
+_MAX_SMALL = 64 * 1024
+
 _TEXT = b"text/plain; charset=utf-8"
 
 
@@ -129,6 +133,7 @@ class GatewayApp:
                 request.caller = await gate.identify(visitor, request.root)
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
+            _check_small(known, operation, len(body))
             request.gone = lambda: _until_gone(receive)
             if not self._started():
                 raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
@@ -169,7 +174,12 @@ class GatewayApp:
         # its way to us.
         if target.id or known.name == _SUBSCRIBE:
             await self._gateway.changes.catch_up()
-        return await known.handler(self._gateway, request, target)
+        tracing = self._gateway.tracing
+        if tracing is None:
+            return await known.handler(self._gateway, request, target)
+        with tracing.span(known.name.rpartition("}")[2], "server", request.traceparent) as span:
+            request.traceparent = span.traceparent
+            return await known.handler(self._gateway, request, target)
 
     def _refusal(self, error: PeerError | InfrastructureError, request: Request | None, content_type: bytes) -> Answer:
         soap, addressing = _manner(request)
@@ -230,6 +240,11 @@ def _find(request: Request, target: Target) -> Operation:
     if request.name not in _NAMES:
         raise UnknownOperation(f"the operation {request.name:.200} is not known here")
     raise UnknownOperation(f"the operation {request.name:.200} is not offered at this address")
+
+
+def _check_small(known: Operation, name: str, size: int) -> None:
+    if size > _MAX_SMALL and not known.carries_messages:
+        raise TooLarge(f"a {name} may have {_MAX_SMALL} bytes, this one has {size}")
 
 
 def _manner(request: Request | None) -> tuple[Any, Any]:

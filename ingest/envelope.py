@@ -14,9 +14,13 @@ from lxml import etree
 
 from ingest.access.visitor import Caller
 from ingest.errors import MalformedMessage, NotUnderstood, UnreadableRequest, VersionMismatch
-from ingest.fragments import Source
+from ingest.fragments import Source, as_utf8
 from ingest.namespaces import SOAP11, SOAP12, WSA, WSSE
+from ingest.tag_limits import check_tags
 from topic_model.subscriptions import SoapVersion
+
+MAX_BLOCKS = 100
+"""So many header blocks are looked at: those of WS-Security and WS-Addressing are ten together."""
 
 _VERSIONS: dict[str, SoapVersion] = {SOAP11: "1.1", SOAP12: "1.2"}
 _CHARSET = re.compile(rb"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE)
@@ -72,6 +76,7 @@ class Request:
 def parse(document: bytes, content_type: bytes = b"") -> Request:
     """Read a request. Raises UnreadableRequest."""
     root = _parse_xml(document, content_type)
+    check_tags(as_utf8(document, root))
     namespace, name = _split(root)
     soap = _VERSIONS.get(namespace)
     if soap is None:
@@ -139,6 +144,8 @@ def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersi
     if len(body) != 1:
         what = "nothing" if len(body) == 0 else f"{len(body)} elements"
         raise MalformedMessage(f"the Body must hold exactly one operation, it holds {what}")
+    if header is not None and len(header) > MAX_BLOCKS:
+        raise MalformedMessage(f"the Header holds {len(header)} blocks, {MAX_BLOCKS} are taken")
     addressing = _addressing(header, namespace) if header is not None and len(header) else None
     return Request(soap, body[0], addressing, document, root)
 

@@ -8,11 +8,14 @@ using are left out.
 A fragment is meant to be parsed alone or placed below elements that declare no default namespace.
 
 This is on the path of every notification, hence the care: only the levels above the payloads are scanned tag by tag.
+And it is where a hostile body would find loops of ours, not of libxml2's: so the elements that are looked at, and the
+namespaces around them, have limits, and looking for prefixes takes no longer than the text is.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from lxml import etree
 
@@ -33,9 +36,29 @@ _AFTER_NAME = b"> \t\r\n"
 _NAME_BYTES = frozenset(
     b"-._0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" + bytes(range(0x80, 0x100))
 )
+# Starts only where a name does: else it would be tried from each letter of a long word.
+_BEFORE_COLON = re.compile(rb"(?<![-._0-9A-Za-z\x80-\xff])[-._0-9A-Za-z\x80-\xff]++(?=:)")
 
 # What the fragments of one document may have in all: so many times its size, and this much in any case.
 _GROWTH, _GROWTH_FREE = 2, 64 * 1024
+
+# Above and at the level of payloads, each element may have so many bytes on average; the shortest messages have 24.
+_NODE_BYTES, _NODES_FREE = 20, 1_000
+
+MAX_IN_SCOPE = 256
+"""So many namespaces may be declared around a payload: each message is asked about each of them."""
+
+MAX_AROUND = 16 * 1024
+"""And so many bytes may their declarations have together: they belong to what each topic is remembered by."""
+
+# So few prefixes are looked for one by one, which is quickest; each may be the end of a longer one so many times.
+_FEW, _LOOKS = 16, 16
+
+# Where messages declare namespaces of their own, what is around each is gathered anew: so many bytes for each of them.
+_SCOPE_BYTES, _SCOPE_FREE = 8, 10_000
+
+# A text in which prefixes may be listed without colons is taken apart up to this size.
+_LISTS = 64 * 1024
 
 _UTF8_ALIKE = {None, "", "UTF-8", "ASCII", "US-ASCII"}
 
@@ -87,6 +110,7 @@ class Source:
         self._root = root
         self._top = _scan(self._document, depth)
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
+        self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE
         # Of the scope that was looked at last: the messages of a Notify all have the same one around them.
         self._around: Scope | None = None
         self._inherited: list[tuple[bytes, bytes, bytes]] = []
@@ -109,8 +133,19 @@ class Source:
         name = document[node.start : node.name_end]
         self._look_around(node)
         parts = [name]
+        listed: Container[bytes] = () if b"refix" not in tail else _words(tail)
+        looked_for = _before_colons(tail) if len(self._inherited) > _FEW else None
         for prefix, used, declaration in self._inherited:
-            if prefix not in own and (not prefix or _may_use(name, tail, prefix, used)):
+            if prefix in own:
+                continue
+            if not prefix or prefix in listed or name.startswith(used, 1):
+                parts.append(declaration)
+                continue
+            found = prefix in looked_for if looked_for is not None else _may_use(tail, used)
+            if found is None:
+                looked_for = _before_colons(tail)
+                found = prefix in looked_for
+            if found:
                 parts.append(declaration)
         parts.append(tail)
         fragment = b"".join(parts)
@@ -133,6 +168,11 @@ class Source:
         scope = node.parent.scope(self._document) if node.parent is not None else _NO_DECLARATIONS
         if scope is self._around:
             return
+        if len(scope) > MAX_IN_SCOPE:
+            raise TooLarge(f"{len(scope)} namespaces are declared around a payload, {MAX_IN_SCOPE} may be")
+        self._scopes_left -= len(scope)
+        if self._scopes_left < 0:
+            raise TooLarge("the messages of the request declare too many namespaces of their own")
         self._around = scope
         self._inherited = [
             (prefix, prefix + b":", b" xmlns:" + prefix + b"=" + value if prefix else b" xmlns=" + value)
@@ -141,6 +181,8 @@ class Source:
             if len(value) > 2
         ]
         self._around_written = b"".join(declaration for _, _, declaration in self._inherited)
+        if len(self._around_written) > MAX_AROUND:
+            raise TooLarge(f"the namespaces declared around a payload are too large: {MAX_AROUND} bytes are taken")
 
 
 def as_utf8(document: bytes, root: etree._Element) -> bytes:
@@ -154,23 +196,42 @@ def as_utf8(document: bytes, root: etree._Element) -> bytes:
         raise MalformedMessage(f"the encoding {encoding} of the request cannot be read; use UTF-8") from error
 
 
-def _may_use(name: bytes, tail: bytes, prefix: bytes, used: bytes) -> bool:
-    """Whether the fragment may be using a prefix (`used` is the prefix with a colon): in names, or in QNames that are
-    values or text.
-
-    Only in lists of prefixes (InclusiveNamespaces/@PrefixList, XSLT's exclude-result-prefixes) no colon follows.
+def _may_use(tail: bytes, used: bytes) -> bool | None:
+    """Whether the fragment may be using a prefix (`used` is the prefix with a colon) in its names, or in QNames that
+    are values or text. None when it is the end of so many others that this is no way to find out.
     """
-    if name.startswith(used, 1) or (b"refix" in tail and prefix in _BETWEEN_WORDS.split(tail)):
-        return True
     found = tail.find(used)
     # The end of a longer prefix is none; "xmlns:" is the one that ends in "s:".
-    while found > 0 and tail[found - 1] in _NAME_BYTES:
+    for _ in range(_LOOKS):
+        if found <= 0 or tail[found - 1] not in _NAME_BYTES:
+            return found >= 0
         found = tail.find(used, found + 1)
-    return found >= 0
+    return None
+
+
+def _before_colons(tail: bytes) -> set[bytes]:
+    """All that may be a prefix, in one pass."""
+    return set(_BEFORE_COLON.findall(tail))
+
+
+class _Everything:
+    def __contains__(self, word: object) -> bool:
+        return True
+
+
+_EVERYTHING = _Everything()
+
+
+def _words(tail: bytes) -> Container[bytes]:
+    """Where prefixes may stand without a colon: in lists of them (InclusiveNamespaces/@PrefixList, XSLT's
+    exclude-result-prefixes).
+    """
+    return frozenset(_BETWEEN_WORDS.split(tail)) if len(tail) <= _LISTS else _EVERYTHING
 
 
 def _scan(document: bytes, depth: int) -> Node:
-    """The tree of nodes down to a depth."""
+    """The tree of nodes down to a depth. Raises TooLarge when there are too many of them."""
+    nodes_left = len(document) // _NODE_BYTES + _NODES_FREE
     node = top = Node(None, 0, 0, 0)  # stands above the root
     level = 0
     # Without these, nothing in an element's text can look like a tag.
@@ -180,6 +241,9 @@ def _scan(document: bytes, depth: int) -> Node:
         kind = token.lastindex
         start, position = token.span()
         if kind == _START_TAG:
+            nodes_left -= 1
+            if nodes_left < 0:
+                raise TooLarge("there are too many elements beside the payloads")
             child = Node(node, start, token.end(2), position)
             node.children.append(child)
             if document[position - 2] == _SLASH:  # nothing in it: an attribute's value would end in a quote

@@ -31,6 +31,7 @@ from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
 from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
+from topic_model.tracing import Tracing
 
 
 class NotificationSink(Protocol):
@@ -77,6 +78,7 @@ class Gateway:
     descriptions: ServiceDescriptions | None = None
     protector: Protector | None = None
     gate: Gate | None = None
+    tracing: Tracing | None = None
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
@@ -136,3 +138,5 @@ class Operation:
     name: str
     handler: Handler
     kinds: frozenset[Kind]
+    carries_messages: bool = False
+    """Whether a request may be as large as a body may; others are small, and what they say is walked through."""

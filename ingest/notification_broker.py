@@ -14,7 +14,7 @@ from ingest.addresses import Kind, Target
 from ingest.current_message import check_few, send_current_messages
 from ingest.endpoints import judge_consumer, read_reference
 from ingest.envelope import Request
-from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused, TooLarge
+from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.filters import Policy, read_filters, read_policy
 from ingest.fragments import Node, Source
 from ingest.gateway import Gateway, Operation, Reply
@@ -36,9 +36,6 @@ from topic_model.topics import TopicPath
 _PAYLOAD_DEPTH = 6
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
-
-# A subscription is kept in the memory of every process, so it may not be as large as a notification.
-_MAX_SUBSCRIBE = 64 * 1024
 
 _MESSAGE = wsnt("NotificationMessage")
 _TOPIC = wsnt("Topic")
@@ -78,7 +75,12 @@ async def _store(gateway: Gateway, notifications: Sequence[Notification]) -> Non
     tree = gateway.table.topics
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if tree.policy(each.topic).retain}
-    await gateway.notifications.append(notifications, list(retained.values()))
+    context = notifications[0].traceparent
+    if gateway.tracing is None or not context:
+        await gateway.notifications.append(notifications, list(retained.values()))
+        return
+    with gateway.tracing.span("append", "producer", context, {"arborcast.notifications": len(notifications)}):
+        await gateway.notifications.append(notifications, list(retained.values()))
 
 
 async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -200,8 +202,6 @@ def _read_message(message: etree._Element, node: Node, source: Source, number: i
 
 
 def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: datetime) -> Subscription:
-    if len(request.document) > _MAX_SUBSCRIBE:
-        raise TooLarge(f"a Subscribe may have {_MAX_SUBSCRIBE} bytes, this one has {len(request.document)}")
     operation = request.operation
     reference = operation.find(wsnt("ConsumerReference"))
     if reference is None:
@@ -261,7 +261,7 @@ def _refusal(name: str, fault: str, reason: str) -> Operation:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER, Kind.REGISTRATION})),
+    Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER, Kind.REGISTRATION}), carries_messages=True),
     Operation(wsnt("Subscribe"), subscribe, frozenset({Kind.BROKER})),
 )
 """What the broker's address offers. One port type has both sides: a broker is a producer to its subscribers."""

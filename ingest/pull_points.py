@@ -181,5 +181,5 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(wsnt("CreatePullPoint"), create_pull_point, FACTORIES),
     Operation(wsnt("GetMessages"), get_messages, _AT_PULL_POINT),
     Operation(wsnt("DestroyPullPoint"), destroy_pull_point, _AT_PULL_POINT),
-    Operation(wsnt("Notify"), put, _AT_PULL_POINT),
+    Operation(wsnt("Notify"), put, _AT_PULL_POINT, carries_messages=True),
 )

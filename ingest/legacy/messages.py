@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from lxml import etree
 
-from ingest.errors import InvalidRequest
-from ingest.fragments import Source
+from ingest.errors import InvalidRequest, TooLarge
+from ingest.fragments import Node, Source
 from ingest.legacy import text as texts
 from ingest.namespaces import WSA, WSNT
 from topic_model import expressions, loose_content
@@ -23,6 +23,9 @@ _NAMESPACES = (WSNT, WSNT_MANAGER)
 
 # Notify, NotificationMessage, Message, payload.
 _PAYLOAD_DEPTH = 4
+
+# Loose content is asked about each of them; older clients declare three or four.
+_MAX_IN_SCOPE = 64
 
 _FRAGMENT = re.compile(r"([01])-([01])-([01])-(\d{1,9})")
 
@@ -76,10 +79,16 @@ def read(text: str) -> Asked:
         case "Unsubscribe":
             return Unsubscribe(*_address_and_topic(root))
         case "NotificationMessage":
-            return Notify((_message(root, Source(document, root, _PAYLOAD_DEPTH)),))
+            source = Source(document, root, _PAYLOAD_DEPTH)
+            return Notify((_message(root, source.node(root), source),))
         case "Notify":
             source = Source(document, root, _PAYLOAD_DEPTH)
-            messages = tuple(_message(child, source) for child in _children(root, "NotificationMessage"))
+            nodes = source.node(root).children
+            messages = tuple(
+                _message(child, node, source)
+                for child, node in zip(root, nodes, strict=True)
+                if _is(child, "NotificationMessage")
+            )
             if not messages:
                 raise InvalidRequest("Notify holds no NotificationMessage")
             return Notify(messages)
@@ -102,7 +111,7 @@ def _address_and_topic(root: etree._Element) -> tuple[str, str]:
     return address, _text(expression)
 
 
-def _message(element: etree._Element, source: Source) -> Message:
+def _message(element: etree._Element, node: Node, source: Source) -> Message:
     topic = next(_children(element, "Topic"), None)
     if topic is None:
         raise ExpressionError("NotificationMessage has no Topic, and this broker delivers by topic")
@@ -110,7 +119,10 @@ def _message(element: etree._Element, source: Source) -> Message:
     if content is None:
         raise InvalidRequest("NotificationMessage has no Message")
     _check_whole(element)
-    return Message(expressions.concrete_topic(_text(topic), None, {}, legacy=True), _payload(content, source))
+    return Message(
+        expressions.concrete_topic(_text(topic), None, {}, legacy=True),
+        _payload(content, node.children[element.index(content)], source),
+    )
 
 
 def _check_whole(element: etree._Element) -> None:
@@ -136,13 +148,15 @@ def _check_whole(element: etree._Element) -> None:
         )
 
 
-def _payload(content: etree._Element, source: Source) -> bytes:
+def _payload(content: etree._Element, node: Node, source: Source) -> bytes:
     stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
     if len(content) == 1 and not stray:
-        return source.fragment(source.node(content).children[0])
-    inside = source.inside(source.node(content)).decode().strip()
+        return source.fragment(node.children[0])
+    inside = source.inside(node).decode().strip()
     # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
+    if len(scope) > _MAX_IN_SCOPE:
+        raise TooLarge(f"{len(scope)} namespaces are declared around a message, {_MAX_IN_SCOPE} may be")
     used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
     return loose_content.wrap(inside, used)
 
@@ -158,6 +172,11 @@ def _text_of(root: etree._Element, name: str) -> str:
 
 def _text(element: etree._Element) -> str:
     return (element.text or "").strip()
+
+
+def _is(element: etree._Element, name: str) -> bool:
+    namespace, local = _split(element)
+    return local == name and namespace in _NAMESPACES
 
 
 def _children(element: etree._Element, name: str) -> Iterator[etree._Element]:

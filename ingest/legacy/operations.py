@@ -185,7 +185,7 @@ def _reference(element: str, address: str) -> str:
 
 OPERATIONS: tuple[Operation, ...] = tuple(
     # Relatives of the original post it to addresses of all kinds.
-    Operation(f"{{{service}}}WsnProcess", wsn_process, frozenset(Kind))
+    Operation(f"{{{service}}}WsnProcess", wsn_process, frozenset(Kind), carries_messages=True)
     for service in SERVICES
 )
 """WsnProcess, at any of our addresses."""

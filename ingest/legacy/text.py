@@ -12,13 +12,15 @@ from lxml import etree
 
 from ingest.envelope import make_parser
 from ingest.errors import MalformedMessage
+from ingest.tag_limits import check_tags
 
 # What an ampersand may begin; of entities XML knows these five.
 _BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
-# In CDATA sections, comments and processing instructions it is a character like any other.
-_VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<\?.*?\?>|({_BARE})", re.DOTALL)
+# In CDATA sections, comments and processing instructions it is a character like any other. One that never ends reaches
+# to the end of the text: else each further beginning would be looked through to there, which takes minutes.
+_VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|({_BARE})", re.DOTALL)
 _ONLY_BARE = re.compile(_BARE)
-_DECLARATION = re.compile(r"\s*<\?xml\s[^>]*\?>")
+_DECLARATION = re.compile(r"<\?xml\s[^>]*\?>")
 _CONTENT = re.compile(r"<((?:[^\s<>/:!?]+:)?Message)(?:\s[^<>]*)?(?<!/)>")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -41,7 +43,9 @@ def parse(text: str) -> tuple[etree._Element, bytes]:
 
     Content of wsnt:Message that is not XML is taken as the characters that it is.
     """
-    text = _DECLARATION.sub("", decoded_once(text).removeprefix("\ufeff"), count=1)
+    text = decoded_once(text).removeprefix("\ufeff").lstrip()
+    if (declaration := _DECLARATION.match(text)) is not None:
+        text = text[declaration.end() :]
     document = with_escaped_ampersands(text)
     try:
         return _parsed(document)
@@ -69,6 +73,7 @@ def _parsed(document: str) -> tuple[etree._Element, bytes]:
         raise MalformedMessage(f"the text of WsnProcess is not well-formed XML: {str(error)[:200]}") from error
     if root.getroottree().docinfo.internalDTD is not None:
         raise MalformedMessage("a document type declaration is not allowed in the text of WsnProcess")
+    check_tags(encoded)
     return root, encoded
 
 

@@ -11,7 +11,7 @@ from ingest.access.rights import check_offer, may_manage, owner_of
 from ingest.addresses import Kind, Target
 from ingest.endpoints import check_consumer, read_reference
 from ingest.envelope import Request
-from ingest.errors import ConsumerRefused, OperationRefused, TooLarge, UnacceptableTermination
+from ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.lookups import check_name
 from ingest.namespaces import ACTION_BRW, WSA, WSN_BR, wsa, wsn_br
@@ -28,8 +28,6 @@ from topic_model.subscriptions import EndpointReference, TopicFilter
 # Envelope, Body, RegisterPublisher, PublisherReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
 
-# A registration is kept in the memory of every process.
-_MAX_REGISTER = 64 * 1024
 _MAX_TOPICS = 500
 
 
@@ -97,8 +95,6 @@ def consumer_address(gateway: Gateway, registration: Registration) -> str:
 
 
 def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
-    if len(request.document) > _MAX_REGISTER:
-        raise TooLarge(f"a RegisterPublisher may have {_MAX_REGISTER} bytes, this one has {len(request.document)}")
     operation = request.operation
     reference = operation.find(wsn_br("PublisherReference"))
     publisher = read_reference(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None

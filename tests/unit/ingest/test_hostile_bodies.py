@@ -1,0 +1,199 @@
+"""Bodies that are made to cost: none takes more steps of ours than ordinary ones of its size, and what is refused goes
+nowhere.
+
+Steps are the calls that the interpreter makes, of our functions and of C's, while the request is answered. They come
+out the same on every machine. What loops inside one call (a regular expression that goes back) would show as a test
+that does not end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pytest
+
+from ingest import fragments, tag_limits
+from ingest.envelope import MAX_BLOCKS, parse
+from ingest.errors import MalformedMessage
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+
+SIZE = 700_000
+
+TINY_MESSAGE = soap.message("t:a", "<a/>")
+
+
+def fill(unit: Callable[[int], str], size: int = SIZE) -> str:
+    """So many units that they come to a size."""
+    return "".join(unit(number) for number in range(size // len(unit(size))))
+
+
+def declarations(count: int) -> str:
+    return "".join(f' xmlns:p{number}="u"' for number in range(count))
+
+
+def attributes(count: int) -> str:
+    return "".join(f" a{number}=''" for number in range(count))
+
+
+def an_attribute(number: int) -> str:
+    return f" a{number}=''"
+
+
+def a_declaration(number: int) -> str:
+    return f" xmlns:p{number}='u'"
+
+
+def payload(text: str, around: str = "") -> bytes:
+    body = soap.envelope(soap.notify(soap.message("t:a", f"<a>{text}</a>")))
+    return body.replace(b"<s:Body>", f"<s:Body{around}>".encode())
+
+
+def messages(around: str, each: str = TINY_MESSAGE) -> bytes:
+    body = soap.envelope(soap.notify(*[each] * (SIZE // len(each))))
+    return body.replace(b"<s:Body>", f"<s:Body{around}>".encode())
+
+
+def legacy(text: str) -> bytes:
+    return soap.envelope(
+        f'<o:WsnProcess xmlns:o="http://org.apache.servicemix.application">{escape(text)}</o:WsnProcess>'
+    )
+
+
+OLD_NOTIFY = f'<wsnt:Notify xmlns:wsnt="{soap.WSNT}"'
+OLD_MESSAGE = (
+    "<wsnt:NotificationMessage><wsnt:Topic>a:b</wsnt:Topic><wsnt:Message>{}</wsnt:Message></wsnt:NotificationMessage>"
+)
+
+TAKEN = {
+    "one long text": payload("x" * SIZE),
+    "many messages": messages(""),
+    "empty elements": payload(fill(lambda n: "<b/>")),
+    "elements of many names": payload(fill(lambda n: f"<b{n}/>")),
+    "comments": payload(fill(lambda n: "<!---->")),
+    "processing instructions": payload(fill(lambda n: "<?a?>")),
+    "CDATA": payload(fill(lambda n: "<![CDATA[]]>")),
+    "character references": payload(fill(lambda n: "&#65;")),
+    "texts that look like a prefix": payload("xa:" * (SIZE // 3), ' xmlns:a="u"'),
+    "prefixes that end in each other": payload(
+        ("a" * 100 + ":") * (SIZE // 101), "".join(f' xmlns:{"a" * n}="u"' for n in range(1, 100))
+    ),
+    "many prefixes around one text": payload("x" * SIZE, declarations(200)),
+    "prefixes in a list without end": payload("refix " + "x " * (SIZE // 2), declarations(200)),
+    "prefixes around many messages": messages(declarations(50)),
+    "an element of its own name inside": payload(fill(lambda n: "<a>x</a>")),
+    "attributes, as many as may be": payload(f"<b{attributes(1_000)}/>"),
+    "256 declarations": payload(f"<b{declarations(256)}/>"),
+    "loose content in the older envelope": legacy(
+        f"{OLD_NOTIFY}>{fill(lambda n: OLD_MESSAGE.format('x'))}</wsnt:Notify>"
+    ),
+}
+
+REFUSED = {
+    "attributes without end": payload(f"<b{fill(an_attribute)}/>"),
+    "one attribute too many": payload(f"<b{attributes(1_001)}/>"),
+    "attributes of the envelope": payload("", fill(an_attribute)),
+    "declarations without end": payload(f"<b{fill(a_declaration)}/>"),
+    "one declaration too many": payload(f"<b{declarations(257)}/>"),
+    "declarations around a payload": payload("", fill(a_declaration)),
+    "declarations on many levels": payload(f"<b{declarations(1_000)}>" * 40 + "</b>" * 40),
+    "declarations without end, in UTF-16": payload(f"<b{declarations(5_000)}/>").decode().encode("utf-16"),
+    "a long name": payload(f"<{'a' * SIZE}/>"),
+    "levels without end": payload("<a>" * (SIZE // 7) + "</a>" * (SIZE // 7)),
+    "empty messages": soap.envelope(f"<wsnt:Notify>{fill(lambda n: '<wsnt:NotificationMessage/>')}</wsnt:Notify>"),
+    "empty elements beside messages": soap.envelope(f"<wsnt:Notify>{fill(lambda n: '<b/>')}</wsnt:Notify>"),
+    "many operations": soap.envelope(fill(lambda n: "<b/>")),
+    "many headers": soap.envelope(soap.notify(), header=fill(lambda n: "<b/>")),
+    "a namespace that every topic is remembered by": messages(f' xmlns:h="{"h" * (SIZE // 2)}"'),
+    "many prefixes around messages with their own": messages(
+        declarations(240), TINY_MESSAGE.replace("<wsnt:NotificationMessage>", '<wsnt:NotificationMessage xmlns:q="u">')
+    ),
+    "a policy without end": soap.envelope(
+        soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{fill(lambda n: '<b/>')}</wsnt:SubscriptionPolicy>")
+    ),
+    "filters without end": soap.envelope(soap.subscribe(filters=fill(lambda n: "<b/>"))),
+    "a Renew without end": soap.envelope(f"<wsnt:Renew>{fill(lambda n: '<b/>')}</wsnt:Renew>"),
+    "blanks in the older envelope": legacy(f"{OLD_NOTIFY}>{' ' * SIZE}"),
+    "CDATA that never ends": legacy("&" + fill(lambda n: "<![CDATA[", SIZE // 2)),
+    "comments that never end": legacy("&" + fill(lambda n: "<!--", SIZE // 2)),
+    "instructions that never end": legacy("&" + fill(lambda n: "<?", SIZE // 2)),
+    "declarations in the older envelope": legacy(
+        f"{OLD_NOTIFY}{declarations(257)}>{OLD_MESSAGE.format('x')}</wsnt:Notify>"
+    ),
+    "declarations around loose content": legacy(
+        f"{OLD_NOTIFY}{declarations(65)}>{OLD_MESSAGE.format('x')}</wsnt:Notify>"
+    ),
+}
+
+
+def answered(body: bytes) -> tuple[GatewayParts, HttpAnswer, int]:
+    """The gateway, its answer, and the steps that it took."""
+    parts = GatewayParts()
+    steps = 0
+
+    def count(frame: object, event: str, argument: Any) -> None:
+        nonlocal steps
+        steps += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        answer = parts.post(body)
+    finally:
+        sys.setprofile(before)
+    return parts, answer, steps
+
+
+@pytest.fixture(scope="module")
+def ordinary() -> int:
+    """Steps for a body of this size that is nothing but messages, which is what costs most of what is ordinary."""
+    return answered(TAKEN["many messages"])[2]
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_is_taken_costs_no_more_than_ordinary_messages(name: str, ordinary: int) -> None:
+    parts, answer, steps = answered(TAKEN[name])
+    assert answer.status in (200, 202), answer.body
+    assert parts.notifications.accepted
+    assert steps <= 3 * ordinary
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_goes_nowhere_and_costs_no_more(name: str, ordinary: int) -> None:
+    parts, answer, steps = answered(REFUSED[name])
+    assert answer.status in (400, 413, 500)
+    assert answer.fault
+    assert len(answer.body) < 2_000
+    assert parts.notifications.accepted == []
+    assert parts.control.records == []
+    assert steps <= 3 * ordinary
+
+
+@pytest.mark.parametrize("number", [1_000, 10_000, 400_000])
+def test_headers_are_counted_before_they_are_looked_at(number: int) -> None:
+    body = soap.envelope(soap.notify(), header="<b/>" * number)
+    with pytest.raises(MalformedMessage, match=f"{number} blocks, {MAX_BLOCKS} are taken"):
+        parse(body)
+
+
+def test_text_that_looks_like_a_tag_is_none() -> None:
+    tag_limits.check_tags(b"<a b='1'>" + b" c='2'" * 5_000 + b"</a>")
+    tag_limits.check_tags(b"<a b='>'" + b" c='2'" * 900 + b">" + b" c='2'" * 900 + b"</a>")
+    with pytest.raises(MalformedMessage, match="more than 1000 attributes"):
+        tag_limits.check_tags(b"<a b='>'" + b" c='2'" * 1_000 + b"/>")
+
+
+def test_declarations_are_bounded_in_all() -> None:
+    with pytest.raises(MalformedMessage, match="100001 namespaces"):
+        tag_limits.check_tags(b"<a>" + b"<b xmlns='u'/>" * 100_001 + b"</a>")
+
+
+def test_of_an_expensive_payload_all_prefixes_are_kept() -> None:
+    # A superset is as good to a receiver, and nothing has to be looked for.
+    text = "x " * fragments._LISTS
+    request = parse(payload(f"refix {text}", ' xmlns:unused="u"'))
+    source = request.source(6)
+    assert b'xmlns:unused="u"' in source.fragment(source.node(request.operation[0][1][0]))

@@ -38,6 +38,11 @@ def trace_of(traceparent: str) -> str:
     return traceparent[3:35]
 
 
+def is_sampled(traceparent: str) -> bool:
+    """Whether the trace is one that is recorded."""
+    return bool(int(traceparent[-2:], 16) & 1)
+
+
 def shared(traceparents: Iterable[str]) -> str:
     """The context of a push that carries several notifications: the first one's, if all that have one are of the same
     trace; empty otherwise, because it would put the others into a trace that is not theirs."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.broker import new_broker, settings_for
-from tests.support.dispatch_process import ROOT, DispatchProcess, running_job
+from tests.support.dispatch_process import ROOT, Bundle, DispatchProcess, running_job
 from topic_model import notifications
 from topic_model.control_log import ControlLog
 from topic_model.kafka_client import make_producer
@@ -142,9 +142,12 @@ class Dispatching:
 
 @contextmanager
 def dispatching(
-    settings: Mapping[str, str | int | float] | None = None, partitions: int = 4, receiver_options: Sequence[str] = ()
+    settings: Mapping[str, str | int | float] | None = None,
+    partitions: int = 4,
+    receiver_options: Sequence[str] = (),
+    bundle: Bundle | None = None,
 ) -> Iterator[Dispatching]:
-    """Everything up and ready; everything gone afterwards."""
+    """Everything up and ready; everything gone afterwards. With a bundle the job runs where that says."""
     with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         broker = new_broker(home / "kafka")
@@ -162,7 +165,8 @@ def dispatching(
             assert broker.pid is not None
             kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=partitions)
             ensure_topics(kafka)
-            with running_job(home / "job", kafka, {"tables.interval_s": 5.0, **(settings or {})}) as job:
+            chosen = {"tables.interval_s": 5.0, **(settings or {})}
+            with running_job(home / "job", kafka, chosen, bundle) as job:
                 yield Dispatching(kafka, job, broker.pid, receiver.pid, url, [int(port) for port in more_ports])
         finally:
             receiver.kill()

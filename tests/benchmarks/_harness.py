@@ -80,9 +80,12 @@ def run(name: str, measure: Callable[[Report], None]) -> None:
     arguments = parser.parse_args()
     report = Report(name, arguments.quick)
     print(f"{name}: {machine()}", flush=True)
-    measure(report)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(as_json(report), indent=1) + "\n")
+    try:
+        measure(report)
+    finally:
+        # What was finished before a failure is worth keeping.
+        if arguments.json:
+            arguments.json.write_text(json.dumps(as_json(report), indent=1) + "\n")
 
 
 def as_json(report: Report) -> dict[str, object]:
@@ -91,7 +94,11 @@ def as_json(report: Report) -> dict[str, object]:
         "machine": machine(),
         "quick": report.quick,
         "tables": [
-            {"title": table.title, "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows]}
+            {
+                "title": table.title,
+                "note": table.note,
+                "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
+            }
             for table in report.tables
         ],
     }

@@ -1,7 +1,9 @@
 """Publishers in a process of their own: each has a connection, a topic, and marks its messages with a number.
 
-    python -m tests.benchmarks._publishers PORT COUNT SECONDS OUT [--rate R] [--bytes 800] [--topic bench/p]
+    python -m tests.benchmarks._publishers PORT COUNT SECONDS OUT [--rate R] [--bytes 800]
+                                           [--topic bench/p] [--topics 1 | --one-topic]
 
+With --topics each takes so many topics below its own in turn; with --one-topic all publish to --topic itself.
 Without a rate each publisher sends when its last message was acknowledged. With one, messages begin at fixed times in
 all, whether or not earlier ones are answered. OUT gets a JSON object: mark -> the time at which it was meant to begin,
 of every acknowledged message.
@@ -14,6 +16,7 @@ import asyncio
 import json
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -28,9 +31,11 @@ _PLACE = b"@@@-@@@@@@@@"
 class Publisher(asyncio.Protocol):
     """One connection. Answers come in the order of the requests."""
 
-    def __init__(self, number: int, request: bytes, acknowledged: dict[str, float], closed_loop: bool) -> None:
+    def __init__(
+        self, number: int, requests: Sequence[bytes], acknowledged: dict[str, float], closed_loop: bool
+    ) -> None:
         self._number = number
-        self._request = request
+        self._requests = requests
         self._acknowledged = acknowledged
         self._begun: deque[tuple[str, float]] = deque()
         self._count = 0
@@ -45,9 +50,10 @@ class Publisher(asyncio.Protocol):
 
     def begin(self, at: float) -> None:
         mark = f"{self._number:03d}-{self._count:08d}"
+        request = self._requests[self._count % len(self._requests)]
         self._count += 1
         self._begun.append((mark, at))
-        self._transport.write(self._request.replace(_PLACE, mark.encode()))
+        self._transport.write(request.replace(_PLACE, mark.encode()))
 
     @property
     def waiting(self) -> int:
@@ -65,12 +71,12 @@ class Publisher(asyncio.Protocol):
                 self.begin(time.time())
 
 
-def request(port: int, topic: str, size: int) -> bytes:
+def request(port: int, topic: str, size: int, dialect: str = "Concrete") -> bytes:
     """A Notify whose SOAP body has about so many bytes."""
 
     def body(filling: int) -> bytes:
         payload = f'<b:m xmlns:b="urn:bench" mark="{_PLACE.decode()}">{"x" * filling}</b:m>'
-        return soap.envelope(soap.notify(soap.message(f"t:{topic}", payload)))
+        return soap.envelope(soap.notify(soap.message(f"t:{topic}", payload, dialect)))
 
     content = body(max(size - len(body(0)), 0))
     head = (
@@ -81,13 +87,25 @@ def request(port: int, topic: str, size: int) -> bytes:
 
 
 async def publish(
-    port: int, count: int, seconds: float, rate: float | None, size: int, topic: str
+    port: int,
+    count: int,
+    seconds: float,
+    rate: float | None,
+    size: int,
+    topic: str,
+    topics: int = 1,
+    one_topic: bool = False,
 ) -> tuple[dict[str, float], int]:
     loop = asyncio.get_running_loop()
     acknowledged: dict[str, float] = {}
     publishers = []
     for number in range(count):
-        publisher = Publisher(number, request(port, f"{topic}{number}", size), acknowledged, rate is None)
+        names = [f"{topic}{number}/t{each}" for each in range(topics)] if topics > 1 else [f"{topic}{number}"]
+        if one_topic:
+            requests = [request(port, topic, size, "Simple")]
+        else:
+            requests = [request(port, name, size) for name in names]
+        publisher = Publisher(number, requests, acknowledged, rate is None)
         await loop.create_connection(lambda publisher=publisher: publisher, "127.0.0.1", port)  # type: ignore[misc]
         publishers.append(publisher)
     started = time.time()
@@ -118,10 +136,21 @@ def main() -> None:
     parser.add_argument("--rate", type=float)
     parser.add_argument("--bytes", type=int, default=800)
     parser.add_argument("--topic", default="bench/p")
+    parser.add_argument("--topics", type=int, default=1, help="topics of each publisher")
+    parser.add_argument("--one-topic", action="store_true", help="all publish to it, in the dialect Simple")
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         acknowledged, refused = runner.run(
-            publish(options.port, options.count, options.seconds, options.rate, options.bytes, options.topic)
+            publish(
+                options.port,
+                options.count,
+                options.seconds,
+                options.rate,
+                options.bytes,
+                options.topic,
+                options.topics,
+                options.one_topic,
+            )
         )
     options.out.write_text(json.dumps({"acknowledged": acknowledged, "refused": refused}))
 

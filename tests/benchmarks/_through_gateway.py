@@ -83,19 +83,25 @@ class Rig:
         rate: float | None = None,
         size: int = 800,
         topic: str = "bench/p",
+        topics: int = 1,
+        one_topic: bool = False,
     ) -> Outcome:
-        """Publish for so long, wait until all has arrived at these paths (or nothing more comes), and check."""
+        """Publish for so long, wait until all has arrived at these paths (or nothing more comes), and check.
+
+        Each publisher has a topic of its own, or takes `topics` of them in turn, or all have one.
+        """
         self.clear()
         before = self._cpu()
         out = self._folder / "sent.json"
         command = [sys.executable, "-m", "tests.benchmarks._publishers", str(self.gateway.port), str(publishers)]
         command += [str(seconds), str(out), "--bytes", str(size), "--topic", topic]
+        command += ["--topics", str(topics), *(["--one-topic"] if one_topic else [])]
         subprocess.run([*command, *(["--rate", str(rate)] if rate else [])], check=True, cwd=ROOT)
         told = json.loads(out.read_text())
         acknowledged: dict[str, float] = told["acknowledged"]
         arrived = self._arrivals(set(paths), len(acknowledged) * len(paths))
         after = self._cpu()
-        outcome = check(acknowledged, arrived, paths)
+        outcome = check(acknowledged, arrived, paths, topics)
         outcome.refused = told["refused"]
         outcome.cpu = {name: after[name] - before.get(name, 0.0) for name in after}
         return outcome
@@ -127,12 +133,12 @@ class Rig:
 
 
 def check(
-    acknowledged: Mapping[str, float], arrived: Sequence[tuple[float, str, str]], paths: Sequence[str]
+    acknowledged: Mapping[str, float], arrived: Sequence[tuple[float, str, str]], paths: Sequence[str], topics: int = 1
 ) -> Outcome:
-    """Loss, repetition and order of what arrived, and how long it took."""
+    """Loss, repetition and order (within each topic) of what arrived, and how long it took."""
     outcome = Outcome(sent=len(acknowledged))
     seen: dict[str, set[str]] = {path: set() for path in paths}
-    latest: defaultdict[tuple[str, str], str] = defaultdict(str)
+    latest: defaultdict[tuple[str, str, int], str] = defaultdict(str)
     last = 0.0
     for at, path, marks in arrived:
         for mark in marks.split(","):
@@ -140,9 +146,9 @@ def check(
                 outcome.twice += 1
                 continue
             seen[path].add(mark)
-            publisher = mark[:3]
-            outcome.disorder += mark < latest[path, publisher]
-            latest[path, publisher] = max(mark, latest[path, publisher])
+            lane = (path, mark[:3], int(mark[4:]) % topics)
+            outcome.disorder += mark < latest[lane]
+            latest[lane] = max(mark, latest[lane])
             if mark in acknowledged:
                 outcome.delays.append((at - acknowledged[mark]) * 1e3)
                 last = max(last, at)

@@ -1,0 +1,89 @@
+"""The parts of the benchmark page: which command makes each, and how long it may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of a benchmark. `limit_s` is when it counts as hung, `section` the heading that its tables go under."""
+
+    name: str
+    module: str
+    section: str
+    title: str
+    arguments: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ("--quick",)
+    limit_s: float = 900.0
+    long: bool = False
+
+    def command(self, quick: bool) -> str:
+        """As anyone would type it."""
+        return " ".join(["python -m", f"tests.benchmarks.{self.module}", *self.options(quick)])
+
+    def options(self, quick: bool) -> tuple[str, ...]:
+        """What goes behind the module's name; --json is added by who runs it."""
+        return (*self.arguments, *(self.quick if quick else ()))
+
+
+_DISPATCH, _SMALL, _OPERATION = "Dispatch", "Parts by themselves", "Operation and recovery"
+
+# In the order in which they run: what people ask for first comes first, so that an evening cut short has it.
+PARTS = (
+    Part("throughput", "throughput", _DISPATCH, "Through the gateway"),
+    Part("peers", "peers", "Side by side", "Arborcast and others, in one run"),
+    Part("scaling", "scaling", "Scaling", "One quantity at a time"),
+    Part("older", "older_system", "Scaling", "The older system's three tests"),
+    Part("executors", "executors", "Scaling", "Task slots and executors"),
+    Part("transports", "transports", _DISPATCH, "libcurl and requests-futures, end to end"),
+    Part(
+        "burst-single",
+        "burst",
+        _DISPATCH,
+        "From the log alone, one message per request",
+        quick=("--count", "2000", "--rounds", "1"),
+    ),
+    Part(
+        "burst-shared",
+        "burst",
+        _DISPATCH,
+        "From the log alone, waiting messages share requests",
+        arguments=("--form", "notify", "--count", "50000"),
+        quick=("--count", "4000", "--rounds", "1"),
+    ),
+    Part("subscribers", "subscribers", _DISPATCH, "Sick subscribers, and many of them"),
+    Part("churn", "churn", _DISPATCH, "Changes of subscriptions"),
+    Part("fairness", "fairness", _DISPATCH, "Lanes served in turn", quick=("--quick",)),
+    Part("stages", "stages", _DISPATCH, "A worker's steps"),
+    Part("view", "view", _DISPATCH, "Bringing the workers up to date"),
+    Part("gateway", "gateway", "Gateway and clients", "Accepting"),
+    Part("client", "client", "Gateway and clients", "Publishing from Python"),
+    Part("pulling", "pulling", "Gateway and clients", "Pull points"),
+    Part(
+        "engine",
+        "engine",
+        _OPERATION,
+        "The engine as a whole",
+        quick=("--starts", "2", "--idle-seconds", "5", "--lone-seconds", "5"),
+    ),
+    Part("redelivery", "redelivery", _OPERATION, "Redelivery"),
+    Part("broker-loss", "broker_loss", _OPERATION, "A broker of three is killed under load", quick=("--seconds", "12")),
+    Part("audit", "audit", _OPERATION, "Audit"),
+    Part("tables", "tables", _OPERATION, "Recording, and questions to the tables"),
+    Part("signing", "signing", _SMALL, "Signing pushes"),
+    Part("control-replay", "control_replay", _SMALL, "Reading the control log"),
+    Part("ldap", "ldap_directory", _SMALL, "Topic directory"),
+    Part("topics", "topics", _SMALL, "Topics and expressions"),
+    Part("routing", "routing", _SMALL, "Routing tables", limit_s=1_800.0, long=True),
+)
+
+SECTIONS = tuple(dict.fromkeys(part.section for part in PARTS))
+
+
+def chosen(names: list[str] | None, long: bool = True) -> list[Part]:
+    """The parts of these names; all (without the long ones, if so wanted) when none is given. Raises KeyError."""
+    if not names:
+        return [part for part in PARTS if long or not part.long]
+    known = {part.name: part for part in PARTS}
+    return [known[name] for name in names]

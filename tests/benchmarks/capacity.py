@@ -1,0 +1,50 @@
+"""What an installation needs, from the stored results: cores, memory, network, and what breaks first.
+
+    python -m tests.benchmarks.capacity [--subscriptions 1e8] [--rate 1e6] [--deliveries 1] [--bytes 800] [--batched]
+
+Measures nothing; the constants are those of docs/benchmarks/results, so measure there first where it should be for your
+machine: python -m tests.benchmarks.page --only throughput gateway routing
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.benchmarks._capacity import Load, constants_from, most_per_second, needs
+from tests.benchmarks._results import ROOT, load
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--subscriptions", type=float, default=1e8)
+    parser.add_argument("--rate", type=float, default=1e6, help="notifications a second")
+    parser.add_argument("--deliveries", type=float, default=1.0, help="of each notification, on average")
+    parser.add_argument("--bytes", type=float, default=800.0, help="of a payload")
+    parser.add_argument("--batched", action="store_true", help="publishers send ten messages in each Notify")
+    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "benchmarks" / "results")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    known = constants_from(load(options.results))
+    if known is None:
+        sys.exit(
+            f"{options.results} lacks results; run: python -m tests.benchmarks.page --only throughput gateway routing"
+        )
+    asked = Load(
+        options.subscriptions, options.rate, options.deliveries, payload=options.bytes, batched=options.batched
+    )
+    found = needs(asked, known)
+    for title, values in (("constants", asdict(known)), ("needs", asdict(found))):
+        print(f"\n{title}")
+        for name, value in values.items():
+            print(f"  {name:<20} {value if isinstance(value, str) else format(value, ',.4g')}")
+    print(f"\nat most on 8 cores: {most_per_second(8, asked, known):,.0f} notifications/s")
+    if options.json:
+        options.json.write_text(json.dumps({"constants": asdict(known), "needs": asdict(found)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
-from dispatch.record import AttemptsTable, rows_of
 from dispatch.recording.held import HeldTable
+from dispatch.recording.record import AttemptsTable, rows_of
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
 from topic_model.topics import TopicPath

@@ -15,6 +15,7 @@ from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
 from ingest.lookups import Lookups
+from ingest.outgoing import DIRECT, Route
 from ingest.ownership import OwnershipProof
 from ingest.protection import Protector
 from ingest.pull_queues import PullQueues
@@ -72,6 +73,7 @@ class Gateway:
     suspensions: Suspensions = field(default_factory=Suspensions)
     owners: Owners = field(default_factory=Owners)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
+    route: Route = DIRECT
     lookups: Lookups | None = None
     proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)

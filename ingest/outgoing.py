@@ -6,6 +6,8 @@ For threads; the addresses came from strangers, and so do the answers.
 from __future__ import annotations
 
 import io
+import os
+from dataclasses import dataclass
 from typing import Any
 
 import certifi
@@ -17,8 +19,31 @@ from topic_model.outbound import AddressPolicy, GuardedSockets
 _CONNECT_S = 5
 
 
+@dataclass(frozen=True)
+class Route:
+    """How requests leave, the same as pushes: through which proxy (empty for none), and who certifies servers (a PEM
+    file; empty for the public authorities).
+
+    Through a proxy nobody here knows the address: then a URL is judged by its text only, and the proxy has to see to
+    the rest.
+    """
+
+    proxy: str = ""
+    ca_file: str = ""
+
+
+DIRECT = Route()
+
+
 def post(
-    url: str, headers: list[str], body: bytes, policy: AddressPolicy, *, total_s: int, max_answer: int
+    url: str,
+    headers: list[str],
+    body: bytes,
+    policy: AddressPolicy,
+    route: Route = DIRECT,
+    *,
+    total_s: int,
+    max_answer: int,
 ) -> tuple[int, bytes]:
     """Status and body of the answer. Raises NotCalled for an address that may not be reached, else NoAnswer."""
     refusal = policy.check_url(url)
@@ -46,11 +71,15 @@ def post(
         curl.setopt(pycurl.CONNECTTIMEOUT, _CONNECT_S)
         curl.setopt(pycurl.TIMEOUT, total_s)
         curl.setopt(pycurl.NOSIGNAL, 1)
-        curl.setopt(pycurl.CAINFO, certifi.where())
+        curl.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)  # or newer
+        curl.setopt(pycurl.CAINFO, route.ca_file or certifi.where())
         # Neither proxies nor credentials from the surroundings.
-        curl.setopt(pycurl.PROXY, "")
+        curl.setopt(pycurl.PROXY, route.proxy)
+        curl.setopt(pycurl.NOPROXY, "")
         curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
-        curl.setopt(pycurl.OPENSOCKETFUNCTION, open_socket)
+        curl.setopt(pycurl.SOCKOPTFUNCTION, _keep_from_children)
+        if not route.proxy:
+            curl.setopt(pycurl.OPENSOCKETFUNCTION, open_socket)
         curl.perform()
         return curl.getinfo(pycurl.RESPONSE_CODE), received.getvalue()
     except (pycurl.error, UnicodeError) as error:
@@ -59,3 +88,9 @@ def post(
         raise NoAnswer(f"no answer from {url}: {error}") from error
     finally:
         curl.close()
+
+
+def _keep_from_children(descriptor: int, purpose: int) -> int:
+    # pycurl works on a duplicate of the socket that it is given, and the duplicate would be inherited.
+    os.set_inheritable(descriptor, False)
+    return int(pycurl.SOCKOPT_OK)

@@ -15,6 +15,7 @@ from functools import partial
 
 from ingest import outgoing
 from ingest.errors import ConsumerRefused, NoAnswer, NotCalled
+from ingest.outgoing import DIRECT, Route
 from topic_model.errors import InfrastructureError
 from topic_model.outbound import AddressPolicy
 
@@ -28,8 +29,9 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
 class OwnershipProof:
     """Asks consumers. On the event loop's thread, but for the requests."""
 
-    def __init__(self, policy: AddressPolicy) -> None:
+    def __init__(self, policy: AddressPolicy, route: Route = DIRECT) -> None:
         self._policy = policy
+        self._route = route
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="challenge")
         self._under_way = 0
 
@@ -54,7 +56,7 @@ class OwnershipProof:
     def _post(self, url: str, word: str) -> tuple[int, bytes]:
         headers = [f"{HEADER}: {word}", "Content-Type: text/plain"]
         try:
-            return outgoing.post(url, headers, b"", self._policy, total_s=_TOTAL_S, max_answer=1_024)
+            return outgoing.post(url, headers, b"", self._policy, self._route, total_s=_TOTAL_S, max_answer=1_024)
         except NotCalled as error:
             raise ConsumerRefused(
                 f"the ConsumerReference {url[:200]!r} may not be reached (rule {error.rule})", error.rule

@@ -60,8 +60,7 @@ class OutboundSettings:
     prove_ownership: bool = setting(
         False,
         "At Subscribe, ask the consumer whether it agrees: a POST with the header Arborcast-Challenge, to be answered "
-        "with 200 and its value as the body. Our Listener does so; other consumers have to be taught. It does not go "
-        "through push.proxy.",
+        "with 200 and its value as the body. Our Listener does so; other consumers have to be taught.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

@@ -9,6 +9,7 @@ the answer came; so nothing of that is written here.
 
 from __future__ import annotations
 
+import os
 import selectors
 import time
 from collections import deque
@@ -181,6 +182,7 @@ class _Handle:
         curl.setopt(pycurl.HTTP_VERSION, version)
         _secure(curl, settings, certificate)
         self._sockets = GuardedSockets(policy)
+        curl.setopt(pycurl.SOCKOPTFUNCTION, _keep_from_children)
         if not settings.proxy:
             curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open)
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
@@ -249,6 +251,12 @@ def _secure(curl: Any, settings: PushSettings, own_certificate: str) -> None:
     if certificate:
         curl.setopt(pycurl.SSLCERT, certificate)
         curl.setopt(pycurl.SSLKEY, certificate if own_certificate else settings.tls_client_key or certificate)
+
+
+def _keep_from_children(descriptor: int, purpose: int) -> int:
+    # pycurl works on a duplicate of the socket that it is given, and the duplicate would be inherited.
+    os.set_inheritable(descriptor, False)
+    return int(pycurl.SOCKOPT_OK)
 
 
 def _nobody(result: PushResult) -> None:

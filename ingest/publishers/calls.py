@@ -28,6 +28,7 @@ from ingest.errors import (
 from ingest.expression_writing import expression_element
 from ingest.fragments import Source
 from ingest.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, XSI, wsnt
+from ingest.outgoing import DIRECT, Route
 from topic_model.outbound import AddressPolicy
 from topic_model.publishers import Registration
 from topic_model.subscriptions import EndpointReference, TopicFilter
@@ -55,9 +56,10 @@ class Granted:
 class PublisherCalls:
     """Requests to publishers. Each raises PublisherUnreachable (try later) or PublisherRefused (it said no)."""
 
-    def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy) -> None:
+    def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy, route: Route = DIRECT) -> None:
         self._own = own
         self._policy = policy
+        self._route = route
         self._lasts_s = lasts_s
 
     def subscribe(
@@ -133,7 +135,9 @@ class PublisherCalls:
 
     def _post(self, url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
         try:
-            return outgoing.post(url, headers, body, self._policy, total_s=_TOTAL_S, max_answer=_MAX_ANSWER)
+            return outgoing.post(
+                url, headers, body, self._policy, self._route, total_s=_TOTAL_S, max_answer=_MAX_ANSWER
+            )
         except NotCalled as error:
             raise PublisherRefused(str(error)) from error
         except NoAnswer as error:

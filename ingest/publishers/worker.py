@@ -85,7 +85,9 @@ class DemandWorker:
         self._gateway = gateway
         self._position = position
         self._first_wait_s = first_wait_s
-        self._calls = PublisherCalls(gateway.own, gateway.settings.upstream_termination_s, gateway.outbound)
+        self._calls = PublisherCalls(
+            gateway.own, gateway.settings.upstream_termination_s, gateway.outbound, gateway.route
+        )
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishers")
         self._known: dict[str, Registration] = {}
         self._busy: dict[str, asyncio.Task[None]] = {}

@@ -19,6 +19,7 @@ from ingest.gateway import Gateway
 from ingest.log_end import LogEnd
 from ingest.lookups import Lookups
 from ingest.notification_log import NotificationLog
+from ingest.outgoing import Route
 from ingest.ownership import OwnershipProof
 from ingest.protection import Protector
 from ingest.publishers.worker import DemandWorker
@@ -109,6 +110,7 @@ class GatewayProcess:
         announced = "127.0.0.1" if host in _WILDCARDS else host
         self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         policy = policy_of(settings, port)
+        route = Route(settings.push.proxy, settings.push.tls_ca_file)
         logger.info("subscribers may be at %s", describe(settings.outbound))
         self._gateway = Gateway(
             settings=settings.gateway,
@@ -124,8 +126,9 @@ class GatewayProcess:
             suspensions=suspensions,
             owners=owners,
             outbound=policy,
+            route=route,
             lookups=Lookups(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,
-            proof=OwnershipProof(policy) if settings.outbound.prove_ownership else None,
+            proof=OwnershipProof(policy, route) if settings.outbound.prove_ownership else None,
             repeats=Repeats(self._memory),
             descriptions=descriptions(),
             protector=Protector(settings.secrets),

@@ -76,6 +76,11 @@ def probing(health: Health) -> Health:
     return dataclasses.replace(health, breaker="half-open") if health.breaker == "open" else health
 
 
+def without_probe(health: Health) -> Health:
+    """The probe under way is lost: another one may begin."""
+    return dataclasses.replace(health, breaker="open") if health.breaker == "half-open" else health
+
+
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
     """The endpoint's health after one more push."""
     if sign.kind in ("away", "failing"):

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Mapping
 
-from dispatch.health import WELL, Health, Sign, after, probing
+from dispatch.health import WELL, Health, Sign, after, probing, without_probe
 from dispatch.settings import RetrySettings
 
 
@@ -55,14 +55,15 @@ class HealthBook:
     def restore(self, known: Mapping[str, Health]) -> None:
         """Take in what was known before a restart, of endpoints of which nothing is known yet."""
         with self._lock:
-            self._known = {**known, **self._known}
+            # A probe that was under way at the end of that process has no outcome any more: without another one the
+            # breaker would never be asked again.
+            self._known = {**{endpoint: without_probe(health) for endpoint, health in known.items()}, **self._known}
 
     def forget_probes(self) -> None:
         """Probes under way are lost; others may begin."""
         with self._lock:
             for endpoint, health in self._known.items():
-                if health.breaker == "half-open":
-                    self._known[endpoint] = dataclasses.replace(health, breaker="open")
+                self._known[endpoint] = without_probe(health)
 
     def sick(self) -> frozenset[str]:
         """The endpoints that a batch does not push to."""

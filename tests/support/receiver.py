@@ -9,6 +9,7 @@ How a path behaves is the first step of the path, or what `behave()` says about 
     /huge/1000000        200 with so many bytes of body    /redirect     307 to /redirected
     /garbage             something that is not HTTP        /stale        202, then closes the connection unannounced
     /retry-after/30      503 with that Retry-After         /half         500 and 202 in turn
+    /picky/400/word      that status when the word is in the body, else 202
     anything else: 202, empty body
 
 In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver`
@@ -38,13 +39,15 @@ import httptools
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it came in. `at` is seconds since the epoch, taken when its last byte was there."""
+    """One request as it came in. `at` is seconds since the epoch, taken when its last byte was there; `behaviour` says
+    how it was answered."""
 
     at: float
     path: str
     headers: dict[str, str]
     body: bytes
     connection: int
+    behaviour: str = ""
 
 
 @dataclass
@@ -59,6 +62,7 @@ class _Journal:
     open: set[_Connection] = field(default_factory=set)
     behaviours: dict[str, str] = field(default_factory=dict)
     arrived: threading.Condition = field(default_factory=threading.Condition)
+    on_received: Callable[[Received], None] | None = None
 
 
 _MARK = re.compile(rb'mark="([^"]*)"')
@@ -97,6 +101,8 @@ class _Connection(asyncio.Protocol):
             timer.cancel()
 
     def data_received(self, data: bytes) -> None:
+        # Java's client offers to go on with HTTP/2 in every request, and the parser would leave the body to that.
+        data = data.replace(b"\r\nUpgrade: h2c\r\n", b"\r\n")
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -119,17 +125,25 @@ class _Connection(asyncio.Protocol):
         if self._path.startswith("/_"):
             self.transport.write(_report(self._journal, self._path))
             return
+        behaviour = self._journal.behaviours.get(self._path, self._path.strip("/"))
         if self._journal.marks is not None:
             marks = b",".join(_MARK.findall(b"".join(self._body))).decode("ascii")
             self._journal.marks.append((time.time(), self._path, marks))
-            self._respond(self._journal.behaviours.get(self._path, self._path.strip("/")))
+            self._respond(behaviour)
             return
-        body = b"".join(self._body) if self._journal.keep_bodies else b""
-        received = Received(time.time(), self._path, self._headers, body, self._number)
-        with self._journal.arrived:
-            self._journal.requests.append(received)
-            self._journal.arrived.notify_all()
-        self._respond(self._journal.behaviours.get(self._path, self._path.strip("/")))
+        whole = b"".join(self._body)
+        if behaviour.startswith("picky/"):
+            _, status, word = behaviour.split("/")
+            behaviour = f"status/{status}" if word.encode() in whole else ""
+        body = whole if self._journal.keep_bodies else b""
+        received = Received(time.time(), self._path, self._headers, body, self._number, behaviour)
+        if self._journal.on_received is not None:
+            self._journal.on_received(received)
+        else:
+            with self._journal.arrived:
+                self._journal.requests.append(received)
+                self._journal.arrived.notify_all()
+        self._respond(behaviour)
 
     def _respond(self, behaviour: str) -> None:
         kind, _, argument = behaviour.partition("/")
@@ -213,7 +227,10 @@ def _report(journal: _Journal, path: str) -> bytes:
 
 
 class Receiver:
-    """The server in a thread of its own; a context manager. Everything public may be called from any thread."""
+    """The server in a thread of its own; a context manager. Everything public may be called from any thread.
+
+    With `on_received` requests are handed to it, in the server's thread, rather than remembered.
+    """
 
     def __init__(
         self,
@@ -222,8 +239,9 @@ class Receiver:
         tls: ssl.SSLContext | None = None,
         marks: bool = False,
         more_ports: int = 0,
+        on_received: Callable[[Received], None] | None = None,
     ) -> None:
-        self._journal = _Journal(keep_bodies, [] if marks else None)
+        self._journal = _Journal(keep_bodies, [] if marks else None, on_received=on_received)
         self._more_ports = more_ports
         self.ports: list[int] = []
         self._tls = tls

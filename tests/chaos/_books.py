@@ -1,0 +1,55 @@
+"""The engine's own books after a storm, in the words of the outside: read from its logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from dispatch.attempts import FINAL
+from dispatch.audit import Report, audit
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading
+from dispatch.audit.slim import decode
+from topic_model import notifications
+from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import ConsumerRecord
+from topic_model.settings import KafkaSettings
+
+
+def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """The last state of every delivery by (receiver, mark); `receivers` are the receivers' names by subscription id."""
+    marks = {}
+    for record in _everything(kafka, "notifications"):
+        notification = notifications.decode(record.value or b"")
+        if b'mark="' in notification.payload:
+            marks[notification.id] = notification.payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
+    found: dict[tuple[str, str], str] = {}
+    for record in _everything(kafka, "attempts"):
+        for row in decode(record.value or b"").attempts:
+            if row.subscription in receivers and row.notification in marks:
+                key = (receivers[row.subscription], marks[row.notification])
+                if found.get(key) not in FINAL or row.state in FINAL:
+                    found[key] = row.state
+    return found
+
+
+def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
+    """The deep audit once nothing is pending any more, or as it is after this time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            report = audit(kafka, since_ms, patience_s=1.0)
+            done = report.balanced and not report.totals.pending and not report.waiting
+        except InfrastructureError:
+            if time.monotonic() > deadline:
+                raise
+            done = False
+        if done or time.monotonic() > deadline:
+            return audit(kafka, since_ms, deep=True)
+        time.sleep(1.0)
+
+
+def _everything(kafka: KafkaSettings, name: str) -> list[ConsumerRecord]:
+    with LogReading(kafka, name) as log:
+        beginnings, ends = log.beginnings(), log.ends()
+        return list(log.read({number: Stretch(beginnings[number], ends[number]) for number in ends}))

@@ -1,0 +1,130 @@
+"""The whole engine, as `arborcast up` starts it, and how its parts are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jobs.stack import ports, state
+from jobs.stack.home import Home
+from tests.support.command import Engine
+from topic_model.settings import KafkaSettings
+
+PARTS = ("gateway", "kafka", "jvm", "driver", "worker", "supervisor")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What processes of one kind take together; memory is PSS in MiB."""
+
+    processes: int
+    memory_mib: float
+    threads: int
+    descriptors: int
+
+
+class Victim:
+    """An engine on ports that stay, so that publishers and subscribers find it again after any kill."""
+
+    def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
+        self.home = Home(home)
+        self._gateway_port, self._kafka_port = ports.free_port(), ports.free_port()
+        self.kafka = KafkaSettings(bootstrap_servers=f"127.0.0.1:{self._kafka_port}")
+        self.gateway = f"http://127.0.0.1:{self._gateway_port}"
+        self._settings = {f"ARBORCAST_{name.upper().replace('.', '_')}": value for name, value in settings.items()}
+        self._engine = Engine(home)
+
+    def up(self) -> None:
+        """Start it as an operator does; returns when it is ready. Raises AssertionError with what it says."""
+        done = self._engine.run(
+            *("up", "--detach", "--gateway-port", str(self._gateway_port), "--kafka-port", str(self._kafka_port)),
+            env=self._settings,
+            check=False,
+        )
+        assert done.returncode == 0, f"up: {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+    def down(self) -> None:
+        """Stop it in order, if it runs."""
+        self._engine.run("down", check=False)
+
+    def end(self) -> None:
+        """Stop it, whatever state it is in; nothing of it is left."""
+        self.down()
+        for process in self._engine.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def ready(self) -> bool:
+        """Whether its supervisor says so."""
+        status = state.read(self.home.state_file)
+        return status is not None and status.supervisor.process() is not None and status.ready
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Those that run now, by part; the JVM's Python daemon is a part of its own that nobody aims at."""
+        found: dict[str, list[psutil.Process]] = {part: [] for part in (*PARTS, "daemon")}
+        status = state.read(self.home.state_file)
+        if status is None:
+            return found
+        ids = {"supervisor": status.supervisor, **{name: part.process for name, part in status.parts.items()}}
+        for name, identity in ids.items():
+            process = None if identity is None else identity.process()
+            if process is not None:
+                found["jvm" if name == "dispatch" else name].append(process)
+        with contextlib.suppress(psutil.Error):
+            for jvm in list(found["jvm"]):
+                for child in jvm.children():
+                    words = child.cmdline()
+                    if any("dispatch_stream" in word for word in words):
+                        found["driver"].append(child)
+                    elif any("daemon" in word for word in words):
+                        found["daemon"].append(child)
+                        found["worker"] += child.children()
+        return found
+
+    def kill(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """kill -9 of these, at the same moment; those that were there to be killed."""
+        running = self.processes()
+        hit = []
+        for part in parts:
+            for process in running[part]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+                    hit.append(part)
+        return tuple(dict.fromkeys(hit))
+
+    def usage(self) -> dict[str, Usage]:
+        """What each part takes now."""
+        found = {}
+        for part, processes in self.processes().items():
+            memory = threads = descriptors = count = 0
+            for process in processes:
+                with contextlib.suppress(psutil.Error):
+                    memory += process.memory_full_info().pss
+                    threads += process.num_threads()
+                    descriptors += process.num_fds()
+                    count += 1
+            found[part] = Usage(count, round(memory / 2**20, 1), threads, descriptors)
+        return found
+
+    def log(self, part: str, characters: int = 3000) -> str:
+        """The end of a part's log."""
+        with contextlib.suppress(OSError):
+            return self.home.log(part).read_text(encoding="utf-8", errors="replace")[-characters:]
+        return ""
+
+
+def wait_ready(victim: Victim, seconds: float) -> bool:
+    """Whether it gets ready within this time."""
+    deadline = time.monotonic() + seconds
+    while not victim.ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

@@ -49,7 +49,7 @@ _topics = TopicMemory()
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     notifications = _read_notify(gateway, request)
-    check_publish(request.caller, (notification.topic for notification in notifications))
+    check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     await accept(gateway, notifications)
 

@@ -34,7 +34,11 @@ EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What holds for a topic. `publishers` empty means: anyone who may publish at all."""
+    """What holds for a topic.
+
+    `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
+    may publish at all. Where nobody has to say who it is, they say nothing.
+    """
 
     retain: bool = False
     priority: int = 0

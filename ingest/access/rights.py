@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from ingest.access.errors import Forbidden
 from ingest.access.visitor import Caller
 from topic_model.records import PullPointRecord
 from topic_model.subscriptions import TopicFilter
 from topic_model.topics import TopicPath
+from topic_model.tree import TopicTree
+
+GROUP: Final = "group:"
+"""Before the name of a group where a topic says who may publish to it; no user's name holds a colon."""
 
 
-def check_publish(caller: Caller | None, topics: Iterable[TopicPath]) -> None:
-    """Raises Forbidden unless the caller may publish to all of these."""
-    if caller is None or caller.publish.everything:
+def check_publish(caller: Caller | None, topics: Iterable[TopicPath], tree: TopicTree) -> None:
+    """Raises Forbidden unless the caller may publish to all of these: by the policy, and by each topic's own facts.
+
+    A topic that names its publishers takes from nobody else, whatever the policy allows; it allows nobody more.
+    """
+    if caller is None:
         return
+    everywhere = caller.publish.everything
     for topic in topics:
-        if not caller.publish.holds(topic):
+        if not everywhere and not caller.publish.holds(topic):
             raise Forbidden(f"{caller.name} may not publish to {topic[:200]}")
+        publishers = tree.policy(topic).publishers
+        if publishers and not _is_one_of(caller, publishers):
+            raise Forbidden(f"{caller.name} is none of the publishers of {topic[:200]}")
+
+
+def _is_one_of(caller: Caller, publishers: tuple[str, ...]) -> bool:
+    return caller.name in publishers or any(f"{GROUP}{group}" in publishers for group in caller.identity.groups)
 
 
 def check_offer(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:

@@ -82,7 +82,7 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
 
 
 async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Request) -> str:
-    check_publish(request.caller, (message.topic for message in asked.messages))
+    check_publish(request.caller, (message.topic for message in asked.messages), gateway.table.topics)
     # The older envelope names no producer, so where registration is required only the address can tell who it is.
     check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
     accepted_ms = termination.to_ms(gateway.now())

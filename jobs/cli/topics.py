@@ -121,7 +121,8 @@ def add(
     priority: Annotated[int, typer.Option("--priority", help="Default priority of notifications.")] = 0,
     routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
     publisher: Annotated[
-        list[str] | None, typer.Option("--publisher", help="Who may publish; may be repeated; default: anyone.")
+        list[str] | None,
+        typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="Replace the facts of a topic that is there.")] = False,
     namespace: NamespaceOption = None,

@@ -19,6 +19,8 @@ from ingest.access.users import FileUsers, Users
 from ingest.access.users_file import User, write_users
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
+from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.topics import TopicPath
 
 WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
 WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
@@ -378,3 +380,37 @@ def test_metrics_are_for_this_machine_and_for_users(parts: GatewayParts) -> None
 def test_without_a_gate_nobody_is_asked() -> None:
     parts = GatewayParts()
     assert parts.post(envelope(notify(), header=token("x", "y")), authorization=basic("a", "b")).status == 202
+
+
+@pytest.mark.parametrize(
+    ("publishers", "who", "status"),
+    [
+        ((), ANNA, 202),
+        (("anna",), ANNA, 202),
+        (("anna", "group:operators"), BERT, 403),
+        (("bert",), ANNA, 403),
+        (("operators",), OLGA, 403),
+        (("group:operators",), OLGA, 202),
+        # A topic's list allows nobody more than the policy does.
+        (("olga",), OLGA, 202),
+    ],
+)
+def test_a_topic_may_name_its_publishers(
+    parts: GatewayParts, publishers: tuple[str, ...], who: str, status: int
+) -> None:
+    policy = read_policy(POLICY.replace('"bert"]', '"bert", "olga"]'), "policy")
+    assert parts.gateway.gate is not None
+    parts.gateway.gate._policy = lambda: policy
+    path = TopicPath("{urn:t}a/b")
+    parts.table.apply(TopicRecord(path, policy=TopicPolicy(publishers=publishers)))
+    # Beside one that anybody may publish to: all of it is refused.
+    answer = parts.post(envelope(notify(message("t:a/c"), message("t:a/b"))), authorization=who)
+    assert answer.status == status
+    assert len(parts.notifications.accepted) == (2 if status == 202 else 0)
+
+
+def test_the_topics_list_does_not_open_what_the_policy_keeps_closed(parts: GatewayParts) -> None:
+    path = TopicPath("{urn:t}c")
+    parts.table.apply(TopicRecord(path, policy=TopicPolicy(publishers=("anna",))))
+    answer = parts.post(envelope(notify(message("t:c"))), authorization=ANNA)
+    assert (answer.status, parts.notifications.accepted) == (403, [])

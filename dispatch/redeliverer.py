@@ -18,6 +18,7 @@ from dispatch.envelope import Envelope
 from dispatch.guard import Vault
 from dispatch.health_book import HealthBook
 from dispatch.hot.reports import PartitionReport
+from dispatch.push_spans import PushSpans
 from dispatch.redelivery.events import Listener, OperatorEvent
 from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms
@@ -65,6 +66,7 @@ class Redeliverer:
         file: Path,
         vault: Vault | None = None,
         tell: Listener = lambda event: None,
+        spans: PushSpans | None = None,
     ) -> None:
         self.lanes = LaneBook()
         self.health = HealthBook(retry)
@@ -84,6 +86,7 @@ class Redeliverer:
             end_subscriptions=self._end_subscriptions,
             suspend_subscriptions=self._suspend_subscriptions,
             tell=tell,
+            spans=spans,
         )
         self._stopping = threading.Event()
         self._asked = threading.Event()
@@ -113,6 +116,8 @@ class Redeliverer:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._control.close()
+        if self._plan.spans is not None:
+            self._plan.spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
         """Return when it knows all that is parked now, whoever has parked it.

@@ -22,6 +22,7 @@ from dispatch.matching.view import RoutingView
 from dispatch.monitoring.job_sources import JobSources, Watched
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.operator_events import OperatorEvents
+from dispatch.push_spans import make_push_spans
 from dispatch.recording.record import start_archiving, start_recording
 from dispatch.recording.recording import Recording
 from dispatch.redeliverer import Redeliverer
@@ -29,6 +30,7 @@ from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, Tab
 from topic_model.kafka_topics import ensure_topics
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings, SecretSettings
+from topic_model.tracing import NO_TRACING, TracingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class JobSettings:
     outbound: AddressPolicy
     retry: RetrySettings
     secrets: SecretSettings
+    tracing: TracingSettings = NO_TRACING
 
     def checkpoint(self, query: str) -> str:
         """Where a query keeps its progress."""
@@ -91,6 +94,7 @@ class DispatchJob:
             settings.home / "parked" / "parked.sqlite",
             Vault(settings.secrets),
             self._events.tell,
+            make_push_spans(settings.tracing),
         )
         self._recording = recording = Recording(
             settings.kafka,
@@ -112,6 +116,7 @@ class DispatchJob:
             self._redeliverer,
             gate,
             metrics,
+            settings.tracing,
         )
         self._keepers = (
             Keeper("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
@@ -197,6 +202,7 @@ class DispatchJob:
             view,
             batch=-1,
             begun_ms=0,
+            tracing=settings.tracing,
         )
         warm_up(
             self._spark,

@@ -28,6 +28,7 @@ from jobs.stack.settings import StackSettings
 from topic_model.errors import ConfigError
 from topic_model.outbound import OutboundSettings
 from topic_model.settings import DirectorySettings, KafkaSettings, SecretSettings, SettingInfo, TopicSettings
+from topic_model.tracing import TracingSettings
 
 ENV_PREFIX = "ARBORCAST_"
 DEFAULT_HOME = ".arborcast"
@@ -61,6 +62,7 @@ class Settings:
     stack: StackSettings
     metrics: MetricsSettings
     logging: LoggingSettings
+    tracing: TracingSettings
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
@@ -81,6 +83,7 @@ SECTIONS: Mapping[str, type] = {
     "stack": StackSettings,
     "metrics": MetricsSettings,
     "logging": LoggingSettings,
+    "tracing": TracingSettings,
 }
 
 

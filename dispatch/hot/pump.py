@@ -17,6 +17,7 @@ from dispatch.hot.lanes import Lanes
 from dispatch.hot.settlement import PutOff, Settlement, waits
 from dispatch.hot.stragglers import Progress, stragglers
 from dispatch.outcomes import Outcome, classify, unwritable
+from dispatch.push_spans import PushSpans, end
 from dispatch.transport.contract import PushRequest, PushResult, Transport
 from dispatch.verdict import Push
 from topic_model.notifications import Notification
@@ -44,6 +45,7 @@ class Pump:
         budget_s: float,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        spans: PushSpans | None = None,
     ) -> None:
         self._transport = transport
         self._envelope_of = envelope_of
@@ -51,6 +53,7 @@ class Pump:
         self._budget_s = budget_s
         self._now = now
         self._clock = clock
+        self._spans = spans
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
 
@@ -78,21 +81,26 @@ class Pump:
             run.end(subscription, away)
             return
         started_ms = int(self._now() * 1000)
+        span = self._spans.begin(subscription, notifications, 1) if self._spans is not None else None
         try:
             envelope = self._envelope_of(subscription)
-            request = envelope.request(notifications, attempt=1)
+            request = envelope.request(notifications, attempt=1, traceparent=span.traceparent if span else None)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
             logger.exception("no envelope could be made", extra={"subscription": subscription.id})
             push = Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms)
-            run.settle(subscription, push, unwritable(error))
+            outcome = unwritable(error)
+            end(span, outcome)
+            run.settle(subscription, push, outcome)
             return
 
         def finished(result: PushResult) -> None:
             if result.response:
                 result = dataclasses.replace(result, response=envelope.redact(result.response))
             push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, started_ms)
-            run.settle(subscription, push, classify(result))
+            outcome = classify(result)
+            end(span, outcome)
+            run.settle(subscription, push, outcome)
 
         self._transport.submit(request, finished)
 

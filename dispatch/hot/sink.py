@@ -36,6 +36,7 @@ from dispatch.hot.settlement import Settlement, waits
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.matching.filters import Conditions, Subject
 from dispatch.matching.view import SharedView
+from dispatch.push_spans import make_push_spans
 from dispatch.room import Bounds
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.transport import make_transport
@@ -46,6 +47,7 @@ from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.snapshot import SnapshotView
 from topic_model.subscriptions import Subscription
+from topic_model.tracing import NO_TRACING, TracingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +104,7 @@ class SinkJob:
     begun_ms: int
     diversions: Diversions = Diversions()
     settled: Broadcast[Settled] | None = None
+    tracing: TracingSettings = NO_TRACING
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
@@ -139,7 +142,10 @@ class _Worker:
         self.transport = make_transport(_hurried(job.push, job.retry), job.outbound)
         self.journal = SinkJournal(job.kafka, job.dispatch.outcomes_timeout_s)
         self.pulls = PullDelivery(job.kafka)
-        self.pump = Pump(self.transport, self._envelope_of, job.push.max_in_flight, job.retry.hot_budget_s)
+        self.spans = make_push_spans(job.tracing)
+        self.pump = Pump(
+            self.transport, self._envelope_of, job.push.max_in_flight, job.retry.hot_budget_s, spans=self.spans
+        )
 
     def serves(self, job: SinkJob) -> bool:
         """Whether this was made for the same settings: only in tests does one session see several."""
@@ -219,6 +225,8 @@ class _Worker:
         self.transport.close()
         self.journal.close()
         self.pulls.close()
+        if self.spans is not None:
+            self.spans.close()
 
     def _envelope_of(self, subscription: Subscription) -> Envelope:
         kept = self._envelopes.get(subscription.id)
@@ -232,7 +240,7 @@ class _Worker:
 
 
 def _kept_settings(job: SinkJob) -> tuple[object, ...]:
-    return job.kafka, job.push, job.retry, job.outbound, job.secrets
+    return job.kafka, job.push, job.retry, job.outbound, job.secrets, job.tracing
 
 
 def _is_repeated() -> bool:

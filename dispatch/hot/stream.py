@@ -22,6 +22,7 @@ from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.source import read_log
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings, SecretSettings
+from topic_model.tracing import NO_TRACING, TracingSettings
 
 # Reading back what a batch that was cut off has written: some 100,000 attempts a second.
 _RECALL_S = 300.0
@@ -43,6 +44,7 @@ class HotPath:
         redeliverer: Redeliverer,
         gate: StopGate,
         metrics: JobMetrics,
+        tracing: TracingSettings = NO_TRACING,
     ) -> None:
         self._kafka = kafka
         self._dispatch = dispatch
@@ -54,6 +56,7 @@ class HotPath:
         self._redeliverer = redeliverer
         self._gate = gate
         self._metrics = metrics
+        self._tracing = tracing
         self._reports: Accumulator[list[PartitionReport]] | None = None
         # The first batch may be one that another process had begun.
         self._repeating = True
@@ -103,6 +106,7 @@ class HotPath:
                 int(time.time() * 1000),
                 self._diversions(),
                 settled,
+                self._tracing,
             )
             reports = run_sink(frame.select("value", "partition", "offset"), job, self._accumulator(frame))
             stages.over("job")

@@ -21,6 +21,7 @@ from kafka import errors
 from dispatch.envelope import Envelope
 from dispatch.health import Health
 from dispatch.health_book import HealthBook
+from dispatch.push_spans import PushSpans
 from dispatch.redelivery import ports
 from dispatch.redelivery.events import Listener
 from dispatch.redelivery.journal import LogJournal
@@ -84,6 +85,7 @@ class Plan:
     end_subscriptions: Callable[[Iterable[str]], None]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]
     tell: Listener
+    spans: PushSpans | None = None
 
 
 class Figures(NamedTuple):
@@ -127,6 +129,7 @@ class Shift:
             now_ms,
             random.random,
             plan.tell,
+            plan.spans,
         )
 
     def __enter__(self) -> Shift:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dispatch.envelope import Envelope
 from dispatch.health_book import HealthBook
 from dispatch.outcomes import classify, failed
+from dispatch.push_spans import PushSpans, end
 from dispatch.redelivery.agenda import Agenda
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
@@ -68,6 +69,7 @@ class Redelivery:
         now_ms: Callable[[], int],
         chance: Callable[[], float],
         tell: Listener,
+        spans: PushSpans | None = None,
     ) -> None:
         self._store = store
         self._transport = transport
@@ -79,6 +81,7 @@ class Redelivery:
         self._retry = retry
         self._now_ms = now_ms
         self._tell = tell
+        self._spans = spans
         self._alarm = DeadLetterAlarm(tell)
         self._settling = Settling(store, journal, chance, self._alarm)
         self._lanes: dict[str, Lane] = {}
@@ -223,13 +226,15 @@ class Redelivery:
         number = taken[0].tries.number + 1
         notifications = [waiting.notification for waiting in taken]
         first_try = number == 1
+        span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
         try:
             envelope = self._envelope_of(subscription)
-            request = envelope.request(notifications, number, now_ms / 1000)
+            request = envelope.request(notifications, number, now_ms / 1000, span.traceparent if span else None)
         except Exception as error:
             # Whatever it is, only this message is to suffer for it.
             push = Push("", notifications, _NO_REQUEST, PushResult(0), now_ms)
             outcome = failed("envelope", str(error))
+            end(span, outcome)
             self._settling.settle(subscription, policy, taken, push, outcome, now_ms, probe=False)
             self._after(lane, now_ms)
             return
@@ -242,6 +247,7 @@ class Redelivery:
         def finished(result: PushResult) -> None:
             ended_ms = self._now_ms()
             outcome = classify(result)
+            end(span, outcome)
             lane.flight.difference_update(waiting.delivery for waiting in taken)
             lane.pushing = lane.pushing and not first_try
             self._go_on(self._room.leave(endpoint), ended_ms)

@@ -53,6 +53,7 @@ from topic_model.owners import Owners
 from topic_model.pull_points import PullPoints
 from topic_model.registrations import Registrations
 from topic_model.suspensions import Suspensions
+from topic_model.tracing import make_tracing
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -132,6 +133,7 @@ class GatewayProcess:
             repeats=Repeats(self._memory),
             descriptions=descriptions(),
             protector=Protector(settings.secrets),
+            tracing=make_tracing(settings.tracing, "gateway"),
             gate=gate(settings),
         )
         metrics = WorkerMetrics(share) if share else Registry()
@@ -177,6 +179,8 @@ class GatewayProcess:
         if self._sync is not None:
             self._sync.close()
         self._log.close()
+        if self._gateway.tracing is not None:
+            self._gateway.tracing.close()
 
     async def _start_parts(self) -> None:
         await self._until_kafka(self._log.ensure_created)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from jobs.cli.common import (
+from jobs.cli.log_access import kafka_of
     ConfigOption,
     HomeOption,
     JsonOption,
@@ -48,14 +49,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _settings(config: Path | None, home: Path | None) -> Settings:
-    """The settings, with the broker of the engine that runs in this data directory, if one does."""
-    from jobs.stack.commands import status
-
-    settings = settings_of(config, home)
-    running = status(settings.home)["addresses"].get("kafka")
-    if not running:
-        return settings
-    return dataclasses.replace(settings, kafka=dataclasses.replace(settings.kafka, bootstrap_servers=running))
+    """The settings, with the broker of the engine that runs in this data directory, if one does; see `kafka_of`."""
+    return dataclasses.replace(settings_of(config, home), kafka=kafka_of(config, home))
 
 
 @topics_app.command("list")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from jobs.cli.common import (
-from jobs.cli.log_access import kafka_of
     ConfigOption,
     HomeOption,
     JsonOption,
@@ -22,6 +21,7 @@ from jobs.cli.log_access import kafka_of
     print_json,
     settings_of,
 )
+from jobs.cli.log_access import kafka_of
 from jobs.cli.topics_output import facts_of, label_of, node_document, record_document, report
 from topic_model.errors import ConfigError
 

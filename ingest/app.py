@@ -131,6 +131,7 @@ class GatewayApp:
             request.traceparent = _traceparent(headers)
             if gate is not None and visitor is not None:
                 request.caller = await gate.identify(visitor, request.root)
+                request.client = visitor.client
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
             _check_small(known, operation, len(body))

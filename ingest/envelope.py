@@ -60,6 +60,8 @@ class Request:
     """Returns when the client has hung up. Only after everything was read."""
     caller: Caller | None = None
     """Who asks. None where nobody has to say."""
+    client: str = ""
+    """What rates count by: the user, else the address."""
     traceparent: str = ""
     """The trace that the client's request belongs to, empty for none; see topic_model/trace_context.py."""
 

@@ -22,7 +22,7 @@ from ingest.lookups import check_name
 from ingest.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from ingest.protection import Wish, required, told_element
 from ingest.publishers.senders import check_sender
-from ingest.quotas import check_room
+from ingest.quotas import check_fan_out, check_room
 from ingest.repeats import fingerprint
 from ingest.topic_reading import TopicMemory
 from topic_model.errors import ExpressionError, TopicNotSupported
@@ -51,6 +51,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     notifications = _read_notify(gateway, request)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
+    check_fan_out(gateway, request, (notification.topic for notification in notifications))
     await accept(gateway, notifications)
 
 

@@ -57,6 +57,11 @@ class Gate:
         if self._rates is not None:
             self._rates.received(visitor.client, size)
 
+    def publishes(self, client: str, deliveries: Callable[[], int]) -> None:
+        """A client's notifications are about to be stored; `deliveries` counts how often they will be pushed."""
+        if self._rates is not None and self._rates.count_deliveries:
+            self._rates.deliveries(client, deliveries)
+
     async def identify(self, visitor: Visitor, root: etree._Element) -> Caller | None:
         """Who asks, now that the message is there; None where nobody has to say. Raises AccessRefused."""
         authenticator = self._authenticator

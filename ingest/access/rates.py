@@ -1,4 +1,4 @@
-"""How fast each client may go: one token bucket for requests and one for bytes, for a bounded number of clients."""
+"""How fast each client may go: token buckets for requests, bytes and deliveries, for a bounded number of clients."""
 
 from __future__ import annotations
 
@@ -52,11 +52,19 @@ class Rates:
         self._clock = clock
         self._requests = Buckets(limits.requests_per_s, limits.request_burst, limits.clients)
         self._bytes = Buckets(limits.bytes_per_s, limits.byte_burst, limits.clients)
+        per_minute = limits.deliveries_per_minute
+        self._deliveries = Buckets(per_minute / 60, per_minute, limits.clients)
 
     @property
     def enabled(self) -> bool:
         """Whether anything is limited."""
-        return self._limits.requests_per_s > 0 or self._limits.bytes_per_s > 0
+        limits = self._limits
+        return limits.requests_per_s > 0 or limits.bytes_per_s > 0 or limits.deliveries_per_minute > 0
+
+    @property
+    def count_deliveries(self) -> bool:
+        """Whether `deliveries` must be told."""
+        return self._limits.deliveries_per_minute > 0
 
     def request(self, client: str) -> None:
         """A request begins. Raises TooManyRequests, and then it does not count."""
@@ -80,3 +88,15 @@ class Rates:
         """So many bytes have come with a request; what is too much is paid for by the next one."""
         if self._limits.bytes_per_s:
             self._bytes.take(client, size, self._clock())
+
+    def deliveries(self, client: str, count: Callable[[], int]) -> None:
+        """A client's notifications will be pushed so many times. Raises TooManyRequests before they are counted."""
+        now = self._clock()
+        wait_s = self._deliveries.missing_s(client, now)
+        if wait_s:
+            raise TooManyRequests(
+                f"your notifications cause more than {self._limits.deliveries_per_minute} deliveries per minute: come "
+                f"again in {wait_s:.1f} s",
+                wait_s,
+            )
+        self._deliveries.take(client, count(), now)

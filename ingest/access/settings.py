@@ -149,6 +149,14 @@ class LimitSettings:
     byte_burst: int = setting(
         16 * 1024 * 1024, "So many bytes at once, before bytes_per_s counts.", minimum=1024, unit="bytes"
     )
+    deliveries_per_minute: int = setting(
+        0,
+        "Deliveries that one client's notifications may cause in a minute: each counts as often as there are "
+        "subscriptions that it goes to when it comes. More get 429; a single request may go beyond, and is paid for "
+        "afterwards.",
+        minimum=0,
+        unit="1/min",
+    )
     clients: int = setting(
         10_000,
         "So many clients are remembered; beyond this those not seen for longest are forgotten.",

@@ -33,7 +33,7 @@ from ingest.namespaces import WSA, WSNT
 from ingest.notification_broker import accept, check_supported
 from ingest.publishers.senders import check_topics
 from ingest.pull_points import open_pull_point
-from ingest.quotas import check_room
+from ingest.quotas import check_fan_out, check_room
 from ingest.subscription_manager import ending
 from topic_model import expressions
 from topic_model.errors import PeerError, TopicNotSupported
@@ -85,6 +85,7 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
     check_publish(request.caller, (message.topic for message in asked.messages), gateway.table.topics)
     # The older envelope names no producer, so where registration is required only the address can tell who it is.
     check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
+    check_fan_out(gateway, request, (message.topic for message in asked.messages))
     accepted_ms = termination.to_ms(gateway.now())
     notifications = [
         Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms, traceparent=request.traceparent)

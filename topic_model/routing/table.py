@@ -108,6 +108,10 @@ class RoutingTable(Resolver):
         )
         return list(islice(routes, limit))
 
+    def fan_out(self, path: TopicPath) -> int:
+        """How many subscriptions a notification on this topic goes to, without making a list of them."""
+        return sum(len(self._active(selector)) for selector in self.selectors_at(path))
+
     def routes(self) -> Iterator[Route]:
         """Every topic of the tree with every subscription that it goes to: wide ones once per topic, made on the way.
 

@@ -9,8 +9,9 @@ from ingest.access.errors import TooManyRequests
 from ingest.access.gate import Gate
 from ingest.access.rates import Buckets, Rates
 from ingest.access.settings import LimitSettings
+from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
-from tests.support.soap_messages import envelope, notify
+from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
 
 
 class Clock:
@@ -118,3 +119,34 @@ def test_over_the_rate_nothing_is_accepted_and_the_answer_says_when() -> None:
     assert "1 requests per second" in answer.reason
     assert len(parts.notifications.accepted) == 1
     assert parts.get("/health/live").status == 200
+
+
+def test_what_a_publisher_causes_is_limited() -> None:
+    clock = Clock()
+    parts = GatewayParts()
+    parts.gateway.gate = Gate(limited(clock, deliveries_per_minute=6))
+    for number in range(3):
+        parts.post(envelope(subscribe(f"http://127.0.0.1:9/{number}", topic_expression("t:a//."))))
+    few, many, nobody = notify(message("t:b")), notify(message("t:a"), message("t:a/b")), notify(message("t:c"))
+    parts.post(envelope(subscribe("http://127.0.0.1:9/b", topic_expression("t:b"))))
+    assert parts.post(envelope(few)).status == 202
+    assert parts.post(envelope(many)).status == 202  # 7 of 6: paid for afterwards
+    refused = parts.post(envelope(few))
+    assert (refused.status, refused.headers[b"retry-after"]) == (429, b"20")
+    assert "6 deliveries per minute" in refused.reason
+    # Somebody over the limit is refused before anything is counted, whoever listens.
+    assert parts.post(envelope(nobody)).status == 429
+    old = legacy.wsn_process(legacy.notify("a:b", "x"))
+    assert parts.post(old).status == 429
+    accepted = len(parts.notifications.accepted)
+    clock.now += 20
+    assert parts.post(envelope(nobody)).status == 202
+    assert parts.post(old).status == 200
+    assert len(parts.notifications.accepted) == accepted + 2
+
+
+def test_without_that_limit_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = GatewayParts()
+    parts.gateway.gate = Gate(limited(Clock(), requests_per_s=100))
+    monkeypatch.setattr(parts.table, "fan_out", None)
+    assert parts.post(envelope(notify())).status == 202

@@ -42,6 +42,7 @@ def test_matches_are_those_of_the_naive_model(history: list[ControlRecord], aske
         for path in asked:
             assert {each.id for each in table.match(path)} == model.match(path)
     for path in asked:
+        assert table.fan_out(path) == len(model.match(path))
         assert {route.subscription_id for route in table.who(path)} == model.who(path)
         assert all(
             (route.state == "paused") == model.subscriptions[route.subscription_id].paused for route in table.who(path)

@@ -52,6 +52,7 @@ ErrorClass = Literal[
     "ended",  # the subscription is over
     "redriven",  # a dead letter is tried again
     "purged",  # a dead letter was thrown away
+    "skipped",  # what was written, before there were retries, of a push that was not tried
     "internal",  # our own fault; the detail says what
 ]
 
@@ -118,8 +119,13 @@ class _Batch(msgspec.Struct, frozen=True, omit_defaults=True):
     evaluation: Evaluation | None = None
 
 
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Batch)
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
 
 
 def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
@@ -159,12 +165,25 @@ def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
     try:
         batch = _decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
+        _refuse_newer(_version_of(value))
         raise InfrastructureError(f"an attempts record cannot be read: {error}") from error
-    if batch.v > VERSION:
-        raise RecordVersionError(
-            f"an attempts record has version {batch.v}, this Arborcast knows up to {VERSION}: upgrade it first"
-        )
+    _refuse_newer(batch.v)
     return batch.attempts, batch.evaluation
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return VERSION
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"an attempts record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+        )
 
 
 def partition_of(subscription_id: str, partitions: int) -> int:

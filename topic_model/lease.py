@@ -51,7 +51,9 @@ def decode(key: bytes, value: bytes | None) -> LeaseRecord:
     try:
         version = msgspec.json.decode(value or b"", type=_Version).version
         if version > VERSION:
-            raise RecordVersionError(f"lease record of version {version}, this Arborcast knows {VERSION}")
+            raise RecordVersionError(
+                f"a lease record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+            )
         return msgspec.json.decode(value or b"", type=LeaseRecord)
     except msgspec.MsgspecError as error:
         raise InfrastructureError(f"not a lease record: {error}") from error

@@ -65,8 +65,13 @@ class _Versioned(msgspec.Struct, frozen=True):
     record: PullRecord
 
 
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Versioned)
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
 
 
 def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
@@ -84,9 +89,22 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:
     try:
         versioned = _decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
+        _refuse_newer(_version_of(value))
         raise InfrastructureError(f"a record of a pull point cannot be read: {error}") from error
-    if versioned.v > VERSION:
-        raise RecordVersionError(
-            f"a record of a pull point has version {versioned.v}, this Arborcast knows up to {VERSION}: upgrade it"
-        )
+    _refuse_newer(versioned.v)
     return key.decode(), versioned.record
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return VERSION
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"a record of a pull point has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+        )

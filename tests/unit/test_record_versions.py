@@ -1,0 +1,175 @@
+"""Upgrade and rollback: every log can be read in both orders, by the newer and by the older.
+
+The older forms are written out field by field, as the first release of each wrote them: nothing here is encoded by the
+code that is tested, so a field that loses its default, or a value that is no longer known, fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from dispatch import attempts
+from dispatch.audit import slim
+from dispatch.redelivery import dead_letters, parked
+from topic_model import lease, notifications, pull_log, records
+from topic_model.errors import InfrastructureError, RecordVersionError
+
+
+class Log(NamedTuple):
+    """How one log is read, and what its records looked like. `key` is one that belongs to them."""
+
+    encode: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+    version: int
+    version_field: str
+    older: list[Mapping[str, Any]]
+
+
+_json, _packed = msgspec.json.encode, msgspec.msgpack.encode
+
+NOTIFICATION = {"id": "n1", "topic": "a/b", "payload": b"<x/>", "accepted_ms": 1}
+ATTEMPT = {
+    "notification": "n1",
+    "subscription": "s1",
+    "topic": "a/b",
+    "endpoint": "http://h/",
+    "number": 1,
+    "push": "p1",
+    "accepted_ms": 1,
+    "started_ms": 2,
+    "duration_ms": 0.5,
+}
+LETTER = {"subscription": "s1", "endpoint": "http://h/", "notification": NOTIFICATION, "at_ms": 5, "number": 6}
+SUBSCRIPTION = {"id": "s1", "consumer": {"address": "http://h/"}}
+CONTROL = [
+    {"v": 1, "record": {"type": "topic", "path": "a/b", "code": "C"}},
+    {"v": 1, "record": {"type": "topic-removed", "path": "a/b"}},
+    {"v": 1, "record": {"type": "subscription", "subscription": SUBSCRIPTION}},
+    {"v": 1, "record": {"type": "subscription-ended", "id": "s1", "reason": "expired", "at_ms": 1}},
+    {"v": 1, "record": {"type": "pull-point", "id": "p1", "address": "http://g/p1"}},
+    {"v": 1, "record": {"type": "pull-point-ended", "id": "p1", "reason": "destroyed", "at_ms": 1}},
+    {"v": 1, "record": {"type": "registration", "registration": {"id": "r1", "address": "http://g/r1"}}},
+    {"v": 1, "record": {"type": "registration-ended", "id": "r1", "reason": "destroyed", "at_ms": 1}},
+    {
+        "v": 2,
+        "record": {
+            "type": "subscription",
+            "subscription": SUBSCRIPTION | {"protection": {"secrets": [{"sealed": "k:x"}]}},
+        },
+    },
+    {"v": 2, "record": {"type": "subscription-suspended", "id": "s1", "reason": "away", "since_ms": 1, "at_ms": 2}},
+]
+NOTIFICATIONS = [
+    {"v": 1, "notification": NOTIFICATION},
+    {"v": 1, "notification": NOTIFICATION | {"producer": b"<p/>", "message_id": "m", "publisher": "somebody"}},
+    {"v": 2, "notification": NOTIFICATION | {"only": "s1"}},
+    {"v": 3, "notification": NOTIFICATION | {"id": "n1~r1", "only": "s1", "replay": "r1"}},
+]
+ATTEMPTS = [
+    {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
+    {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "server-error", "status": 500}]},
+    {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "skipped"}]},
+    {"v": 1, "attempts": [ATTEMPT | {"state": "parked", "error": "timeout", "next_ms": 9}]},
+    {
+        "v": 1,
+        "attempts": [],
+        "evaluation": {"partition": 0, "batch": 3, "control": 4, "matched": [["n1", "a", 1, 2, 1]]},
+    },
+]
+
+LOGS = {
+    "control": Log(_json, lambda value: records.decode(b"sub:s1", value), records.VERSION, "v", CONTROL),
+    "notifications": Log(_packed, notifications.decode, notifications.VERSION, "v", NOTIFICATIONS),
+    # What GetCurrentMessage answers is in the log `retained`, as the notification that it was.
+    "retained": Log(_packed, notifications.decode, notifications.VERSION, "v", NOTIFICATIONS),
+    "attempts": Log(_packed, attempts.decode_all, attempts.VERSION, "v", ATTEMPTS),
+    "attempts, as the audit reads them": Log(_packed, slim.decode, attempts.VERSION, "v", ATTEMPTS),
+    "parked": Log(
+        _packed,
+        parked.decode,
+        parked.VERSION,
+        "v",
+        [
+            {"v": 1, "record": {"type": "parked", "notification": NOTIFICATION, "tries": [1, 1, 9]}},
+            {"v": 1, "record": {"type": "tried", "tries": [2, 1, 9]}},
+        ],
+    ),
+    "dead": Log(
+        _packed,
+        dead_letters.decode,
+        dead_letters.VERSION,
+        "v",
+        [
+            {"v": 1, "letter": LETTER | {"state": "dead", "error": "client-error", "status": 404}},
+            {"v": 1, "letter": LETTER | {"state": "expired", "error": "lifespan"}},
+        ],
+    ),
+    "pullpoints": Log(
+        _packed,
+        lambda value: pull_log.decode(b"p1", value),
+        pull_log.VERSION,
+        "v",
+        [
+            {"v": 1, "record": {"type": "message", "element": b"<m/>"}},
+            {"v": 1, "record": {"type": "claimed", "claim": "c", "first": 1, "last": 2, "until_ms": 3}},
+            {"v": 1, "record": {"type": "settled", "claim": "c"}},
+            {"v": 1, "record": {"type": "returned", "claim": "c"}},
+        ],
+    ),
+    "lease": Log(
+        _json,
+        lambda value: lease.decode(lease.KEY, value),
+        lease.VERSION,
+        "version",
+        [{"version": 1, "kind": kind, "holder": "here#1", "term": 3} for kind in ("claim", "renewal", "release")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_what_an_older_release_wrote_is_read(name: str) -> None:
+    log = LOGS[name]
+    for form in log.older:
+        assert form[log.version_field] <= log.version
+        assert log.read(log.encode(form))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_newer_field_is_passed_over_so_that_both_releases_can_run(name: str) -> None:
+    log = LOGS[name]
+    for form in log.older:
+        assert log.read(log.encode(form | {"of a newer release": 1})) == log.read(log.encode(form))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_newer_version_stops_an_older_reader_and_says_what_to_do(name: str) -> None:
+    log = LOGS[name]
+    newer: list[Mapping[str, Any]] = [form | {log.version_field: log.version + 1} for form in log.older]
+    # It need not look like anything that we know.
+    newer.append({log.version_field: log.version + 1, "something": ["else"]})
+    for form in newer:
+        with pytest.raises(RecordVersionError, match="upgrade") as caught:
+            log.read(log.encode(form))
+        assert str(log.version + 1) in str(caught.value)
+        assert str(log.version) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_damage_is_not_taken_for_a_newer_version(name: str) -> None:
+    log = LOGS[name]
+    for value in (b"", b"\xff\xff", log.encode({log.version_field: log.version}), log.encode([1])):
+        with pytest.raises(InfrastructureError) as caught:
+            log.read(value)
+        assert not isinstance(caught.value, RecordVersionError)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_forms_of_every_version_are_here(name: str) -> None:
+    log = LOGS[name]
+    assert {form[log.version_field] for form in log.older} == set(range(1, log.version + 1)), (
+        "a new version? add what the one before it wrote"
+    )

@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from topic_model.errors import ConfigError
 from topic_model.settings import KafkaSettings
 
+_LONGEST_ATTEMPT_S = 5.0
+
 
 def read_log(
     spark: SparkSession,
@@ -47,8 +49,16 @@ def connection_options(kafka: KafkaSettings) -> dict[str, str]:
         "kafka.reconnect.backoff.max.ms": "1000",
         # Who leads a partition is looked up again after this, also by a client that keeps trying one that is gone.
         "kafka.metadata.max.age.ms": "3000",
-        "kafka.request.timeout.ms": str(int(kafka.request_timeout_s * 1000)),
-        "kafka.default.api.timeout.ms": str(int(kafka.request_timeout_s * 2000)),
+        # Asked for the end of a log, Kafka's admin client waits this long for the broker that led it then, also when
+        # that is gone and another leads. Spark asks anew, with a new client: with 20 s
+        # deliveries stalled for as long when a broker was killed, with 5 s for 6.
+        "kafka.request.timeout.ms": str(_attempt_ms(kafka)),
+        "kafka.default.api.timeout.ms": str(_attempt_ms(kafka)),
+        # A host that is cut off refuses nothing, it is silent.
+        "kafka.socket.connection.setup.timeout.ms": "2000",
+        # A minute in all before the query fails and is started again.
+        "fetchOffset.numRetries": "12",
+        "fetchOffset.retryIntervalMs": "500",
         "kafka.max.partition.fetch.bytes": str(max(kafka.max_record_bytes, 1024 * 1024)),
     }
     if kafka.ssl_ca_file:
@@ -69,6 +79,10 @@ def connection_options(kafka: KafkaSettings) -> dict[str, str]:
             "kafka.sasl.jaas.config": f"{module} required username={user} password={password};",
         }
     return options
+
+
+def _attempt_ms(kafka: KafkaSettings) -> int:
+    return int(min(kafka.request_timeout_s, _LONGEST_ATTEMPT_S) * 1000)
 
 
 def _client_certificate(kafka: KafkaSettings) -> dict[str, str]:

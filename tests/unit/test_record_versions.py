@@ -6,7 +6,7 @@ code that is tested, so a field that loses its default, or a value that is no lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,13 +26,13 @@ class Log(NamedTuple):
     read: Callable[[bytes], Any]
     version: int
     version_field: str
-    older: list[Mapping[str, Any]]
+    older: list[dict[str, Any]]
 
 
 _json, _packed = msgspec.json.encode, msgspec.msgpack.encode
 
-NOTIFICATION = {"id": "n1", "topic": "a/b", "payload": b"<x/>", "accepted_ms": 1}
-ATTEMPT = {
+NOTIFICATION: dict[str, Any] = {"id": "n1", "topic": "a/b", "payload": b"<x/>", "accepted_ms": 1}
+ATTEMPT: dict[str, Any] = {
     "notification": "n1",
     "subscription": "s1",
     "topic": "a/b",
@@ -43,9 +43,15 @@ ATTEMPT = {
     "started_ms": 2,
     "duration_ms": 0.5,
 }
-LETTER = {"subscription": "s1", "endpoint": "http://h/", "notification": NOTIFICATION, "at_ms": 5, "number": 6}
-SUBSCRIPTION = {"id": "s1", "consumer": {"address": "http://h/"}}
-CONTROL = [
+LETTER: dict[str, Any] = {
+    "subscription": "s1",
+    "endpoint": "http://h/",
+    "notification": NOTIFICATION,
+    "at_ms": 5,
+    "number": 6,
+}
+SUBSCRIPTION: dict[str, Any] = {"id": "s1", "consumer": {"address": "http://h/"}}
+CONTROL: list[dict[str, Any]] = [
     {"v": 1, "record": {"type": "topic", "path": "a/b", "code": "C"}},
     {"v": 1, "record": {"type": "topic-removed", "path": "a/b"}},
     {"v": 1, "record": {"type": "subscription", "subscription": SUBSCRIPTION}},
@@ -63,13 +69,13 @@ CONTROL = [
     },
     {"v": 2, "record": {"type": "subscription-suspended", "id": "s1", "reason": "away", "since_ms": 1, "at_ms": 2}},
 ]
-NOTIFICATIONS = [
+NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
     {"v": 1, "notification": NOTIFICATION | {"producer": b"<p/>", "message_id": "m", "publisher": "somebody"}},
     {"v": 2, "notification": NOTIFICATION | {"only": "s1"}},
     {"v": 3, "notification": NOTIFICATION | {"id": "n1~r1", "only": "s1", "replay": "r1"}},
 ]
-ATTEMPTS = [
+ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
     {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "server-error", "status": 500}]},
     {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "skipped"}]},
@@ -148,7 +154,7 @@ def test_a_newer_field_is_passed_over_so_that_both_releases_can_run(name: str) -
 @pytest.mark.parametrize("name", LOGS)
 def test_a_newer_version_stops_an_older_reader_and_says_what_to_do(name: str) -> None:
     log = LOGS[name]
-    newer: list[Mapping[str, Any]] = [form | {log.version_field: log.version + 1} for form in log.older]
+    newer: list[dict[str, Any]] = [form | {log.version_field: log.version + 1} for form in log.older]
     # It need not look like anything that we know.
     newer.append({log.version_field: log.version + 1, "something": ["else"]})
     for form in newer:

@@ -27,3 +27,13 @@ def test_plain_connection_mentions_no_credentials() -> None:
 
     assert options["kafka.bootstrap.servers"] == "a:1,b:2"
     assert not any("sasl" in key or "ssl" in key for key in options)
+
+
+def test_one_broker_is_not_waited_for_long_and_kafka_is_waited_for_longer() -> None:
+    options = connection_options(KafkaSettings(request_timeout_s=10))
+    once_ms = int(options["kafka.default.api.timeout.ms"])
+
+    assert once_ms <= 5000
+    assert int(options["kafka.request.timeout.ms"]) <= once_ms, "Kafka's clients refuse it otherwise"
+    assert int(options["fetchOffset.numRetries"]) * once_ms >= 60_000
+    assert connection_options(KafkaSettings(request_timeout_s=2))["kafka.default.api.timeout.ms"] == "2000"

@@ -187,7 +187,8 @@ class GatewayApp:
         if request is None and content_type.startswith(b"application/soap+xml"):
             soap = "1.2"
         if isinstance(error, InfrastructureError):
-            logger.warning("refused: %s", error)
+            # Counted (arborcast_gateway_refused_total); what is behind it says so itself, once and not per request.
+            logger.debug("refused: %s", error)
             return faults.of_infrastructure(error, soap, addressing)
         if isinstance(error, UnreadableRequest):
             soap = error.soap

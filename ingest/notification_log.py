@@ -258,11 +258,14 @@ class NotificationLog:
                 append.future.set_exception(error)
 
     async def _connect(self) -> None:
+        told = False
         while self._producer is None:
             try:
                 producer = await asyncio.to_thread(self._make_producer)
             except InfrastructureError as error:
-                logger.warning("notifications cannot be accepted yet: %s", error)
+                # Once: this goes on twice a second while the broker is away.
+                logger.log(logging.DEBUG if told else logging.WARNING, "notifications cannot be accepted: %s", error)
+                told = True
                 await asyncio.sleep(_RECONNECT_S)
             else:
                 self._producer = producer

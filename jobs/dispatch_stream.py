@@ -66,7 +66,6 @@ def main(arguments: list[str] | None = None) -> int:
     log_form.configure("human", "dispatch")
     # SQLQueryContextLogger prints every exception of Spark's a second time, as JSON with two stack traces.
     for name, level in (
-        ("kafka", logging.WARNING),
         ("py4j", logging.WARNING),
         ("SQLQueryContextLogger", logging.FATAL),
     ):

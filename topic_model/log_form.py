@@ -87,12 +87,13 @@ class LineFormatter(logging.Formatter):
 def configure(form: Form, part: str, level: int = logging.INFO) -> None:
     """From now on everything this process logs goes to standard error in this form.
 
-    Of the Kafka client only warnings: it reports every connection, and every attempt at one.
+    Of the Kafka client nothing: it reports every attempt at a connection several times, as errors, many a second while
+    a broker is away. What it means is said once by those who use it. With `level` debug its warnings appear.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form, part))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("kafka").setLevel(max(level, logging.WARNING))
+    logging.getLogger("kafka").setLevel(logging.WARNING if level <= logging.DEBUG else logging.CRITICAL)
 
 
 def configure_worker() -> None:

@@ -54,6 +54,7 @@ class Pump:
         self._now = now
         self._clock = clock
         self._spans = spans
+        self._unwritable: set[str] = set()
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
 
@@ -87,7 +88,10 @@ class Pump:
             request = envelope.request(notifications, attempt=1, traceparent=span.traceparent if span else None)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
-            logger.exception("no envelope could be made", extra={"subscription": subscription.id})
+            if subscription.id not in self._unwritable:
+                # Once for each: what becomes of every message is in the tables.
+                self._unwritable.add(subscription.id)
+                logger.exception("no envelope could be made", extra={"subscription": subscription.id})
             push = Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms)
             outcome = unwritable(error)
             end(span, outcome)

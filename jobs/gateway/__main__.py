@@ -41,8 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
     workers.add_arguments(parser)
     options = parser.parse_args(arguments)
     log_form.configure("human", "gateway")
-    # The client libraries report every failed attempt of theirs; ours say what it means.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = load_settings(options.config, options.home)

@@ -25,8 +25,8 @@ from topic_model.settings import KafkaSettings
 _AT_ONCE = 500
 
 SETTLED_AFTER_S = 10.0
-"""A letter is written before its delivery is taken out of what waits. One that was parked anew in between would be
-taken out, too, so letters are left alone for so long."""
+"""A letter is written before its delivery is taken out of what waits. After a crash in between the delivery is tried again
+by itself, so letters are left alone for so long."""
 
 
 class DeadLetterDesk:
@@ -54,6 +54,9 @@ class DeadLetterDesk:
         """Park these deliveries anew, each at its old place in its lane; how many. Letters younger than
         SETTLED_AFTER_S stay.
 
+        The name under which one is parked follows from its letter, so that doing it again after a crash changes
+        nothing, and differs from the one before, so that nothing that was on its way to the log then can end it.
+
         Their tries are counted from none again, and their lifespan begins now: else what was given up for its age
         would be so at once.
         """
@@ -67,7 +70,8 @@ class DeadLetterDesk:
             self._attempts.settle(self._timeout_s)
             for delivery, letter in some:
                 fresh = msgspec.structs.replace(letter.notification, accepted_ms=now_ms)
-                self._parking.park(delivery, fresh, Tries())
+                again = Delivery(delivery.subscription, delivery.place._replace(redrive=letter.at_ms))
+                self._parking.park(again, fresh, Tries())
             self._parking.settle(self._timeout_s)
             self._forget(some)
             done += len(some)

@@ -33,7 +33,8 @@ class SinkJournal:
         # Most workers never need these, so they connect when they do.
         self._parking = ParkingLog(kafka)
         self._dead = DeadLetterLog(kafka)
-        self._places: dict[str, tuple[int, int]] = {}
+        # By object: one notification can stand in a batch more than once, as copies for single subscriptions.
+        self._places: dict[int, tuple[int, int]] = {}
         self._batch = 0
 
     def begin(self, batch: int) -> None:
@@ -43,8 +44,8 @@ class SinkJournal:
         self._held_back.clear()
 
     def placed(self, notification: Notification, partition: int, offset: int) -> None:
-        """Where a notification of this batch was read."""
-        self._places[notification.id] = (partition, offset)
+        """Where a notification of this batch was read. To be parked or buried it is handed over as this same object."""
+        self._places[id(notification)] = (partition, offset)
 
     def matched(self, partition: int, control: int, matched: list[Matched]) -> None:
         """How many subscriptions each notification of a partition was for, as of this offset of the control log."""
@@ -93,4 +94,4 @@ class SinkJournal:
             self._attempts.add(row)
 
     def _delivery(self, subscription: Subscription, notification: Notification) -> Delivery:
-        return Delivery(subscription.id, Place(self._batch, *self._places[notification.id]))
+        return Delivery(subscription.id, Place(self._batch, *self._places[id(notification)]))

@@ -7,7 +7,7 @@ import logging
 from dispatch.recording.changes import Changes
 from dispatch.recording.control import moment
 from dispatch.redelivery import dead_letters, parked
-from dispatch.redelivery.parked import Parked, Tried, Tries
+from dispatch.redelivery.parked import Parked, Place, Tried, Tries
 from dispatch.tables import DEAD_LETTERS, RETRIES
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.kafka_client import ConsumerRecord
@@ -45,7 +45,7 @@ class RetriesFold:
                     "payload": notification.payload,
                     "producer": notification.producer,
                 }
-                changes.add(key, row | delivery.place._asdict() | _tries(tries))
+                changes.add(key, row | _origin(delivery.place) | _tries(tries))
             case Tried(tries=tries):
                 changes.patch(key, _tries(tries))
             case None if not is_tries:
@@ -90,6 +90,10 @@ class DeadLettersFold:
                 "producer": letter.notification.producer,
             },
         )
+
+
+def _origin(place: Place) -> dict[str, object]:
+    return {"batch": place.batch, "partition": place.partition, "offset": place.offset}
 
 
 def _tries(tries: Tries) -> dict[str, object]:

@@ -23,11 +23,16 @@ VERSION = 1
 
 class Place(NamedTuple):
     """Where a notification was read: the batch, and the partition and offset in the `notifications` log. Places of one
-    topic are in the order of acceptance."""
+    topic are in the order of acceptance.
+
+    What was given up and is tried once more (`redrive`, which tells these times apart) has a name of its own: what was
+    still to be written of its earlier life cannot end the new one.
+    """
 
     batch: int
     partition: int
     offset: int
+    redrive: int = 0
 
 
 class Tries(NamedTuple):
@@ -46,8 +51,9 @@ class Delivery(NamedTuple):
 
     def key(self) -> bytes:
         """The Kafka key."""
-        batch, partition, offset = self.place
-        return f"{self.subscription}\t{batch}.{partition}.{offset}".encode()
+        batch, partition, offset, redrive = self.place
+        again = f".{redrive}" if redrive else ""
+        return f"{self.subscription}\t{batch}.{partition}.{offset}{again}".encode()
 
     def tried_key(self) -> bytes:
         """The Kafka key of what it has been through."""
@@ -90,10 +96,10 @@ def decode_key(key: bytes) -> tuple[Delivery, bool]:
     """The delivery behind a Kafka key, and whether the key is that of its tries. Raises InfrastructureError."""
     try:
         subscription, place, *tried = key.decode().split("\t")
-        batch, partition, offset = (int(number) for number in place.split("."))
-    except ValueError as error:
+        numbers = [int(number) for number in place.split(".")]
+        return Delivery(subscription, Place(*numbers)), bool(tried)
+    except (ValueError, TypeError) as error:
         raise InfrastructureError(f"the key {key!r} is not that of a parked delivery") from error
-    return Delivery(subscription, Place(batch, partition, offset)), bool(tried)
 
 
 def decode(value: bytes) -> Parked | Tried:

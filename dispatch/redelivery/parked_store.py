@@ -22,15 +22,16 @@ from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is made anew from the log.
-_FORM = 1
+_FORM = 2
 
 _SCHEMA = """
 CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
+    redrive INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
     accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
 );
-CREATE UNIQUE INDEX waiting_order ON waiting (lane, tried, batch, part, place);
+CREATE UNIQUE INDEX waiting_order ON waiting (lane, tried, batch, part, place, redrive);
 CREATE INDEX waiting_age ON waiting (lane, accepted_ms);
 CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_tries ON waiting (lane, number, due_ms) WHERE tried = 1;
@@ -39,15 +40,15 @@ CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
 
 # `tried IN (0, 1)` keeps the lookup by key within the one index.
-_KEY = " WHERE lane = ? AND tried IN (0, 1) AND batch = ? AND part = ? AND place = ?"
+_KEY = " WHERE lane = ? AND tried IN (0, 1) AND batch = ? AND part = ? AND place = ? AND redrive = ?"
 _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND number < ?"
 _TRIED = "UPDATE waiting SET tried = 1, number = ?, counted = ?, due_ms = ?" + _KEY + _LATER  # noqa: S608  # constants
 
-_READ = "SELECT batch, part, place, number, counted, due_ms, notification FROM waiting WHERE lane = ? AND "
+_READ = "SELECT batch, part, place, redrive, number, counted, due_ms, notification FROM waiting WHERE lane = ? AND "
 
-_IN_ORDER = "ORDER BY batch, part, place LIMIT ?"
+_IN_ORDER = "ORDER BY batch, part, place, redrive LIMIT ?"
 
 _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -122,7 +123,7 @@ class ParkedStore:
                 return False  # a repeated batch has parked it again; we may know of later tries
             _, notification = notifications.encode(record.notification)
             self._db.execute(
-                "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (lane, *place, tries.number > 0, *tries, record.notification.accepted_ms, notification),
             )
         self._count += 1
@@ -182,7 +183,8 @@ class ParkedStore:
     def next_due_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
         """When the next delivery of a lane is to be tried again, those `besides` not counted."""
         rows = self._rows(
-            "SELECT batch, part, place, due_ms FROM waiting WHERE lane = ? AND tried = 1 ORDER BY due_ms LIMIT ?",
+            "SELECT batch, part, place, redrive, due_ms FROM waiting WHERE lane = ? AND tried = 1"
+            " ORDER BY due_ms LIMIT ?",
             (lane, len(besides) + 1),
         )
         return next((due for *place, due in rows if Delivery(lane, Place(*place)) not in besides), None)
@@ -195,7 +197,7 @@ class ParkedStore:
     def oldest_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
         """When the oldest notification that waits in a lane was accepted, those `besides` not counted."""
         rows = self._rows(
-            "SELECT batch, part, place, accepted_ms FROM waiting WHERE lane = ? ORDER BY accepted_ms LIMIT ?",
+            "SELECT batch, part, place, redrive, accepted_ms FROM waiting WHERE lane = ? ORDER BY accepted_ms LIMIT ?",
             (lane, len(besides) + 1),
         )
         return next((accepted for *place, accepted in rows if Delivery(lane, Place(*place)) not in besides), None)
@@ -243,11 +245,11 @@ class ParkedStore:
         rows = self._rows(_READ + condition, (lane, *values))
         return [
             Waiting(
-                Delivery(lane, Place(batch, part, place)),
+                Delivery(lane, Place(batch, part, place, redrive)),
                 Tries(number, counted, due_ms),
                 notifications.decode(notification),
             )
-            for batch, part, place, number, counted, due_ms, notification in rows
+            for batch, part, place, redrive, number, counted, due_ms, notification in rows
         ]
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -134,10 +134,11 @@ class World:
         while True:
             self.redelivery.work()
             self.most_in_flight = max(self.most_in_flight, len(self._under_way))
+            times = [at_ms for at_ms, *_ in self._under_way[:1]]
             next_turn = self.redelivery.next_turn_ms()
-            times = [
-                turn for turn in (next_turn, self._under_way[0][0] if self._under_way else None) if turn is not None
-            ]
+            # With as much under way as may be, whoever is due has to wait until something is finished.
+            if next_turn is not None and len(self._under_way) < self.push.max_in_flight:
+                times.append(next_turn)
             if not times or min(times) > end_ms:
                 break
             self.now_ms = max(self.now_ms, min(times))

@@ -20,7 +20,7 @@ from dispatch.dead_search import DeadLetters, Wanted
 from dispatch.redelivery.dead_letters import DeadLetter
 from dispatch.redelivery.parked import Delivery, Place, Tries
 from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.parking import DeadLetterLog
+from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from jobs.cli import app
 from tests.support.dispatch_job import logs, subscription
 from topic_model.kafka_topics import ensure_topics
@@ -103,7 +103,7 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
         for key, value in everything(kafka_settings, "parked"):
             store.apply(key, value)
         first, second = store.untried("s1", 10)
-    assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0)), Tries())
+    assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0, redrive=AT_MS)), Tries())
     assert [first.notification.id, second.notification.id] == ["n1", "n2"]
     assert first.notification.payload == b"<x>kept</x>"
     assert first.notification.accepted_ms >= before_ms, "it has a whole lifespan before it"
@@ -112,6 +112,22 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
         ("n2", "parked", "redriven", 0),
     ]
     assert rows(kafka_settings)[0].detail == "redriven after 6 attempts, the last server-error"
+
+
+def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redriven_delivery(
+    kafka_settings: KafkaSettings, buried: DeadLetterLog
+) -> None:
+    bury(buried, letter("n1"))
+    with DeadLetterDesk(kafka_settings) as desk:
+        assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
+    with closing(ParkingLog(kafka_settings)) as late:
+        late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
+        late.settle(30)
+
+    with closing(ParkedStore(None)) as store:
+        for key, value in everything(kafka_settings, "parked"):
+            store.apply(key, value)
+        assert [waiting.notification.id for waiting in store.untried("s1", 10)] == ["n1"]
 
 
 def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(

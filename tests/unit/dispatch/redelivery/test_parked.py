@@ -18,20 +18,33 @@ def test_records_come_out_as_they_went_in(record: Parked | Tried) -> None:
     assert parked.decode(parked.encode(record)) == record
 
 
+def test_a_key_tells_one_life_of_a_delivery_from_the_next() -> None:
+    again = DELIVERY._replace(place=DELIVERY.place._replace(redrive=77))
+    assert again.key() != DELIVERY.key()
+    assert parked.decode_key(again.key()) == (again, False)
+    assert parked.decode_key(again.tried_key()) == (again, True)
+
+
 def test_a_key_names_the_delivery_and_what_is_said_of_it() -> None:
     assert parked.decode_key(DELIVERY.key()) == (DELIVERY, False)
     assert parked.decode_key(DELIVERY.tried_key()) == (DELIVERY, True)
 
 
-@pytest.mark.parametrize("key", [b"", b"s", b"s\t1.2", b"s\t1.2.x", b"\xff\t1.2.3"])
+@pytest.mark.parametrize("key", [b"", b"s", b"s\t1.2", b"s\t1.2.x", b"s\t1.2.3.4.5", b"\xff\t1.2.3"])
 def test_a_key_that_is_none_of_ours_is_refused(key: bytes) -> None:
     with pytest.raises(InfrastructureError, match="not that of a parked delivery"):
         parked.decode_key(key)
 
 
 def test_places_are_in_the_order_of_batches_then_of_the_log() -> None:
-    places = [Place(2, 0, 5), Place(10, 0, 1), Place(2, 1, 4), Place(2, 0, 40)]
-    assert sorted(places) == [Place(2, 0, 5), Place(2, 0, 40), Place(2, 1, 4), Place(10, 0, 1)]
+    places = [Place(2, 0, 5), Place(10, 0, 1), Place(2, 1, 4), Place(2, 0, 40), Place(2, 0, 5, redrive=9)]
+    assert sorted(places) == [
+        Place(2, 0, 5),
+        Place(2, 0, 5, redrive=9),
+        Place(2, 0, 40),
+        Place(2, 1, 4),
+        Place(10, 0, 1),
+    ]
 
 
 @pytest.mark.parametrize("decode", [parked.decode, dead_letters.decode])

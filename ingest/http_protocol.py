@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ingest.access.authenticator import CERTIFICATE
 from ingest.access.connections import PeerConnections
+from ingest.access.tls import Handshakes
 from ingest.settings import GatewaySettings
 
 # Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
@@ -43,9 +44,11 @@ class GatewayProtocol(HttpToolsProtocol):
         limits: GatewaySettings,
         peers: PeerConnections | None = None,
         send_timeout_s: float = 30.0,
+        handshakes: Handshakes | None = None,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
+        self._handshakes = handshakes
         self._limits = limits
         self._peers = peers
         self._send_timeout_s = send_timeout_s
@@ -62,6 +65,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
         """Called by the event loop."""
+        if self._handshakes is not None:
+            self._handshakes.succeeded += 1
         too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
         self._certificate = transport.get_extra_info("peercert")

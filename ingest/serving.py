@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Generator
 
@@ -16,6 +15,7 @@ import uvicorn
 
 from ingest.access.connections import PeerConnections
 from ingest.access.settings import LimitSettings
+from ingest.access.tls import Handshakes, ServerTls
 from ingest.app import GatewayApp
 from ingest.http_protocol import GatewayProtocol
 from ingest.settings import GatewaySettings
@@ -27,6 +27,36 @@ _BACKLOG = 1_024
 
 class GatewayServer(uvicorn.Server):
     """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
+
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None = None) -> None:
+        super().__init__(config)
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's would give a client that stalls in its TLS handshake a minute."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                functools.partial(self._begin, self._tls.handshakes),
+                sock=listener,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=self._tls.handshake_timeout_s,
+                backlog=_BACKLOG,
+            )
+            for listener in sockets
+        ]
+        self.started = True
+
+    def _begin(self, handshakes: Handshakes) -> asyncio.Protocol:
+        """Called for each connection before its handshake; its `connection_made` comes after it."""
+        handshakes.begun += 1
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+            config=self.config, server_state=self.server_state, app_state={}, handshakes=handshakes
+        )
+        return protocol
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -88,7 +118,7 @@ def make_server(
     app: GatewayApp,
     settings: GatewaySettings,
     limits: LimitSettings | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: ServerTls | None = None,
 ) -> GatewayServer:
     """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
     limits = limits or LimitSettings()
@@ -109,8 +139,4 @@ def make_server(
         # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
         timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # seconds may be fractions
     )
-    if tls is not None:
-        # Loading would make a context from files; ours is there already, and followed while it is in use.
-        config.load()
-        config.ssl = tls
-    return GatewayServer(config)
+    return GatewayServer(config, tls)

@@ -27,6 +27,9 @@ class TlsSettings:
     key_file: str = setting("", "PEM file with its key; empty means that it is in the same file.")
     key_password: str = setting("", "Password of the key, if it has one.", secret=True)
     client_ca_file: str = setting("", "PEM file with the authorities whose clients are known by their certificate.")
+    handshake_timeout_s: float = setting(
+        10.0, "A client that has not finished the handshake by then is cut off.", minimum=0.1, maximum=60, unit="s"
+    )
     minimum: Literal["1.2", "1.3"] = setting("1.2", "The oldest version of TLS that is spoken.")
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,21 @@ logger = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 10.0
 
 
+@dataclass
+class Handshakes:
+    """How many there were. What was begun and has not succeeded has failed, or is under way for its time at most."""
+
+    begun: int = 0
+    succeeded: int = 0
+
+
 class ServerTls:
     """The context that a server listens with. The constructor raises ConfigError for files that cannot be used."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
+        self.handshakes = Handshakes()
+        self.handshake_timeout_s = settings.handshake_timeout_s
         self.context = _context(settings)
         self._stamps = self._look()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ingest.access.tls import Handshakes
 from ingest.gateway import Gateway
 from ingest.notification_log import NotificationLog
 from ingest.pull_queues import PullQueues
@@ -36,6 +37,18 @@ def declare_duties(metrics: Registry, ours: Callable[[], bool]) -> None:
     """Who does what must be done once."""
     metrics.gauge(
         "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
+    )
+
+
+def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
+    """TLS at the door."""
+    metrics.counted(
+        "arborcast_gateway_tls_handshakes_begun_total", "TLS handshakes that clients began.", lambda: handshakes.begun
+    )
+    metrics.counted(
+        "arborcast_gateway_tls_handshakes_total",
+        "Of these, those that succeeded; others failed, or were cut off after tls.handshake_timeout_s.",
+        lambda: handshakes.succeeded,
     )
 
 

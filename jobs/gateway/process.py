@@ -36,6 +36,7 @@ from jobs.gateway.lease_keeper import name_of
 from jobs.gateway.metrics import (
     declare_directory,
     declare_duties,
+    declare_handshakes,
     declare_log,
     declare_pull_points,
     declare_ready,
@@ -139,9 +140,7 @@ class GatewayProcess:
         metrics = WorkerMetrics(share) if share else Registry()
         self._declare(metrics)
         app = GatewayApp(self._gateway, metrics, self._obstacle, self._caught_up)
-        self._server: GatewayServer = make_server(
-            app, settings.gateway, settings.limits, self._tls.context if self._tls else None
-        )
+        self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
 
@@ -260,6 +259,8 @@ class GatewayProcess:
         if self._sync is not None:
             declare_directory(metrics, self._sync)
         declare_ready(metrics, lambda: not self._own_obstacle())
+        if self._tls is not None:
+            declare_handshakes(metrics, self._tls.handshakes)
         declare_duties(metrics, lambda: self._duties is not None and self._duties.ours)
         if isinstance(metrics, WorkerMetrics):
             arguments = (self._own_obstacle,)

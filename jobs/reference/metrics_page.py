@@ -11,6 +11,7 @@ from ingest.request_metrics import RequestMetrics
 from jobs.gateway.metrics import (
     declare_directory,
     declare_duties,
+    declare_handshakes,
     declare_log,
     declare_pull_points,
     declare_ready,
@@ -67,6 +68,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_directory(gateway, nobody)
     declare_ready(gateway, nobody)
     declare_duties(gateway, nobody)
+    declare_handshakes(gateway, nobody)
     RequestMetrics(gateway)
     job = JobMetrics().registry
     declare_process(job)

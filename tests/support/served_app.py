@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 
 from ingest.access.settings import LimitSettings
+from ingest.access.tls import ServerTls
 from ingest.serving import listen, make_server
 from ingest.settings import GatewaySettings
 from tests.support.gateway_parts import GatewayParts
@@ -17,7 +17,7 @@ from tests.support.gateway_parts import GatewayParts
 
 @contextlib.contextmanager
 def served(
-    parts: GatewayParts, *, access: LimitSettings | None = None, tls: ssl.SSLContext | None = None, **limits: float
+    parts: GatewayParts, *, access: LimitSettings | None = None, tls: ServerTls | None = None, **limits: float
 ) -> Iterator[int]:
     """The port on which the application is served until the block ends; `limits` are settings of the gateway."""
     settings = GatewaySettings(port=0, **limits)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import shutil
 import socket
 import ssl
@@ -63,7 +65,7 @@ def by_certificate(tmp_path: Path, **settings: str) -> GatewayParts:
 
 def test_plain_tls(certificates: Certificates) -> None:
     parts = GatewayParts()
-    with served(parts, tls=ServerTls(tls_settings(certificates)).context) as port:
+    with served(parts, tls=ServerTls(tls_settings(certificates))) as port:
         assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
         with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
             plain.sendall(REQUEST)
@@ -72,7 +74,7 @@ def test_plain_tls(certificates: Certificates) -> None:
 
 
 def test_old_versions_of_tls_are_not_spoken(certificates: Certificates) -> None:
-    with served(GatewayParts(), tls=ServerTls(tls_settings(certificates, minimum="1.3")).context) as port:
+    with served(GatewayParts(), tls=ServerTls(tls_settings(certificates, minimum="1.3"))) as port:
         context = ssl.create_default_context(cafile=certificates.authority)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, pytest.raises(ssl.SSLError):
@@ -80,10 +82,28 @@ def test_old_versions_of_tls_are_not_spoken(certificates: Certificates) -> None:
     assert ServerTls(tls_settings(certificates)).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
+def test_a_handshake_that_stalls_is_cut_off_and_counted(certificates: Certificates) -> None:
+    tls = ServerTls(dataclasses.replace(tls_settings(certificates), handshake_timeout_s=0.3))
+    with served(GatewayParts(), tls=tls) as port:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as silent,
+            socket.create_connection(("127.0.0.1", port), timeout=10) as halting,
+        ):
+            halting.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello
+            assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
+            assert (tls.handshakes.begun, tls.handshakes.succeeded) == (3, 1)
+            # Well before the minute that asyncio would give them, which is beyond the sockets' own patience.
+            for stalled in (silent, halting):
+                with contextlib.suppress(ConnectionError):
+                    assert stalled.recv(100) == b""
+        assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
+    assert (tls.handshakes.begun, tls.handshakes.succeeded) == (4, 2)
+
+
 def test_a_certificate_says_who_it_is(certificates: Certificates, tmp_path: Path) -> None:
     parts = by_certificate(tmp_path)
     tls = ServerTls(tls_settings(certificates, client_ca_file=certificates.authority))
-    with served(parts, tls=tls.context) as port:
+    with served(parts, tls=tls) as port:
         assert asked(port, certificates)[0].startswith(b"HTTP/1.1 401")
         # Signed by our authority, but nobody we know.
         assert asked(port, certificates, "elsewhere")[0].startswith(b"HTTP/1.1 401")
@@ -96,7 +116,7 @@ def test_a_certificate_says_who_it_is(certificates: Certificates, tmp_path: Path
 def test_a_name_may_count_for_itself(certificates: Certificates, tmp_path: Path) -> None:
     parts = by_certificate(tmp_path, certificate_name="dns", certificate_users="any")
     tls = ServerTls(tls_settings(certificates, client_ca_file=certificates.authority))
-    with served(parts, tls=tls.context) as port:
+    with served(parts, tls=tls) as port:
         # It has no name of this kind.
         assert asked(port, certificates, "client")[0].startswith(b"HTTP/1.1 401")
 
@@ -112,7 +132,7 @@ def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
     again = tmp_path / "again"
     again.mkdir()
     renewed = make_certificates(again)
-    with served(GatewayParts(), tls=tls.context) as port:
+    with served(GatewayParts(), tls=tls) as port:
         first = asked(port, certificates)[1]
         assert not tls.refresh()
         # Only the certificate so far: it does not go with the key.

@@ -14,7 +14,7 @@ from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS
 from tests.support.s3 import s3_server
 
-pytest.importorskip("moto", reason="needs an S3 server: pip install 'moto[server]' python-dateutil==2.9.0.post0")
+pytest.importorskip("moto", reason="the S3 server is one of the development packages: make setup")
 
 
 @pytest.fixture

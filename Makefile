@@ -18,10 +18,10 @@ TOOLS := pip==26.3 setuptools==84.2.1
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-cluster check lint format docs notebook bench constraints lock audit-deps pins clean distclean
+.PHONY: help setup run test test-cluster check lint format docs notebook bench benchmark-page constraints lock audit-deps pins clean distclean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; nothing to do the second time
 	@$(BIN)/arborcast fetch
@@ -60,8 +60,11 @@ notebook: setup ## Open the notebooks on the tables of .arborcast
 	exec $(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
 bench: setup ## Measure; one of them only: make bench ARGS=latency
-	@set -e; for name in $(or $(ARGS),$$(ls tests/benchmarks/[a-z]*.py | sed 's|.*/||; s|[.]py$$||')); do \
+	@set -e; for name in $(or $(ARGS),$$(ls tests/benchmarks/[a-z]*.py | sed 's|.*/||; s|[.]py$$||' | grep -v -x -e page -e capacity)); do \
 	  echo "== $$name"; $(BIN)/python -m tests.benchmarks.$$name; done
+
+benchmark-page: setup ## Measure everything (an hour) and write docs/benchmarks.md; a part: make benchmark-page ARGS='--only scaling'
+	@$(BIN)/python -m tests.benchmarks.page $(ARGS)
 
 constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest packages that pyproject.toml allows
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e '.[dev,notebook,java]'

@@ -147,7 +147,7 @@ def questions(report: Report) -> None:
             found = tables.attempts.arrow(where=wanted)
             assert found.num_rows == 1
             table.add("the attempts of one notification", round(timed(lambda: tables.attempts.arrow(where=wanted)), 2))
-            table.add("audit of one hour", round(timed(lambda: tables.audit(**span)), 2))
+            table.add("audit of one hour", round(timed(lambda: tables.audit(**span, of="tables")), 2))
             table.add("slowest endpoints", round(timed(lambda: tables.slowest_endpoints(since=middle)), 2))
 
 

@@ -1,0 +1,335 @@
+"""What was asked of the engine, and where in the results the answer is.
+
+Each line names a part of the page; its figure is looked up in that part's tables and compared here, so that the page
+can never say "met" of something that was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.benchmarks._results import Cell, Result
+
+Find = Callable[[Result], float | None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """`most` for what should be small, `least` for what should be large; a figure without either is only reported."""
+
+    area: str
+    asked: str
+    part: str
+    unit: str
+    find: Find
+    least: float | None = None
+    most: float | None = None
+
+    def met(self, seen: float) -> bool | None:
+        if self.least is not None:
+            return seen >= self.least
+        if self.most is not None:
+            return seen <= self.most
+        return None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A target and what was seen; `seen` is None where nothing was measured yet."""
+
+    target: Target
+    seen: float | None
+    met: bool | None
+    quick: bool
+
+
+def answers(results: Mapping[str, Result]) -> list[Answer]:
+    """All targets, in their order."""
+    found = []
+    for target in TARGETS:
+        result = results.get(target.part)
+        seen = target.find(result) if result is not None else None
+        met = target.met(seen) if seen is not None else None
+        found.append(Answer(target, seen, met, result.quick if result is not None else False))
+    return found
+
+
+def cell(title: str, column: str, **wanted: Cell) -> Find:
+    """The figure in the first row of the table with these cells."""
+    return lambda result: result.find(title, column, **wanted)
+
+
+def best(title: str, column: str) -> Find:
+    """The largest figure of a column."""
+    return lambda result: max(_column(result, title, column), default=None)
+
+
+def worst(title: str, column: str) -> Find:
+    """The largest of a column where small is good."""
+    return best(title, column)
+
+
+def total(title: str, *columns: str) -> Find:
+    """The sum of these columns; None when the table is not there."""
+
+    def find(result: Result) -> float | None:
+        values = [value for column in columns for value in _column(result, title, column)]
+        return sum(values) if values else None
+
+    return find
+
+
+def ratio(title: str, column: str, above: tuple[str, str], below: tuple[str, str]) -> Find:
+    """One row's figure divided by another's; rows are named by a column and how its text begins."""
+
+    def find(result: Result) -> float | None:
+        pair = [
+            next((row.get(column) for row in result.rows(title) if str(row.get(key, "")).startswith(text)), None)
+            for key, text in (above, below)
+        ]
+        upper, lower = pair
+        if not isinstance(upper, int | float) or not isinstance(lower, int | float) or not lower:
+            return None
+        return upper / lower
+
+    return find
+
+
+def _column(result: Result, title: str, column: str) -> list[float]:
+    return [float(value) for row in result.rows(title) if isinstance(value := row.get(column), int | float)]
+
+
+_STEADY = "latency at a steady rate"
+_BESIDE = "500/s to one subscriber"
+_SICK = "seven healthy subscribers"
+_OTHERS = "the other three of ten"
+
+TARGETS = (
+    Target(
+        "dispatch",
+        "16 publishers, 1 subscriber, 800 bytes: delivered/s (aim 7,000)",
+        "throughput",
+        "/s",
+        cell("one subscriber", "delivered/s", case="16 publishers, 800 bytes"),
+        least=3_000,
+    ),
+    Target(
+        "dispatch",
+        "from the log, one message per request: pushes/s",
+        "burst-single",
+        "/s",
+        best("From the log", "per_second"),
+        least=12_000,
+    ),
+    Target(
+        "dispatch",
+        "from the log, messages share requests: messages/s",
+        "burst-shared",
+        "/s",
+        best("From the log", "per_second"),
+        least=30_000,
+    ),
+    Target(
+        "dispatch",
+        "8 publishers, 50 subscribers: delivered/s",
+        "throughput",
+        "/s",
+        cell("50 subscribers", "delivered/s"),
+        least=30_000,
+    ),
+    *(
+        Target(
+            "latency",
+            f"{rate}/s, one subscriber: p{share}",
+            "throughput",
+            "ms",
+            cell(_STEADY, f"p{share} ms", case=f"{rate}/s"),
+            most=limit,
+        )
+        for rate, p50, p99 in (("50", 100, 250), ("500", 150, 300), ("1,000", 200, 400))
+        for share, limit in ((50, p50), (99, p99))
+    ),
+    Target(
+        "dispatch",
+        "lost, twice or out of order in the runs above",
+        "throughput",
+        "",
+        lambda result: sum(
+            value
+            for title in ("one subscriber", _STEADY, "50 subscribers")
+            if (value := total(title, "lost", "twice", "disorder")(result)) is not None
+        ),
+        most=0,
+    ),
+    Target(
+        "isolation",
+        "1 of 10 hangs, 1 dead, 1 fails half: p99 of the healthy, times that of all-healthy",
+        "subscribers",
+        "x",
+        ratio(_SICK, "p99 ms", (_OTHERS, "hang"), (_OTHERS, "are healthy")),
+        most=1.5,
+    ),
+    Target(
+        "isolation",
+        "1,000 subscribers on 1,000 ports: descriptors of the workers",
+        "subscribers",
+        "",
+        lambda result: worst("1,000 subscribers on as many", "workers' descriptors")(result),
+    ),
+    Target(
+        "change",
+        "subscription changes at 100/s beside 500/s: p99, times that of none",
+        "churn",
+        "x",
+        ratio(_BESIDE, "p99 ms", ("beside it", "100 changes"), ("beside it", "nothing")),
+        most=1.5,
+    ),
+    Target(
+        "change",
+        "100,000 topics with a subscription each, 500/s: p99, times that of none",
+        "churn",
+        "x",
+        ratio(_BESIDE, "p99 ms", ("beside it", "100,000 topics and"), ("beside it", "nothing")),
+        most=1.3,
+    ),
+    Target(
+        "gateway",
+        "Notify, 64 connections, one message: accepted/s",
+        "gateway",
+        "/s",
+        cell("Notify, accepted", "messages/s", load="64 connections"),
+        least=8_000,
+    ),
+    Target(
+        "gateway",
+        "Notify at 1,000/s: p99",
+        "gateway",
+        "ms",
+        cell("Notify, accepted", "p99 ms", load="1,000/s"),
+        most=20,
+    ),
+    Target(
+        "gateway",
+        "ten messages in each Notify: messages/s",
+        "gateway",
+        "/s",
+        best("Notify, accepted", "messages/s"),
+        least=30_000,
+    ),
+    Target("gateway", "Subscribe, durable: /s", "gateway", "/s", cell("Subscribe", "per second"), least=500),
+    Target("gateway", "idle worker: memory", "gateway", "MiB", cell("Memory", "RSS MiB", requests=0), most=120),
+    Target("client", "asynchronous notifies/s, one process", "client", "/s", best("Notify, from", "per second"), 2_000),
+    Target(
+        "engine",
+        "warm `up` to the first delivered notification",
+        "engine",
+        "s",
+        cell("The engine as a whole: starts", "delivered_s", kind="warm"),
+        most=20,
+    ),
+    Target(
+        "engine",
+        "idle, all parts: memory (PSS)",
+        "engine",
+        "MiB",
+        cell("The engine as a whole: idle", "mib", what="all"),
+        most=1_638,
+    ),
+    Target(
+        "engine",
+        "idle, all parts: CPU of one core",
+        "engine",
+        "%",
+        cell("The engine as a whole: idle", "cpu_percent", what="all"),
+        most=10,
+    ),
+    Target(
+        "engine",
+        "one notification at 5/s, end to end: p50",
+        "engine",
+        "ms",
+        cell("The engine as a whole: lone", "p50_ms"),
+        most=100,
+    ),
+    Target(
+        "cluster",
+        "a broker of three killed under load: longest stall",
+        "broker-loss",
+        "s",
+        worst("A broker of three is killed under load: stalls", "stalls_s"),
+        most=15,
+    ),
+    Target(
+        "cluster",
+        "lost when a broker is killed",
+        "broker-loss",
+        "",
+        cell("A broker of three is killed under load", "lost"),
+        most=0,
+    ),
+    Target(
+        "cluster",
+        "two executors beside local mode on the same cores: throughput",
+        "executors",
+        "x",
+        ratio("Task slots and executors", "delivered/s", ("where", "cluster, 2"), ("where", "local, 4")),
+    ),
+    Target(
+        "matching",
+        "matches/s on one core, 1,000,000 topics and subscriptions, zipf",
+        "routing",
+        "/s",
+        lambda result: _per_second(
+            result.find("match, nanoseconds", "zipf", topics=1_000_000, subscriptions=1_000_000)
+        ),
+        least=300_000,
+    ),
+    Target(
+        "older system",
+        "depth, width, 30,000 bytes: slowest, delivered/s (its floor: 460)",
+        "older",
+        "/s",
+        lambda result: min(
+            [
+                *_column(result, "depth", "delivered/s"),
+                *_column(result, "width", "delivered/s"),
+                *_column(result, "size", "delivered/s"),
+            ],
+            default=None,
+        ),
+        least=460,
+    ),
+    Target(
+        "side by side",
+        "16 publishers, 1 subscriber: times the WS-Notification broker of Apache CXF (aim 10)",
+        "peers",
+        "x",
+        lambda result: _times_cxf(result, "16x1"),
+    ),
+    Target(
+        "side by side",
+        "8 publishers, 50 subscribers: times the same (aim 10)",
+        "peers",
+        "x",
+        lambda result: _times_cxf(result, "8x50"),
+        least=10,
+    ),
+)
+
+
+def _per_second(nanoseconds: float | None) -> float | None:
+    return 1e9 / nanoseconds if nanoseconds else None
+
+
+def _times_cxf(result: Result, case: str) -> float | None:
+    """Ours over the better of its two modes."""
+    ours = result.find("throughput", "delivered/s", case=case, system="Arborcast")
+    theirs = [
+        float(rate)
+        for row in result.rows("throughput")
+        if row.get("case") == case
+        and str(row.get("system", "")).startswith("CXF")
+        and isinstance(rate := row.get("delivered/s"), int | float)
+    ]
+    return ours / max(theirs) if ours and theirs else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow.dataset as ds
 
@@ -19,15 +19,17 @@ from dispatch.tables import (
     TOPICS,
     TableSpec,
 )
-from jobs.notebook.reader import TableReader, When
+from jobs.notebook.reader import TableReader, When, as_time
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dispatch.trace.story import Story
     from jobs.settings import Settings
+    from topic_model.settings import KafkaSettings
 
 _HOUR = timedelta(hours=1)
+_ENDS = ("delivered", "dead", "expired", "cancelled")
 
 
 class Tables:
@@ -116,12 +118,45 @@ class Tables:
         frame["at"] = pd.to_datetime(frame["at"], utc=True)
         return frame
 
-    def audit(self, since: When | None = None, until: When | None = None) -> pd.Series[int]:
-        """Whether every delivery that was ever begun is accounted for, by the time of its first attempt.
+    def audit(
+        self, since: When | None = None, until: When | None = None, *, of: Literal["logs", "tables"] | None = None
+    ) -> pd.Series[int]:
+        """Whether everything is accounted for. The result's name says what was looked at.
 
-        `begun` = `delivered` + `dead` + `expired` + `cancelled` + `waiting` + `missing`: `missing` and `twice` must be
-        zero in an engine that is at rest; the tables of one that runs are some seconds apart.
+        `begun` = `delivered` + `dead` + `expired` + `cancelled` + `waiting` + `missing`; `missing` and `twice` must be
+        zero. Of the logs, which is the default where Kafka answers, it is what `arborcast audit` finds, by the time of
+        acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an engine must be
+        at rest for it, because its tables are some seconds apart.
         """
+        from jobs.running import answers, reachable_kafka
+
+        kafka = reachable_kafka(self.settings)
+        if of == "logs" or (of is None and answers(kafka)):
+            return self._audit_of_logs(kafka, since, until)
+        return self._audit_of_tables(since, until)
+
+    def _audit_of_logs(self, kafka: KafkaSettings, since: When | None, until: When | None) -> pd.Series[int]:
+        import pandas as pd
+
+        from dispatch.audit import audit
+
+        report = audit(kafka, _milliseconds(since) or 0, _milliseconds(until))
+        twice = sum(problem.kind == "surplus" for problem in report.problems)
+        totals = report.totals
+        result = pd.Series(
+            {
+                "begun": report.matches,
+                **{state: getattr(totals, state) for state in _ENDS},
+                "waiting": totals.pending,
+                "missing": report.unbalanced - twice,
+                "twice": twice,
+            },
+            name="audit of the logs",
+        )
+        result.attrs["notes"] = report.notes
+        return result
+
+    def _audit_of_tables(self, since: When | None, until: When | None) -> pd.Series[int]:
         import pandas as pd
 
         pair = ["notification", "subscription"]
@@ -137,11 +172,12 @@ class Tables:
         return pd.Series(
             {
                 "begun": begun.num_rows,
-                **{state: counts.get(state, 0) for state in ("delivered", "dead", "expired", "cancelled")},
+                **{state: counts.get(state, 0) for state in _ENDS},
                 "waiting": open_.num_rows - missing,
                 "missing": missing,
                 "twice": found.num_rows - begun.num_rows,
-            }
+            },
+            name="audit of the tables",
         )
 
     def slowest_endpoints(self, count: int = 10, since: When | None = _HOUR) -> pd.DataFrame:
@@ -160,3 +196,7 @@ class Tables:
 
     def _table(self, spec: TableSpec) -> TableReader:
         return TableReader(spec, spec.location(self.settings.tables, self.settings.home))
+
+
+def _milliseconds(when: When | None) -> int | None:
+    return None if when is None else round(as_time(when).timestamp() * 1000)

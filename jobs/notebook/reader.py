@@ -95,7 +95,7 @@ class TableReader:
         for when, is_lower in ((since, True), (until, False)):
             if when is None:
                 continue
-            at = _time(when)
+            at = as_time(when)
             for column, value in ((self.spec.time, at), ("day", at.date())):
                 if column == "day" and "day" not in self.spec.partition_by:
                     continue
@@ -106,7 +106,8 @@ class TableReader:
         return condition
 
 
-def _time(when: When) -> datetime:
+def as_time(when: When) -> datetime:
+    """The time that is meant. Raises ValueError for one without a zone."""
     if isinstance(when, timedelta):
         return datetime.now(UTC) - when
     if when.tzinfo is None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
+import socket
 import subprocess
 import sys
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 
+from dispatch.audit import Problem, Report, Tally
 from dispatch.tables import RETRIES, TABLES, TOPICS
 from jobs.notebook import Tables, tables
 from jobs.notebook.reader import NoSuchTable
@@ -18,7 +21,8 @@ from tests.support.table_rows import NOON, attempt, fill, record
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Tables:
-    return Tables(load_settings(home=tmp_path, environ={}))
+    # Where nobody listens.
+    return Tables(load_settings(home=tmp_path, environ={"ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}))
 
 
 def test_every_table_is_an_attribute(engine: Tables, tmp_path: Path) -> None:
@@ -65,7 +69,9 @@ def test_audit_accounts_for_everything_and_shows_what_is_missing(engine: Tables,
     record(tmp_path, *ended, *open_)
     fill(tmp_path, RETRIES, [{"delivery": "1", "notification": "n3", "subscription": "s"}])
 
-    assert engine.audit().to_dict() == {
+    found = engine.audit()
+    assert found.name == "audit of the tables", "there is no Kafka here"
+    assert found.to_dict() == {
         "begun": 4,
         "delivered": 1,
         "dead": 1,
@@ -74,6 +80,36 @@ def test_audit_accounts_for_everything_and_shows_what_is_missing(engine: Tables,
         "waiting": 1,
         "missing": 1,
         "twice": 0,
+    }
+
+
+def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def audit(kafka: object, since_ms: int, until_ms: int | None) -> Report:
+        asked.append((since_ms, until_ms))
+        report = Report(since_ms, 0, matches=9, totals=Tally(delivered=5, pending=2), notes=["cut"])
+        report.blame([Problem("surplus", "n1"), Problem("missing", "n2"), Problem("missing", "n3")])
+        return report
+
+    monkeypatch.setattr("dispatch.audit.audit", audit)
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        address = f"127.0.0.1:{broker.getsockname()[1]}"
+        kafka = dataclasses.replace(engine.settings.kafka, bootstrap_servers=f"127.0.0.1:1, {address}")
+        tables = Tables(dataclasses.replace(engine.settings, kafka=kafka))
+        found = tables.audit(since=datetime(2026, 1, 2, tzinfo=UTC))
+
+    assert asked == [(1_767_312_000_000, None)]
+    assert (found.name, found.attrs["notes"]) == ("audit of the logs", ["cut"])
+    assert found.to_dict() == {
+        "begun": 9,
+        "delivered": 5,
+        "dead": 0,
+        "expired": 0,
+        "cancelled": 0,
+        "waiting": 2,
+        "missing": 2,
+        "twice": 1,
     }
 
 

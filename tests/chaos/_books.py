@@ -19,12 +19,12 @@ from topic_model.settings import KafkaSettings
 def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str, str], str]:
     """The last state of every delivery by (receiver, mark); `receivers` are the receivers' names by subscription id."""
     marks = {}
-    for record in _everything(kafka, "notifications"):
+    for record in everything(kafka, "notifications"):
         notification = notifications.decode(record.value or b"")
         if b'mark="' in notification.payload:
             marks[notification.id] = notification.payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
     found: dict[tuple[str, str], str] = {}
-    for record in _everything(kafka, "attempts"):
+    for record in everything(kafka, "attempts"):
         for row in decode(record.value or b"").attempts:
             if row.subscription in receivers and row.notification in marks:
                 key = (receivers[row.subscription], marks[row.notification])
@@ -49,7 +49,8 @@ def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
         time.sleep(1.0)
 
 
-def _everything(kafka: KafkaSettings, name: str) -> list[ConsumerRecord]:
+def everything(kafka: KafkaSettings, name: str) -> list[ConsumerRecord]:
+    """All records of a log that are there now, in order within each partition."""
     with LogReading(kafka, name) as log:
         beginnings, ends = log.beginnings(), log.ends()
         return list(log.read({number: Stretch(beginnings[number], ends[number]) for number in ends}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +98,11 @@ class Victim:
                     hit.append(part)
         return tuple(dict.fromkeys(hit))
 
+    def restarts(self) -> dict[str, int]:
+        """How often each part was started again since the supervisor's start."""
+        status = state.read(self.home.state_file)
+        return {} if status is None else {name: part.restarts for name, part in status.parts.items()}
+
     def usage(self) -> dict[str, Usage]:
         """What each part takes now."""
         found = {}
@@ -118,13 +122,3 @@ class Victim:
         with contextlib.suppress(OSError):
             return self.home.log(part).read_text(encoding="utf-8", errors="replace")[-characters:]
         return ""
-
-
-def wait_ready(victim: Victim, seconds: float) -> bool:
-    """Whether it gets ready within this time."""
-    deadline = time.monotonic() + seconds
-    while not victim.ready():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True

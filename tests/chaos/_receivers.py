@@ -1,6 +1,6 @@
 """The receivers of a storm, in a process of their own: each listens on its own port and can misbehave or go away.
 
-    python -m tests.chaos._receivers FILE NAME ...
+    python -m tests.chaos._receivers FILE NAME ...        (FILE `-`: nothing is written down)
 
 prints one line of JSON, the port of each. Reads lines from its standard input: `NAME BEHAVIOUR` as in
 tests.support.receiver, or `refuse` (it stops listening) or `well`; ends with it. What arrives is appended to FILE.
@@ -13,41 +13,44 @@ import re
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tests.chaos._record import Arrival, append
 from tests.support.receiver import Received, Receiver
 
 _MARK = re.compile(rb'mark="([^"]*)"')
-_REFUSED_FOR_GOOD = ("status/400",)
-_TAKEN = ("status/200", "status/202")
+_REFUSED_FOR_GOOD = "status/400"
+
+# Of these the receiver cannot say that it has taken the message. (A body that drips is a 200 whatever comes of it.)
+_OPEN = frozenset({"status", "retry-after", "hang", "close", "drop", "reset", "garbage", "drip-headers"})
 
 
 def arrival(name: str, request: Received) -> Arrival:
     """A request in the record's words."""
     kind, _, argument = request.behaviour.partition("/")
+    marks = tuple(mark.decode("ascii") for mark in _MARK.findall(request.body))
+    # Of several that were refused together it is not known which one was meant.
+    refused = request.behaviour == _REFUSED_FOR_GOOD and len(marks) == 1
     settled: float | None = None
-    if request.behaviour in ("", "well", *_TAKEN, *_REFUSED_FOR_GOOD) or kind in ("stale", "drip", "drip-headers"):
-        # A dripping answer is a 200 whatever comes after it, once the status line is there.
-        settled = request.at if kind != "drip-headers" else None
-    elif kind == "slow":
-        settled = request.at + float(argument)
+    if refused or kind not in _OPEN:
+        settled = request.at + (float(argument) if kind == "slow" else 0.0)
     return Arrival(
         name,
         request.at,
-        tuple(mark.decode("ascii") for mark in _MARK.findall(request.body)),
+        marks,
         int(request.headers.get("arborcast-attempt", "0")),
         request.behaviour,
         settled,
-        request.behaviour in _REFUSED_FOR_GOOD,
+        refused,
     )
 
 
 class Receivers:
-    """The process, seen from the storm. A context manager."""
+    """The process, seen from the storm. A context manager. With `forget` nothing is written down."""
 
-    def __init__(self, file: Path, names: list[str]) -> None:
-        self._command = [sys.executable, "-m", "tests.chaos._receivers", str(file), *names]
+    def __init__(self, file: Path, names: list[str], *, forget: bool = False) -> None:
+        self._command = [sys.executable, "-m", "tests.chaos._receivers", "-" if forget else str(file), *names]
         self._process: subprocess.Popen[str] | None = None
         self._ports: dict[str, int] = {}
         file.touch()
@@ -82,11 +85,13 @@ class Receivers:
 
 def _main() -> None:
     file, names = Path(sys.argv[1]), sys.argv[2:]
+
+    def note(name: str, request: Received) -> None:
+        if str(file) != "-":
+            append(file, arrival(name, request))
+
     with ExitStack() as stack:
-        receivers = {
-            name: Receiver(on_received=lambda request, name=name: append(file, arrival(name, request)))  # type: ignore[misc]
-            for name in names
-        }
+        receivers = {name: Receiver(on_received=partial(note, name)) for name in names}
         listening = set(names)
         for receiver in receivers.values():
             receiver.start()

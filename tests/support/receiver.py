@@ -125,16 +125,13 @@ class _Connection(asyncio.Protocol):
         if self._path.startswith("/_"):
             self.transport.write(_report(self._journal, self._path))
             return
-        behaviour = self._journal.behaviours.get(self._path, self._path.strip("/"))
+        whole = b"".join(self._body)
+        behaviour = self._behaviour(whole)
         if self._journal.marks is not None:
-            marks = b",".join(_MARK.findall(b"".join(self._body))).decode("ascii")
+            marks = b",".join(_MARK.findall(whole)).decode("ascii")
             self._journal.marks.append((time.time(), self._path, marks))
             self._respond(behaviour)
             return
-        whole = b"".join(self._body)
-        if behaviour.startswith("picky/"):
-            _, status, word = behaviour.split("/")
-            behaviour = f"status/{status}" if word.encode() in whole else ""
         body = whole if self._journal.keep_bodies else b""
         received = Received(time.time(), self._path, self._headers, body, self._number, behaviour)
         if self._journal.on_received is not None:
@@ -144,6 +141,17 @@ class _Connection(asyncio.Protocol):
                 self._journal.requests.append(received)
                 self._journal.arrived.notify_all()
         self._respond(behaviour)
+
+    def _behaviour(self, body: bytes) -> str:
+        """What this request meets; empty for 202."""
+        behaviour = self._journal.behaviours.get(self._path, self._path.strip("/"))
+        if behaviour.startswith("picky/"):
+            _, status, word = behaviour.split("/")
+            return f"status/{status}" if word.encode() in body else ""
+        if behaviour == "half":
+            self._journal.halves += 1
+            return "status/500" if self._journal.halves % 2 else ""
+        return behaviour
 
     def _respond(self, behaviour: str) -> None:
         kind, _, argument = behaviour.partition("/")
@@ -170,9 +178,6 @@ class _Connection(asyncio.Protocol):
             case "garbage":
                 write(b"this is not HTTP at all\r\n\r\n")
                 self.transport.close()
-            case "half":
-                self._journal.halves += 1
-                write(_answer(500) if self._journal.halves % 2 else _ACCEPTED)
             case "redirect":
                 write(_answer(307, b"", "Location: /redirected"))
             case "huge":

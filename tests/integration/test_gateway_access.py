@@ -9,7 +9,11 @@ import requests
 
 from ingest.access.passwords import hash_password
 from ingest.access.users_file import User, write_users
+from jobs.monitoring.stack_monitor import own_page
+from jobs.stack import engine
+from tests.support.certificates import make_certificates
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.receiver import Receiver
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
 from topic_model.settings import KafkaSettings
 
@@ -48,3 +52,50 @@ def test_open_to_the_network_it_does_not_start_without_users(tmp_path: Path, kaf
     assert run._process is not None
     assert run._process.wait(30) == 2
     assert "set access.methods" in run.log.read_text()
+
+
+def test_all_of_it_over_tls_as_its_supervisor_sees_it(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    certificates = make_certificates(tmp_path)
+    users = tmp_path / "users.toml"
+    write_users(
+        {"anna": User("anna", hash_password("secret-a")), "client": User("client")},
+        users,
+    )
+    access = f'[access]\nmethods = "basic, certificate"\nusers_file = "{users}"\n'
+    with (
+        Receiver() as receiver,
+        gateway_run(tmp_path / "gateway", kafka_settings, tls=certificates, more=access) as run,
+    ):
+
+        def post(body: str, **how: object) -> requests.Response:
+            return run.session.post(run.broker, envelope(body), timeout=10, **how)  # type: ignore[arg-type]
+
+        anna = ("anna", "secret-a")
+        wanted = subscribe(receiver.url("/"), topic_expression("t:a//."))
+        assert post(wanted).status_code == 401
+        made = post(wanted, auth=anna)
+        assert made.status_code == 200
+        assert f"{run.base}/wsn/subscriptions/" in made.text, "clients are told the https address"
+        assert post(notify(message("t:a/b")), auth=anna).status_code == 202
+        shown = (certificates.certificate("client"), certificates.key("client"))
+        assert post(notify(message("t:a/b")), cert=shown).status_code == 202
+        # Its owner's: to the other one it is not there.
+        manager = made.text.partition("/wsn/subscriptions/")[2].partition("<")[0]
+        for who, status in ((None, 500), (anna, 200)):
+            answer = requests.post(
+                f"{run.base}/wsn/subscriptions/{manager}",
+                envelope("<wsnt:Unsubscribe/>"),
+                timeout=10,
+                verify=certificates.authority,
+                auth=who,
+                cert=shown if who is None else None,
+            )
+            assert answer.status_code == status
+        # The supervisor knows neither users nor the authority, only that this is its own machine.
+        assert engine.answers_ready("127.0.0.1", run.port, timeout=5, tls=True)
+        assert b"arborcast_gateway_accepted_total 2" in own_page(f"{run.base}/metrics")
+        assert run.metric("arborcast_gateway_tls_handshakes_total") >= 5
+        assert run.stop() == 0
+        log = run.log.read_text()
+        assert "secret-a" not in log
+        assert "Traceback" not in log

@@ -14,19 +14,36 @@ from pathlib import Path
 import requests
 
 from jobs.stack import ports
+from tests.support.certificates import Certificates
 from topic_model.settings import KafkaSettings
 
 ROOT = Path(__file__).parents[2]
 
 
 class GatewayRun:
-    """One gateway under one settings file; it can be killed and started again on the same port."""
+    """One gateway under one settings file; it can be killed and started again on the same port.
+
+    With `tls` it listens with the certificate `server`, and knows clients by those of the same authority; `session`
+    trusts it. `more` are further sections of the settings file.
+    """
 
     def __init__(
-        self, folder: Path, kafka: KafkaSettings, *, directory: str = "none", fixed: bool = False, **gateway: object
+        self,
+        folder: Path,
+        kafka: KafkaSettings,
+        *,
+        directory: str = "none",
+        fixed: bool = False,
+        tls: Certificates | None = None,
+        more: str = "",
+        **gateway: object,
     ) -> None:
         self.port = ports.free_port()
-        self.base = f"http://127.0.0.1:{self.port}"
+        self.base = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self.session = requests.Session()
+        # Else authorities that the environment names would count instead of ours.
+        self.session.trust_env = False
+        self.session.verify = tls.authority if tls else True
         self.broker = f"{self.base}/wsn/NotificationBroker"
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "gateway.log"
@@ -38,6 +55,8 @@ class GatewayRun:
             f'[outbound]\nreach = "loopback"\n'
             f'[directory]\nkind = "{directory}"\n[topics]\nfixed = {str(fixed).lower()}\n[gateway]\n'
             + "".join(f"{key} = {value}\n" for key, value in settings.items())
+            + (_tls_section(tls) if tls else "")
+            + more
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -71,13 +90,13 @@ class GatewayRun:
     def health(self, which: str) -> int:
         """Status of /health/live or /health/ready, 0 when nobody answers."""
         try:
-            return requests.get(f"{self.base}/health/{which}", timeout=5).status_code
+            return self.session.get(f"{self.base}/health/{which}", timeout=5).status_code
         except requests.RequestException:
             return 0
 
     def metric(self, name: str) -> float:
         """A metric without labels."""
-        for line in requests.get(f"{self.base}/metrics", timeout=5).text.splitlines():
+        for line in self.session.get(f"{self.base}/metrics", timeout=5).text.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         raise KeyError(name)
@@ -98,12 +117,26 @@ class GatewayRun:
         return self._process.wait(15)
 
 
+def _tls_section(tls: Certificates) -> str:
+    return (
+        f'[tls]\ncertificate_file = "{tls.certificate("server")}"\nkey_file = "{tls.key("server")}"\n'
+        f'client_ca_file = "{tls.authority}"\n'
+    )
+
+
 @contextmanager
 def gateway_run(
-    folder: Path, kafka: KafkaSettings, *, directory: str = "none", fixed: bool = False, **gateway: object
+    folder: Path,
+    kafka: KafkaSettings,
+    *,
+    directory: str = "none",
+    fixed: bool = False,
+    tls: Certificates | None = None,
+    more: str = "",
+    **gateway: object,
 ) -> Iterator[GatewayRun]:
     """A started gateway that is gone at the end."""
-    run = GatewayRun(folder, kafka, directory=directory, fixed=fixed, **gateway)
+    run = GatewayRun(folder, kafka, directory=directory, fixed=fixed, tls=tls, more=more, **gateway)
     try:
         run.start()
         yield run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import hashlib
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ingest.access.authenticator import Authenticator
+from ingest.access.errors import NotAuthenticated
 from ingest.access.gate import Gate
 from ingest.access.passwords import hash_password
 from ingest.access.policy import read_policy
@@ -414,3 +416,26 @@ def test_the_topics_list_does_not_open_what_the_policy_keeps_closed(parts: Gatew
     parts.table.apply(TopicRecord(path, policy=TopicPolicy(publishers=("anna",))))
     answer = parts.post(envelope(notify(message("t:c"))), authorization=ANNA)
     assert (answer.status, parts.notifications.accepted) == (403, [])
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "seen"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("192.0.2.7", "192.0.2.7", True),  # the supervisor, where the gateway listens on this address alone
+        ("2001:db8::7", "2001:db8::7", True),
+        ("192.0.2.8", "192.0.2.7", False),
+        ("2001:db8::8", "2001:db8::7", False),
+        ("192.0.2.8", "127.0.0.1", False),
+    ],
+)
+def test_who_this_machine_is(parts: GatewayParts, client: str, server: str, seen: bool) -> None:
+    gate = parts.gateway.gate
+    assert gate is not None
+    scope = {"client": (client, 1), "server": (server, 2), "headers": []}
+    if seen:
+        asyncio.run(gate.look(scope))
+    else:
+        with pytest.raises(NotAuthenticated):
+            asyncio.run(gate.look(scope))
+        asyncio.run(gate.look({**scope, "headers": [(b"authorization", ANNA.encode())]}))

@@ -76,15 +76,15 @@ class Victim:
             process = None if identity is None else identity.process()
             if process is not None:
                 found["jvm" if name == "dispatch" else name].append(process)
-        with contextlib.suppress(psutil.Error):
-            for jvm in list(found["jvm"]):
-                for child in jvm.children():
-                    words = child.cmdline()
-                    if any("dispatch_stream" in word for word in words):
-                        found["driver"].append(child)
-                    elif any("daemon" in word for word in words):
-                        found["daemon"].append(child)
-                        found["worker"] += child.children()
+        for child in (child for jvm in found["jvm"] for child in _children(jvm)):
+            # The JVM also starts short-lived programs, chmod for instance.
+            with contextlib.suppress(psutil.Error):
+                words = child.cmdline()
+                if any("dispatch_stream" in word for word in words):
+                    found["driver"].append(child)
+                elif any("daemon" in word for word in words):
+                    found["daemon"].append(child)
+                    found["worker"] += child.children()
         return found
 
     def kill(self, parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,3 +122,9 @@ class Victim:
         with contextlib.suppress(OSError):
             return self.home.log(part).read_text(encoding="utf-8", errors="replace")[-characters:]
         return ""
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return process.children()
+    return []

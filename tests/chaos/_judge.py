@@ -169,7 +169,7 @@ def _judge_repeats(
             assert known.settled is not None
             if within(troubled, known.settled) or within(troubled, known.at):
                 findings.duplicates["under way at a kill"] += 1
-            elif known.settled - known.at > budget_s / 2:
+            elif known.settled - known.at > budget_s / 2 or known.behaviour.startswith("drip"):
                 findings.duplicates["answered late"] += 1
             else:
                 findings.unexplained.append(

@@ -78,6 +78,9 @@ WANTED = (
 _RECOVERY_S = 240.0
 _DRAIN_S = 300.0
 
+# And this long after a kill all parts have processes again.
+_START_S = 90.0
+
 
 @dataclass
 class Outcome:
@@ -190,8 +193,12 @@ class Storm:
 
     def _strike(self, parts: tuple[str, ...]) -> None:
         self._weather(self._chance.uniform(0.3, 1.5 if self._quick else 8.0))
+        deadline = time.monotonic() + _START_S
         at = time.time()
-        hit = self._victim.kill(parts)
+        while not (hit := self._victim.kill(parts)) and time.monotonic() < deadline:
+            # It is being started again.
+            self._weather(0.1)
+            at = time.time()
         if not hit:
             self.problems.append(f"nothing of {'+'.join(parts)} was there to be killed")
             return

@@ -60,14 +60,16 @@ def _round(
     bench.arrivals(len(warm))
     bench.clear()
     bench.append([f"backlog-{each}" for each in range(backlog)])
-    arrived = [each.at for each in bench.arrivals(backlog)]
-    lost = backlog - len(arrived)
+    found = bench.arrivals(backlog)
+    arrived = [each.at for each in found]
+    lost = backlog - len({each.notification for each in found})
     # From the first on: appending them is Kafka's work, and goes on beside.
     figures.rates.append(len(arrived) / (max(arrived) - min(arrived)))
     bench.clear()
     sent = bench.append_at(_RATE, seconds, "steady")
-    delays = [(each.at - sent[each.notification]) * 1e3 for each in bench.arrivals(len(sent))]
-    lost += len(sent) - len(delays)
+    found = bench.arrivals(len(sent))
+    delays = [(each.at - sent[each.notification]) * 1e3 for each in found]
+    lost += len(sent) - len({each.notification for each in found})
     figures.p50_ms.append(percentile(delays, 0.5))
     figures.p99_ms.append(percentile(delays, 0.99))
     table.add(number + 1, name, figures.rates[-1], figures.p50_ms[-1], figures.p99_ms[-1], lost)

@@ -25,8 +25,8 @@ from topic_model.settings import KafkaSettings
 _AT_ONCE = 500
 
 SETTLED_AFTER_S = 10.0
-"""A letter is written before its delivery is taken out of what waits. After a crash in between the delivery is tried again
-by itself, so letters are left alone for so long."""
+"""A letter is written before its delivery is taken out of what waits. After a crash in between the delivery is tried
+again by itself, so letters are left alone for so long."""
 
 
 class DeadLetterDesk:

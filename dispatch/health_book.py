@@ -48,9 +48,9 @@ class HealthBook:
         """Someone vouches for an endpoint: it may be probed now, and has the whole time before it is given up."""
         with self._lock:
             health = self._known.get(endpoint)
-            if health is not None and health.failing_since_ms:
+            if health is not None and health.failures:
                 probe_at_ms = min(health.probe_at_ms, now_ms)
-                self._known[endpoint] = dataclasses.replace(health, failing_since_ms=now_ms, probe_at_ms=probe_at_ms)
+                self._known[endpoint] = dataclasses.replace(health, failing_since_ms=0, probe_at_ms=probe_at_ms)
 
     def restore(self, known: Mapping[str, Health]) -> None:
         """Take in what was known before a restart, of endpoints of which nothing is known yet."""

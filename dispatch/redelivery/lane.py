@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dispatch.envelope import Envelope
 from dispatch.redelivery.parked import Delivery
+from dispatch.retry import RetryPolicy
 from topic_model.subscriptions import Subscription
 
 
@@ -14,7 +16,9 @@ class Lane:
 
     `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
     any, in a strict lane), of which there is only one at a time. `held` says whether batches may not push past it,
-    `suspending` that its suspension is not written down yet. `seen` is the subscription of its last turn.
+    `suspending` that its suspension is not written down yet. `seen` is the subscription of its last turn, `policy` and
+    `envelope` are made from it; the envelope is kept only while there are pushes. Before `expires_ms` nothing in it is
+    too old.
     """
 
     name: str
@@ -26,3 +30,6 @@ class Lane:
     suspended: bool = False
     suspending: bool = False
     seen: Subscription | None = None
+    policy: RetryPolicy | None = None
+    envelope: Envelope | None = None
+    expires_ms: int = 0

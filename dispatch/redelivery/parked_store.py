@@ -74,6 +74,8 @@ class ParkedStore:
 
     def __init__(self, file: Path | None, log: str = "") -> None:
         self._file = file
+        # Those that we have ended and the log does not know of yet.
+        self._finished: set[bytes] = set()
         with self._translated():
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +107,12 @@ class ParkedStore:
 
     def apply(self, key: bytes, value: bytes | None) -> str | None:
         """Fold one record of the log in; the lane that has something new to deliver, if one has."""
+        if key in self._finished:
+            # What we have ended ourselves comes back as the log's own word, with all that was parked under this name
+            # before it.
+            if value is None:
+                self._finished.discard(key)
+            return None
         delivery, is_tries = parked.decode_key(key)
         if value is None:
             if not is_tries:
@@ -118,29 +126,30 @@ class ParkedStore:
 
     def _add(self, delivery: Delivery, record: Parked) -> bool:
         lane, place, tries = delivery.subscription, delivery.place, record.tries
-        with self._translated():
-            if self._db.execute(_FIND, (lane, *place)).fetchone():
-                return False  # a repeated batch has parked it again; we may know of later tries
-            _, notification = notifications.encode(record.notification)
-            self._db.execute(
-                "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (lane, *place, tries.number > 0, *tries, record.notification.accepted_ms, notification),
-            )
+        if self._rows(_FIND, (lane, *place)):
+            return False  # a repeated batch has parked it again; we may know of later tries
+        _, notification = notifications.encode(record.notification)
+        self._execute(
+            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (lane, *place, tries.number > 0, *tries, record.notification.accepted_ms, notification),
+        )
         self._count += 1
         return True
 
     def tried(self, delivery: Delivery, tries: Tries) -> bool:
         """Note a further try; what is known of a later one is not overwritten. Whether the delivery still waits."""
         key = (delivery.subscription, *delivery.place)
-        with self._translated():
-            changed = self._db.execute(_TRIED, (*tries, *key, tries.number)).rowcount
-            return bool(changed) or self._db.execute(_FIND, key).fetchone() is not None
+        changed = self._execute(_TRIED, (*tries, *key, tries.number)).rowcount
+        return bool(changed) or bool(self._rows(_FIND, key))
 
     def remove(self, delivery: Delivery) -> None:
         """It does not wait any more."""
-        with self._translated():
-            deleted = self._db.execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
-        self._count -= deleted
+        self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
+
+    def finish(self, delivery: Delivery) -> None:
+        """It does not wait any more, and the log is going to say so: that need not be looked up again."""
+        self._finished.add(delivery.key())
+        self.remove(delivery)
 
     def untried(self, lane: str, limit: int) -> list[Waiting]:
         """The first deliveries of a lane that were never tried, in order of place."""
@@ -218,13 +227,11 @@ class ParkedStore:
 
     def advance(self, partition: int, position: int) -> None:
         """The log has been folded up to before this offset."""
-        with self._translated():
-            self._db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (partition, position))
+        self._execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (partition, position))
 
     def remember(self, name: str, value: bytes) -> None:
         """Keep a fact beside what waits."""
-        with self._translated():
-            self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
+        self._execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
 
     def recall(self, name: str) -> bytes | None:
         """A fact that was kept."""
@@ -253,20 +260,31 @@ class ParkedStore:
         ]
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._translated():
+        try:
             return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
 
     def _one(self, query: str, *values: object) -> Any:
-        with self._translated():
-            row = self._db.execute(query, values).fetchone()
-        return None if row is None else row[0]
+        rows = self._rows(query, values)
+        return rows[0][0] if rows else None
+
+    def _execute(self, query: str, values: Sequence[object]) -> sqlite3.Cursor:
+        # Not through `_translated`: a context manager costs as much as a look-up.
+        try:
+            return self._db.execute(query, values)
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            message = f"the file of parked deliveries, {self._file}: {error}"
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT:
-                raise SpoiltFile(message) from error
-            raise InfrastructureError(message, 5.0) from error
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> InfrastructureError:
+        message = f"the file of parked deliveries, {self._file}: {error}"
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT:
+            return SpoiltFile(message)
+        return InfrastructureError(message, 5.0)

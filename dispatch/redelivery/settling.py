@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatch.attempts import Attempt
-from dispatch.outcomes import Outcome
+from dispatch.outcomes import Outcome, failed
 from dispatch.redelivery.events import DeadLetterAlarm
 from dispatch.redelivery.journal import Journal
+from dispatch.redelivery.lane import Lane
 from dispatch.redelivery.parked import Tries
 from dispatch.redelivery.parked_store import ParkedStore, Waiting
 from dispatch.retry import History, RetryPolicy
@@ -16,6 +17,12 @@ from topic_model.subscriptions import Subscription
 
 # Attempts made here belong to no batch.
 NO_BATCH = -1
+
+# How many deliveries that are over (too old, not wanted any more) are ended before another lane has its turn.
+_ENDED_AT_ONCE = 500
+
+# Later than any notification was accepted.
+_EVER_MS = 1 << 62
 
 
 class Settling:
@@ -65,20 +72,29 @@ class Settling:
             gone = gone or verdict.state == "cancelled"
         return gone
 
-    def end_untried(
-        self, lane: str, endpoint: str, ended: Sequence[Waiting], verdict: Verdict, why: Outcome, now_ms: int
-    ) -> None:
-        """These are over without a push."""
+    def cancel(self, lane: Lane, now_ms: int) -> bool:
+        """End what waits in a lane, because nobody wants it any more; whether there may be more of it."""
+        why = failed("ended", "the subscription is over")
+        return self._end_untried(lane, _EVER_MS, Verdict("cancelled"), why, now_ms)
+
+    def expire(self, lane: Lane, accepted_ms: int, now_ms: int) -> bool:
+        """End what was accepted by then, because it is too old; whether there may be more of it."""
+        why = failed("lifespan", "it was not delivered within its lifespan")
+        return self._end_untried(lane, accepted_ms, Verdict("expired"), why, now_ms)
+
+    def _end_untried(self, lane: Lane, accepted_ms: int, verdict: Verdict, why: Outcome, now_ms: int) -> bool:
+        ended = self._store.accepted_before(lane.name, accepted_ms, _ENDED_AT_ONCE, lane.flight)
         for waiting in ended:
             number = waiting.tries.number
-            row = untried(lane, endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
+            row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
             self._journal.record(row)
             self._end(waiting, row)
+        return len(ended) == _ENDED_AT_ONCE
 
     def _end(self, waiting: Waiting, row: Attempt) -> None:
         if row.state in ("dead", "expired"):
             self._journal.bury(waiting.delivery, waiting.notification, row)
             self._alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
-        self._store.remove(waiting.delivery)
+        self._store.finish(waiting.delivery)
         self._journal.finished(waiting.delivery, tried=waiting.tries.number > 0)

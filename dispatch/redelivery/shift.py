@@ -46,7 +46,7 @@ _LOOK_S = 0.02
 _CONTROL_S = 0.2
 
 # Outcomes are written down this often while it is busy; also what a crash can repeat.
-_COMMIT_S = 0.05
+_COMMIT_S = 0.1
 
 # How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
 _SETTLE_S = 600.0
@@ -283,6 +283,7 @@ class Shift:
             self._moved = True
             if suspended:
                 self._plan.suspend_subscriptions(suspended)
+                self._keep_health()
                 self._learn()
                 self.redelivery.suspensions_are_known()
         if time.monotonic() - self._health_kept > _HEALTH_S:

@@ -22,9 +22,10 @@ from collections.abc import Callable
 
 from dispatch.envelope import Envelope
 from dispatch.health_book import HealthBook
-from dispatch.outcomes import classify, failed
+from dispatch.outcomes import classify, unwritable
 from dispatch.push_spans import PushSpans, end
 from dispatch.redelivery.agenda import Agenda
+from dispatch.redelivery.choosing import Choice
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
 from dispatch.redelivery.journal import Journal
@@ -32,22 +33,23 @@ from dispatch.redelivery.lane import Lane
 from dispatch.redelivery.parked_store import ParkedStore, Waiting
 from dispatch.redelivery.ports import Holds, Subscriptions
 from dispatch.redelivery.settling import Settling
+from dispatch.redelivery.suspending import Suspending
 from dispatch.redelivery.waiting_room import WaitingRoom
 from dispatch.retry import RetryPolicy, policy_of
 from dispatch.room import Bounds
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushRequest, PushResult, Transport
-from dispatch.verdict import Push, Verdict
+from dispatch.verdict import Push
 from topic_model.subscriptions import Subscription
-
-# How many deliveries that are over (too old, not wanted any more) are ended before another lane has its turn.
-_ENDED_AT_ONCE = 500
 
 # An answer is quick when it took less than this share of what a batch would wait.
 _QUICK_SHARE = 1 / 2
 
 # How many turns are given before outcomes are taken in and newly parked deliveries looked at.
 _TURNS_AT_ONCE = 1_000
+
+# Nothing is there that could become too old.
+_NEVER_MS = 1 << 62
 
 _NO_REQUEST = PushRequest("", (), b"")
 
@@ -74,6 +76,7 @@ class Redelivery:
         self._store = store
         self._transport = transport
         self._subscriptions = subscriptions
+        self._choice = Choice(store, push)
         self._journal = journal
         self._holds = holds
         self._envelope_of = envelope_of
@@ -87,6 +90,7 @@ class Redelivery:
         self._lanes: dict[str, Lane] = {}
         self._turns = Agenda()
         self._endpoints = Endpoints(health, retry.hot_budget_s * _QUICK_SHARE, tell)
+        self._suspending = Suspending(subscriptions, self._endpoints, journal, int(retry.suspend_after_s * 1000), tell)
         self._room = WaitingRoom(Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._gone: set[str] = set()
         self._prefix = uuid.uuid4().hex[:16]
@@ -125,7 +129,8 @@ class Redelivery:
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = Lane(name)
-        elif lane.held:
+        lane.expires_ms = 0
+        if lane.held:
             return  # it comes behind others, and has its turn after theirs
         if self._store.has_untried(name):
             lane.held = True
@@ -169,15 +174,14 @@ class Redelivery:
     def _serve(self, lane: Lane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""
         subscription = None if lane.name in self._gone else self._subscriptions.subscription(lane.name)
-        lane.seen = subscription
         if subscription is None or subscription.expired(now_ms):
+            lane.seen = subscription
             self._cancel(lane, now_ms)
             return False
-        lane.endpoint = subscription.consumer.address
-        policy = policy_of(subscription.policy, self._retry)
-        if self._expire(lane, policy, now_ms):
+        policy = self._know(lane, subscription)
+        if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
             return False
-        if subscription.paused or self._is_suspended(lane, now_ms):
+        if subscription.paused or self._suspending.holds(lane, now_ms):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
         health = self._endpoints.get(lane.endpoint)
@@ -185,7 +189,7 @@ class Redelivery:
             self._block(lane, now_ms)
             self._sleep(lane, policy, now_ms, until_due=True)
             return False
-        taken = self._choose(lane, subscription, now_ms, probing=health.breaker != "closed")
+        taken = self._choice.of(lane, subscription, now_ms, probing=health.breaker != "closed")
         if not taken:
             self._sleep(lane, policy, now_ms, until_due=True)
             return False
@@ -195,30 +199,12 @@ class Redelivery:
         self._begin(lane, subscription, policy, taken, now_ms)
         return True
 
-    def _choose(self, lane: Lane, subscription: Subscription, now_ms: int, probing: bool) -> list[Waiting]:
-        """What the next push carries, nothing when nothing is due."""
-        if subscription.policy.strict:
-            # Whatever has its push under way may be the first.
-            first = None if lane.flight else self._store.first(lane.name)
-            return [first] if first is not None and first.tries.due_ms <= now_ms else []
-        if not lane.pushing:
-            together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
-            untried = self._travelling(self._store.untried(lane.name, together))
-            if untried:
-                return untried
-        if probing:
-            # Not always the same one: it may be what the endpoint fails at.
-            least = self._store.least_tried(lane.name, now_ms, lane.flight)
-            return [least] if least is not None else []
-        return self._store.due(lane.name, now_ms, 1, lane.flight)
-
-    def _travelling(self, head: list[Waiting]) -> list[Waiting]:
-        size = 0
-        for count, waiting in enumerate(head):
-            size += len(waiting.notification.payload)
-            if count and size > self._push.max_notify_bytes:
-                return head[:count]
-        return head
+    def _know(self, lane: Lane, subscription: Subscription) -> RetryPolicy:
+        """What follows from the subscription, made anew only when that has changed."""
+        if lane.policy is None or lane.seen is not subscription:
+            lane.seen, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
+            lane.policy, lane.expires_ms = policy_of(subscription.policy, self._retry), 0
+        return lane.policy
 
     def _begin(
         self, lane: Lane, subscription: Subscription, policy: RetryPolicy, taken: list[Waiting], now_ms: int
@@ -228,15 +214,15 @@ class Redelivery:
         first_try = number == 1
         span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
         try:
-            envelope = self._envelope_of(subscription)
+            envelope = lane.envelope = lane.envelope or self._envelope_of(subscription)
             request = envelope.request(notifications, number, now_ms / 1000, span.traceparent if span else None)
         except Exception as error:
             # Whatever it is, only this message is to suffer for it.
             push = Push("", notifications, _NO_REQUEST, PushResult(0), now_ms)
-            outcome = failed("envelope", str(error))
+            outcome = unwritable(error)
             end(span, outcome)
             self._settling.settle(subscription, policy, taken, push, outcome, now_ms, probe=False)
-            self._after(lane, now_ms)
+            self._turns.set(lane.name, now_ms)
             return
         endpoint = lane.endpoint
         probe = self._endpoints.begin_push(endpoint)
@@ -260,17 +246,18 @@ class Redelivery:
             if self._settling.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
                 self._end_subscription(lane, ended_ms)
             elif not outcome.delivered:
-                self._suspend_if_failing(lane, ended_ms)
-            self._after(lane, ended_ms)
+                self._suspending.push_failed(lane, self._lanes, ended_ms)
+            self._turns.set(lane.name, ended_ms)
 
         self._transport.submit(request, finished)
-        # There may be more to push beside this; but others come first.
-        self._turns.set(lane.name, now_ms)
+        if not first_try:
+            self._let_pass(lane)
+        # There may be more to push beside this, if anything is there that was tried; but others come first.
+        if not first_try or (lane.flight and self._may_push_beside(lane, subscription)):
+            self._turns.set(lane.name, now_ms)
 
-    def _after(self, lane: Lane, now_ms: int) -> None:
-        """Something of the lane is settled."""
-        self._let_pass(lane)
-        self._turns.set(lane.name, now_ms)
+    def _may_push_beside(self, lane: Lane, subscription: Subscription) -> bool:
+        return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
 
     def _let_pass(self, lane: Lane) -> None:
         if lane.held and not lane.pushing and not self._store.has_untried(lane.name):
@@ -279,7 +266,10 @@ class Redelivery:
 
     def _sleep(self, lane: Lane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
         """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
-        self._go_on(self._room.pass_on(lane.endpoint) if lane.endpoint else [], now_ms)
+        self._pass_on(lane, now_ms)
+        self._let_pass(lane)
+        if not lane.flight:
+            lane.envelope = None
         oldest_ms = self._store.oldest_ms(lane.name, lane.flight)
         if oldest_ms is None:
             if not lane.flight:
@@ -291,6 +281,11 @@ class Redelivery:
             if due_ms is not None and due_ms > now_ms:
                 at_ms = min(at_ms, due_ms)
         self._turns.set(lane.name, at_ms)
+
+    def _pass_on(self, lane: Lane, now_ms: int) -> None:
+        """Whatever room it was given, it does not use it."""
+        if lane.endpoint:
+            self._go_on(self._room.pass_on(lane.endpoint), now_ms)
 
     def _go_on(self, names: list[str], now_ms: int) -> None:
         for name in names:
@@ -309,28 +304,23 @@ class Redelivery:
     # Ends without a push
 
     def _cancel(self, lane: Lane, now_ms: int) -> None:
-        ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
-        why = failed("ended", "the subscription is over")
-        self._settling.end_untried(lane.name, lane.endpoint, ended, Verdict("cancelled"), why, now_ms)
+        self._pass_on(lane, now_ms)
+        more = self._settling.cancel(lane, now_ms)
         self._let_pass(lane)
         lane.failing = False
-        if len(ended) == _ENDED_AT_ONCE:
+        if more:
             self._turns.set(lane.name, now_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
 
     def _expire(self, lane: Lane, policy: RetryPolicy, now_ms: int) -> bool:
         """End what has lived too long; whether there may be more of it."""
-        latest_ms = now_ms - policy.lifespan_ms
-        ended = self._store.accepted_before(lane.name, latest_ms, _ENDED_AT_ONCE, lane.flight)
-        if ended:
-            why = failed("lifespan", "it was not delivered within its lifespan")
-            self._settling.end_untried(lane.name, lane.endpoint, ended, Verdict("expired"), why, now_ms)
-            self._let_pass(lane)
-        if len(ended) < _ENDED_AT_ONCE:
-            return False
-        self._turns.set(lane.name, now_ms)
-        return True
+        if self._settling.expire(lane, now_ms - policy.lifespan_ms, now_ms):
+            self._turns.set(lane.name, now_ms)
+            return True
+        oldest_ms = self._store.oldest_ms(lane.name)
+        lane.expires_ms = _NEVER_MS if oldest_ms is None else policy.expires_ms(oldest_ms)
+        return False
 
     def _end_subscription(self, lane: Lane, now_ms: int) -> None:
         self._gone.add(lane.name)
@@ -352,33 +342,8 @@ class Redelivery:
         else:
             self._endpoints.probe(endpoint, lambda name: self._serve(self._lanes[name], now_ms))
 
-    def _suspend_if_failing(self, lane: Lane, now_ms: int) -> None:
-        """When the endpoint has failed for too long: the lane, and all that wait for the same endpoint."""
-        health = self._endpoints.get(lane.endpoint)
-        since_ms = health.failing_since_ms
-        if health.breaker == "closed" or not since_ms or now_ms - since_ms < int(self._retry.suspend_after_s * 1000):
-            return
-        for name in {lane.name, *self._endpoints.blocked(lane.endpoint)}:
-            each = self._lanes[name]
-            if not each.suspended:
-                each.suspended = each.suspending = True
-                self._journal.suspend(name, since_ms)
-                self._tell(OperatorEvent("subscription-suspended", now_ms, lane.endpoint, name))
-
     def suspensions_are_known(self) -> None:
         """What was asked of the journal is written down, and `subscriptions` knows."""
         for lane in self._lanes.values():
             lane.suspending = False
         self.look_at_subscriptions()
-
-    def _is_suspended(self, lane: Lane, now_ms: int) -> bool:
-        suspended = lane.suspending or self._subscriptions.suspended(lane.name)
-        if lane.suspended and not suspended:
-            # Someone has resumed it: it gets the whole time once more.
-            self._endpoints.forgive(lane.endpoint, now_ms)
-        lane.suspended = suspended
-        return suspended
-
-
-# Later than any notification was accepted.
-_EVER_MS = 1 << 62

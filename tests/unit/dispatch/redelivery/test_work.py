@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import NoReturn
 
 import msgspec
+import pytest
 
+from dispatch.envelope import Envelope
 from dispatch.redelivery.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, FakeEndpoint, World
+from topic_model.errors import SecretError
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -402,6 +406,57 @@ def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_oth
 
     assert world.states() == {("s", "n"): "dead", ("other", "n"): "delivered"}
     assert world.buried[0].error == "envelope"
+
+
+def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.subscribe("s")
+    world.park("s", "n")
+    with monkeypatch.context() as without_key:
+
+        def locked(*_: object) -> NoReturn:
+            raise SecretError("the key is not there")
+
+        without_key.setattr(Envelope, "request", locked)
+        world.run(1_000)
+        assert (world.states(), world.attempts[-1].error) == ({("s", "n"): "parked"}, "internal")
+
+    world.run(10_000)
+    assert world.states() == {("s", "n"): "delivered"}
+
+
+def test_room_that_a_lane_cannot_use_because_its_subscription_is_over_goes_to_the_next() -> None:
+    world = World(push=PushSettings(max_in_flight_per_endpoint=1))
+    for name in ("a", "b", "c"):
+        world.subscribe(name, endpoint="shared")
+        world.park(name, name)
+    world.endpoint("a").takes_ms = 1_000
+    world.run(500)
+    del world.subscriptions["b"]
+
+    world.run(5_000)
+
+    assert world.states() == {("a", "a"): "delivered", ("b", "b"): "cancelled", ("c", "c"): "delivered"}
+
+
+def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_time_again() -> None:
+    world = World(retry=retry(suspend_after_s=7_200.0, lifespan_s=7 * 86_400.0))
+    world.subscribe("s")
+    world.park("s", "n")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.run(2 * HOUR_MS + 120_000)
+    assert set(world.suspended_said) == {"s"}
+    kept = world.health.everything()
+
+    world.now_ms += 24 * HOUR_MS
+    world.restart()
+    world.health.restore(kept)
+    world.run(HOUR_MS)
+
+    assert len(world.suspended_said) == 1
+    assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 1
+    world.run(2 * HOUR_MS)
+    assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 2
 
 
 def test_a_slow_endpoint_is_served_at_its_own_pace() -> None:

@@ -1,0 +1,51 @@
+"""When an endpoint has failed for too long: its subscriptions are suspended, until someone resumes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatch.redelivery.endpoints import Endpoints
+from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.redelivery.journal import Journal
+from dispatch.redelivery.lane import Lane
+from dispatch.redelivery.ports import Subscriptions
+
+
+class Suspending:
+    """Used by one thread. `after_ms` is how long an endpoint may fail."""
+
+    def __init__(
+        self, subscriptions: Subscriptions, endpoints: Endpoints, journal: Journal, after_ms: int, tell: Listener
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._endpoints = endpoints
+        self._journal = journal
+        self._after_ms = after_ms
+        self._tell = tell
+
+    def push_failed(self, lane: Lane, lanes: Mapping[str, Lane], now_ms: int) -> None:
+        """Suspend the lane, and all that wait for the same endpoint, when that has failed for too long.
+
+        The endpoint's time begins anew then, not only when someone resumes: that may happen while nobody listens.
+        """
+        endpoint = lane.endpoint
+        health = self._endpoints.get(endpoint)
+        since_ms = health.failing_since_ms
+        if health.breaker == "closed" or not since_ms or now_ms - since_ms < self._after_ms:
+            return
+        for name in {lane.name, *self._endpoints.blocked(endpoint)}:
+            each = lanes[name]
+            if not each.suspended:
+                each.suspended = each.suspending = True
+                self._journal.suspend(name, since_ms)
+                self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, name))
+        self._endpoints.forgive(endpoint, now_ms)
+
+    def holds(self, lane: Lane, now_ms: int) -> bool:
+        """Whether the lane is suspended."""
+        suspended = lane.suspending or self._subscriptions.suspended(lane.name)
+        if lane.suspended and not suspended:
+            # Someone has resumed it: it is tried at once.
+            self._endpoints.forgive(lane.endpoint, now_ms)
+        lane.suspended = suspended
+        return suspended

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from jobs.cli import audit, configuration, dead, engine, keys, messages, replay, topics, trace, users, watching
+from jobs.cli import access, audit, configuration, dead, engine, keys, messages, replay, topics, trace, users, watching
 from jobs.cli.common import error_console
 from topic_model.errors import ArborcastError, ConfigError
 
@@ -27,6 +27,7 @@ configuration.register(app)
 keys.register(app)
 topics.register(app)
 users.register(app)
+access.register(app)
 trace.register(app)
 watching.register(app)
 audit.register(app)

@@ -54,7 +54,7 @@ def gate(settings: Settings) -> Gate | None:
     if not access.chosen():
         return Gate(rates) if rates else None
     users = Users(
-        _user_source(settings),
+        user_source(settings),
         remember_s=access.remember_s,
         failures_per_minute=access.failures_per_minute,
     )
@@ -68,7 +68,8 @@ def gate(settings: Settings) -> Gate | None:
     return Gate(rates, authenticator, lambda: policy.value)
 
 
-def _user_source(settings: Settings) -> UserSource:
+def user_source(settings: Settings) -> UserSource:
+    """Where users are. Raises ConfigError for a file that cannot be read."""
     if settings.access.users == "file":
         return FileUsers(Path(settings.access.users_file))
     # Only here, so that a gateway with a file never pays for ldap3.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import requests
+from typer.testing import CliRunner
 
 from ingest.access.passwords import hash_password
 from ingest.access.users_file import User, write_users
+from jobs.cli import app
 from jobs.monitoring.stack_monitor import own_page
 from jobs.stack import engine
 from tests.support.certificates import make_certificates
@@ -44,6 +47,20 @@ def test_users_a_policy_and_a_file_that_changes(
         policy.write_text(POLICY + '[[allow]]\ndo = ["publish"]\ntopics = ["{urn:t}c"]\nusers = ["anna"]\n')
         run.wait_for(lambda: post(notify(message("t:c"))) == 202, "the new policy in force")
         assert "secret-a" not in run.log.read_text()
+
+        def check(*options: str) -> tuple[int, list[dict[str, object]]]:
+            result = CliRunner().invoke(app, ["access", "check", "--config", str(run.config), "--json", *options])
+            return result.exit_code, json.loads(result.stdout)
+
+        assert check() == (0, [])
+        policy.write_text(POLICY.replace("urn:t}a", "urn:t}c"))
+        status, (found,) = check()
+        assert (status, found["owner"], found["certain"], found["ended"]) == (1, "anna", True, False)
+        assert run.metric("arborcast_subscriptions") == 1
+        status, (found,) = check("--end")
+        assert (status, found["ended"]) == (0, True)
+        run.wait_for(lambda: run.metric("arborcast_subscriptions") == 0, "the subscription gone")
+        assert check() == (0, [])
 
 
 def test_open_to_the_network_it_does_not_start_without_users(tmp_path: Path, kafka_settings: KafkaSettings) -> None:

@@ -47,9 +47,9 @@ class GatewayRun:
         self.broker = f"{self.base}/wsn/NotificationBroker"
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "gateway.log"
-        self._config = folder / "arborcast.toml"
+        self.config = folder / "arborcast.toml"
         settings = {"port": self.port} | gateway
-        self._config.write_text(
+        self.config.write_text(
             f'home = "home"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
             f"partitions = {kafka.partitions}\nrequest_timeout_s = {kafka.request_timeout_s}\n"
             f'[outbound]\nreach = "loopback"\n'
@@ -70,7 +70,7 @@ class GatewayRun:
         """Start the process; with `ready`, wait until it takes requests."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jobs.gateway", "--config", str(self._config)],
+                [sys.executable, "-m", "jobs.gateway", "--config", str(self.config)],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,

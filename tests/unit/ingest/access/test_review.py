@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ingest.access.policy import DEFAULT, read_policy
+from ingest.access.review import review
+from ingest.access.visitor import Identity
+from tests.support.routing import make_subscription
+from topic_model.expressions import parse_friendly
+
+POLICY = read_policy(
+    """
+[[allow]]
+do = ["subscribe"]
+topics = ["a//."]
+users = ["anna"]
+[[allow]]
+do = ["subscribe"]
+topics = ["b//."]
+groups = ["readers"]
+[[allow]]
+do = ["publish"]
+topics = ["//."]
+users = ["*"]
+""",
+    "policy",
+)
+USERS = {"anna": Identity("anna"), "bert": Identity("bert", frozenset({"readers"}))}
+
+
+def found(owner: str, topic: str, *, others: bool = False) -> list[tuple[str, bool]]:
+    one = msgspec.structs.replace(make_subscription("s", parse_friendly(topic, {}).normal), owner=owner)
+    return [(each.reason, each.certain) for each in review([one], USERS.get, POLICY, others_know_users=others)]
+
+
+@pytest.mark.parametrize(("owner", "topic"), [("anna", "a//."), ("anna", "a/b"), ("bert", "b/*")])
+@pytest.mark.parametrize("others", [False, True])
+def test_what_may_be_is_not_found(owner: str, topic: str, others: bool) -> None:
+    assert found(owner, topic, others=others) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "topic", "why"),
+    [
+        ("anna", "b/c", "its owner may not subscribe to all of that"),
+        ("anna", "*/c", "its owner may not subscribe to all of that"),
+        ("bert", "a", "its owner may not subscribe to all of that"),
+        ("carl", "a", "its owner is no user"),
+    ],
+)
+def test_what_may_not_be_is_found_and_certain(owner: str, topic: str, why: str) -> None:
+    assert found(owner, topic) == [(why, True)]
+
+
+def test_of_users_that_others_know_nothing_is_certain() -> None:
+    assert found("carl", "b", others=True) == [("its owner may not subscribe to all of that", False)]
+    # Bert's token may have groups that our file does not.
+    assert found("bert", "a", others=True) == [("its owner may not subscribe to all of that", False)]
+
+
+def test_what_belongs_to_nobody_is_told_and_never_certain() -> None:
+    assert found("", "a") == [("it was made while nobody had to say who it is", False)]
+
+
+def test_without_a_policy_whoever_is_there_may_have_everything() -> None:
+    one = msgspec.structs.replace(make_subscription("s", "a"), owner="anna")
+    assert list(review([one], USERS.get, DEFAULT, others_know_users=False)) == []

@@ -200,6 +200,13 @@ class TableSettings:
     """The Delta tables."""
 
     path: str = setting("", "Folder or URL of the tables; empty means tables/ in the data directory.")
+    storage_options: str = setting(
+        "",
+        "What delta-rs is to be told about the storage at `path`, as NAME=VALUE separated by blanks, for instance "
+        "AWS_ENDPOINT_URL=https://s3.example AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…; what is not named here comes "
+        "from the environment.",
+        secret=True,
+    )
     interval_s: float = setting(
         5.0, "How often outcomes, notifications and states are written to the tables.", minimum=0.2, unit="s"
     )
@@ -228,3 +235,14 @@ class TableSettings:
         minimum=1,
         unit="h",
     )
+
+    def storage(self) -> dict[str, str]:
+        """The storage options by their names. Raises ConfigError."""
+        options = {}
+        for number, pair in enumerate(self.storage_options.split(), 1):
+            name, equals, value = pair.partition("=")
+            if not equals or not name:
+                # Not the text itself: it may be a part of a secret.
+                raise ConfigError(f"tables.storage_options: its part {number} is not NAME=VALUE")
+            options[name] = value
+        return options

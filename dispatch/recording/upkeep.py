@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from dispatch.recording.held import WRITER
 from dispatch.tables import TableSpec
+from dispatch.tables.location import is_there, open_table
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +58,9 @@ class Upkeep:
 
     def step(self) -> bool:
         """Do what is due."""
-        if not DeltaTable.is_deltatable(self._location):
+        if not is_there(self._location):
             return False
-        table = DeltaTable(self._location)
+        table = open_table(self._location)
         if self._days is not None:
             self._take_out(table, datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days))
         self._join(table)
@@ -67,7 +68,7 @@ class Upkeep:
         if table.version() != self._deleted_at:
             # A full listing finds what a killed writer has left, too.
             table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
-            self._deleted_at = DeltaTable(self._location).version()
+            self._deleted_at = open_table(self._location).version()
         return False
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from dispatch.settings import TableSettings
+from dispatch.tables.location import Location, open_table, options_of
 from topic_model.errors import InfrastructureError
 
 # A checkpoint of the Delta log every 100 commits: at one commit per 5 s that is one every 8 minutes. What lies before a
@@ -58,10 +59,10 @@ class TableSpec:
     key: str = ""
     properties: Mapping[str, str] = field(default_factory=lambda: _PROPERTIES)
 
-    def location(self, settings: TableSettings, home: Path) -> str:
+    def location(self, settings: TableSettings, home: Path) -> Location:
         """Where the table is: below `tables.path`, or below the data directory when that is not set."""
         root = settings.path.rstrip("/") or str((home / "tables").absolute())
-        return f"{root}/{self.name}"
+        return Location.of(f"{root}/{self.name}", settings.storage())
 
     def schema(self) -> Schema:
         """As Delta stores it, the descriptions included."""
@@ -78,7 +79,7 @@ class TableSpec:
             [pa.array([row.get(each.name) for row in rows], type=each.type) for each in schema], schema=schema
         )
 
-    def ensure(self, location: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable:
+    def ensure(self, location: str) -> DeltaTable:
         """The table, created when it is not there, with the columns that an older Arborcast did not know added.
 
         Rows that were there before have nulls in those. Raises InfrastructureError when a column has another type than
@@ -92,7 +93,7 @@ class TableSpec:
             name=self.name,
             description=self.help,
             configuration=dict(self.properties),
-            storage_options=dict(storage_options or {}),
+            storage_options=options_of(location),
         )
         there = {each.name: each.type for each in table.schema().fields}
         for column in self.columns:
@@ -105,7 +106,7 @@ class TableSpec:
         if missing:
             # Old files have no values for them, so for Delta they may be null whatever we always write.
             table.alter.add_columns([column.as_field(optional=True) for column in missing])
-            table = DeltaTable(location, storage_options=dict(storage_options or {}))
+            table = open_table(location)
         return table
 
 

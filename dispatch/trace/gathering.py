@@ -20,6 +20,7 @@ from dispatch.recording.rows import rows_of
 from dispatch.recording.tail import Tail
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, NOTIFICATIONS, RETRIES, TableSpec
+from dispatch.tables.location import is_there, open_table
 from dispatch.trace.control import ControlHistory
 from dispatch.trace.evidence import AttemptRow, Evidence
 from dispatch.trace.progress import batch_of
@@ -157,7 +158,7 @@ class Gatherer:
 
     def _table(self, spec: TableSpec) -> DeltaTable | None:
         location = spec.location(self.tables, self.home)
-        return DeltaTable(location) if DeltaTable.is_deltatable(location) else None
+        return open_table(location) if is_there(location) else None
 
     def _positions(self, log: str, since_ms: int) -> dict[int, int]:
         """Where records of this time and later begin, by partition."""

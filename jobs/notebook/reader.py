@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from dispatch.tables import TableSpec
+from dispatch.tables.location import is_there, open_table
 from topic_model.errors import ArborcastError
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ class TableReader:
 
     def delta(self) -> DeltaTable:
         """The table as delta-rs sees it. Raises NoSuchTable."""
-        if not DeltaTable.is_deltatable(self.location):
+        if not is_there(self.location):
             raise NoSuchTable(
                 f"there is no table at {self.location}: it is made a few seconds after the engine has started; "
                 f"ARBORCAST_HOME or ARBORCAST_CONFIG says which engine"
             )
-        return DeltaTable(self.location)
+        return open_table(self.location)
 
     def dataset(self) -> ds.Dataset:
         """For pyarrow, and for what reads its datasets (DuckDB, Polars)."""

@@ -8,9 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-
 from dispatch.tables import TABLES
+from dispatch.tables.location import is_there
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +30,7 @@ def spark(settings: Settings | None = None) -> SparkSession:
     session = SparkSession.getActiveSession() or _new_session(chosen)
     for spec in TABLES:
         location = spec.location(chosen.tables, chosen.home)
-        if DeltaTable.is_deltatable(location):
+        if is_there(location):
             session.read.format("delta").load(location).createOrReplaceTempView(spec.name)
     return session
 

@@ -10,9 +10,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from dispatch.attempts import encode
+from dispatch.recording.held import HeldTable
+from dispatch.recording.rows import rows_of
+from dispatch.recording.upkeep import Upkeep
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS
+from dispatch.tables.location import is_there
+from jobs.notebook import Tables
+from jobs.settings import load_settings
 from tests.support.s3 import s3_server
+from tests.support.table_rows import attempt
 
 pytest.importorskip("moto", reason="the S3 server is one of the development packages: make setup")
 
@@ -34,6 +42,27 @@ def test_the_path_is_all_that_changes(root: str, tmp_path: Path) -> None:
     assert location == f"{root}/{ATTEMPTS.name}"
     assert again.version() == 0
     assert again.schema().fields[0].name == ATTEMPTS.columns[0].name
+
+
+def test_what_the_storage_wants_may_be_in_the_settings(tmp_path: Path) -> None:
+    with s3_server(tmp_path, "tables") as options:
+        text = " ".join(f"{name}={value}" for name, value in options.items())
+        settings = load_settings(
+            home=tmp_path, overrides={"tables.path": "s3://tables/x", "tables.storage_options": text}, environ={}
+        )
+        location = ATTEMPTS.location(settings.tables, tmp_path)
+        assert not is_there(location)
+        table = HeldTable(ATTEMPTS, location)
+        for batch in range(9):
+            table.append(rows_of(encode([attempt("n1", "s", "delivered")])), "query", batch)
+
+        Upkeep(ATTEMPTS, location, unused_hours=1).step()
+
+        reader = Tables(settings).attempts
+        assert len(reader) == 9
+        assert reader.arrow(["notification"])["notification"].to_pylist() == ["n1"] * 9
+        assert len(reader.delta().file_uris()) == 1, "small files are joined there, too"
+        assert options["AWS_ACCESS_KEY_ID"] not in repr(reader) + repr(settings) + repr(location)
 
 
 def test_commits_at_the_same_moment_are_all_kept(root: str) -> None:

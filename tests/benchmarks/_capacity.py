@@ -208,6 +208,7 @@ LOADS = {
     "10^5, 1,000/s": Load(1e5, 1e3),
     "10^6, 10,000/s": Load(1e6, 1e4),
     "10^7, 100,000/s": Load(1e7, 1e5),
+    "10^8, 10,000/s": Load(1e8, 1e4),
     "10^8, 1,000,000/s": Load(1e8, 1e6),
     "the same, ten in a Notify": Load(1e8, 1e6, batched=True),
     "the same, ten deliveries each": Load(1e8, 1e6, deliveries=10, batched=True),

@@ -270,6 +270,14 @@ TARGETS = (
     ),
     Target(
         "cluster",
+        "a gateway is killed: its duties are taken over by another after, at worst",
+        "takeover",
+        "s",
+        worst("two gateways", "s"),
+        most=10,
+    ),
+    Target(
+        "cluster",
         "two executors beside local mode on the same cores: throughput",
         "executors",
         "x",

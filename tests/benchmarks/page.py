@@ -34,7 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes; the published page stays as it is")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these parts; the others keep their figures")
-    parser.add_argument("--no-long", action="store_true", help="leave out what takes more than ten minutes")
+    parser.add_argument(
+        "--no-long", action="store_true", help="leave out those that take minutes and measure a part by itself"
+    )
     parser.add_argument("--render", action="store_true", help="measure nothing, write the page")
     parser.add_argument("--list", action="store_true", help="the parts and how long they took last time")
     parser.add_argument("--docs", type=Path, help="another folder for the page and its results")

@@ -43,7 +43,7 @@ Run = Callable[[str, Sequence[str], int, float, float | None], Outcome]
 
 
 def measure(report: Report) -> None:
-    seconds = 2.0 if report.quick else 8.0
+    seconds = 2.0 if report.quick else 6.0
     columns = ("case", "system", *OUTCOME)
     soap = Table("throughput, SOAP in and SOAP out", columns, "publishers send when they have their answer; 800 bytes")
     light = Table("light load, one subscriber", columns, "open loop")

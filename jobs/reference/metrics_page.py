@@ -50,10 +50,30 @@ ours: no topic, no subscription and no endpoint is ever a label. The slowest end
 `/status.json` beside the job's and the engine's `/metrics`, and in [the tables](tables.md).
 
 Attempts, deliveries and pushes are counted when they have been recorded, a few seconds after they happened
-(`tables.interval_s`); their durations are those of the moment itself. A job that is started again counts from 0.
+(`tables.interval_s`); their durations are those of the moment itself. So each counts once, whatever was killed in
+between: what a worker has counted dies with it, what it has written does not. A job that is started again counts from 0.
 
 A dashboard for Grafana and rules for alerts are in [monitoring/](monitoring/); what each alert means is in
 [operations.md](operations.md).
+
+## Traces
+
+A `traceparent` (W3C Trace Context) that comes with a notification is kept with it, stands in the table `notifications`
+and in what `arborcast trace` tells, and goes on to its receivers, whether or not anybody records spans
+([protocol.md](protocol.md#what-subscribers-get)).
+
+Spans go to a collector of OpenTelemetry's when `tracing.endpoint` names one (OTLP over HTTP) and the extra is installed:
+`pip install 'arborcast[otel]'`, in the job's Python too. Without, nothing of it is loaded.
+
+| span | kind | where | attributes |
+|---|---|---|---|
+| the SOAP operation (`Notify`, `Subscribe` …) | server | gateway | `error.type` when it was refused |
+| `append` | producer | gateway, until Kafka has acknowledged | `arborcast.notifications` |
+| `push` | client | dispatch, each attempt | `arborcast.subscription`, `arborcast.notification`, `arborcast.attempt`, \
+`server.address`, `http.response.status_code`, `error.type` |
+
+A trace is recorded when its publisher says so in its `traceparent`; of requests without one, `tracing.ratio` of them
+begin a trace. A push that carries notifications of several traces is a span of its own with links to all of them.
 """
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import sys
 import time
 from collections import deque
@@ -50,13 +51,19 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    def __init__(self, request: bytes, paced: bool) -> None:
-        self.request = request
+    def __init__(self, request: bytes, paced: bool, tls: ssl.SSLContext | None = None) -> None:
+        self._request = request
+        self._tls = tls
         self.lost = 0
         self._paced = paced
         self._latencies: list[float] = []
         self._refused = 0
         self._measuring = True
+
+    @property
+    def request(self) -> bytes:
+        """What is sent next."""
+        return self._request
 
     def finished(self, connection: Connection, begun: float, now: float, accepted: bool) -> None:
         if self._measuring:
@@ -70,7 +77,8 @@ class Load:
     async def run(self, port: int, count: int, seconds: float, rate: float | None) -> dict[str, float]:
         loop = asyncio.get_running_loop()
         connections = [
-            (await loop.create_connection(lambda: Connection(self), "127.0.0.1", port))[1] for _ in range(count)
+            (await loop.create_connection(lambda: Connection(self), "127.0.0.1", port, ssl=self._tls))[1]
+            for _ in range(count)
         ]
         started = time.perf_counter()
         if rate is None:

@@ -69,6 +69,7 @@ PARTS = (
     ),
     Part("redelivery", "redelivery", _OPERATION, "Redelivery", long=True),
     Part("broker-loss", "broker_loss", _OPERATION, "A broker of three is killed under load", quick=("--seconds", "12")),
+    Part("recovery", "recovery", _OPERATION, "Kills under load"),
     Part("takeover", "takeover", _OPERATION, "One of two gateways goes"),
     Part("audit", "audit", _OPERATION, "Audit", long=True),
     Part("tables", "tables", _OPERATION, "Recording, and questions to the tables", long=True),

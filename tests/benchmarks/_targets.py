@@ -100,6 +100,12 @@ def _column(result: Result, title: str, column: str) -> list[float]:
     return [float(value) for row in result.rows(title) if isinstance(value := row.get(column), int | float)]
 
 
+def _parked_ratio(result: Result) -> float | None:
+    """The last row of the table has the most parked, the first none."""
+    seconds = _column(result, "one dead endpoint", "another's 100 in s")
+    return seconds[-1] / seconds[0] if len(seconds) > 1 and seconds[0] else None
+
+
 _STEADY = "latency at a steady rate"
 _BESIDE = "500/s to one subscriber"
 _SICK = "seven healthy subscribers"
@@ -251,6 +257,38 @@ TARGETS = (
         "ms",
         cell("The engine as a whole: lone", "p50_ms"),
         most=100,
+    ),
+    Target(
+        "recovery",
+        "the job is killed: next delivery after, at worst",
+        "recovery",
+        "s",
+        worst("the streaming job", "s until the next delivery"),
+        most=30,
+    ),
+    Target("recovery", "lost by these kills", "recovery", "", total("the streaming job", "lost"), most=0),
+    Target(
+        "recovery",
+        "pushed again by a kill, at most",
+        "recovery",
+        "",
+        worst("the streaming job", "pushed again"),
+    ),
+    Target(
+        "recovery",
+        "the gateway is killed: next 202 after, at worst",
+        "recovery",
+        "s",
+        worst("the gateway", "s until the next 202"),
+        most=5,
+    ),
+    Target(
+        "recovery",
+        "a million parked rows elsewhere: another endpoint's 100 deliveries, times that of none (at most 1.2)",
+        "redelivery",
+        "x",
+        _parked_ratio,
+        most=1.2,
     ),
     Target(
         "cluster",

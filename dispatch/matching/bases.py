@@ -20,6 +20,10 @@ from topic_model.snapshot import Snapshot
 class SharedBase(Protocol):
     """A base as it travels in a task: small. Equal ones are the same base."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that each host of workers is given."""
+
     def open(self) -> Snapshot:
         """In a worker: the snapshot. Costs something; keep what it returns."""
 
@@ -47,6 +51,7 @@ class FileBase:
     """A base in a file."""
 
     file: str
+    size: int = 0
 
     def open(self) -> Snapshot:
         return Snapshot.open(Path(self.file))
@@ -68,7 +73,7 @@ class FileBases:
     def share(self, snapshot: Snapshot) -> FileBase:
         file = (self._folder / f"{snapshot.base}.base").absolute()
         snapshot.write(file)
-        return FileBase(str(file))
+        return FileBase(str(file), file.stat().st_size)
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -79,6 +84,7 @@ class BroadcastBase:
     """A base as a Spark broadcast. A worker process has one object per broadcast, however often a task names it."""
 
     broadcast: Broadcast[Snapshot]
+    size: int = 0
 
     def open(self) -> Snapshot:
         return self.broadcast.value
@@ -94,7 +100,7 @@ class BroadcastBases:
         self._context = context
 
     def share(self, snapshot: Snapshot) -> BroadcastBase:
-        return BroadcastBase(self._context.broadcast(snapshot))
+        return BroadcastBase(self._context.broadcast(snapshot), snapshot.size)
 
     def close(self) -> None:
         """Spark ends broadcasts with its context."""

@@ -86,8 +86,13 @@ class RoutingView:
     @property
     def size(self) -> ViewSize:
         """What the workers have, as of the last `refresh`."""
-        overlay = self._overlay
-        return ViewSize(self._table.statistics().subscriptions, self._made_at, overlay.size if overlay else 0)
+        overlay, shared = self._overlay, self._shared
+        return ViewSize(
+            self._table.statistics().subscriptions,
+            self._made_at,
+            overlay.size if overlay else 0,
+            shared.base.size if shared else 0,
+        )
 
     def refresh(self, timeout_s: float) -> SharedView:
         """Read the control log to its end and return the view of that moment.

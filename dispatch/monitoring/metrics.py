@@ -29,11 +29,13 @@ _BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 
 class ViewSize(NamedTuple):
-    """The workers' view: entries of the base, when it was made (seconds since the epoch), entries of the overlay."""
+    """The workers' view: entries of the base, when it was made (seconds since the epoch), entries of the overlay, bytes
+    of the base."""
 
     base: int = 0
     made_at: float = 0.0
     overlay: int = 0
+    base_bytes: int = 0
 
 
 class Sources(Protocol):
@@ -255,6 +257,11 @@ class JobMetrics:
             "arborcast_view_base_subscriptions",
             "Subscriptions in the base of the workers' view.",
             lambda: self.sources.view().base,
+        )
+        registry.gauge(
+            "arborcast_view_base_bytes",
+            "Size of that base: a file that the workers of this host share, on a cluster a broadcast.",
+            lambda: self.sources.view().base_bytes,
         )
         registry.gauge(
             "arborcast_view_base_age_seconds",

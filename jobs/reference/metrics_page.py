@@ -51,7 +51,8 @@ ours: no topic, no subscription and no endpoint is ever a label. The slowest end
 
 Attempts, deliveries and pushes are counted when they have been recorded, a few seconds after they happened
 (`tables.interval_s`); their durations are those of the moment itself. So each counts once, whatever was killed in
-between: what a worker has counted dies with it, what it has written does not. A job that is started again counts from 0.
+between: what a worker has counted dies with it, what it has written does not. A job that is started again counts from
+0.
 
 A dashboard for Grafana and rules for alerts are in [monitoring/](monitoring/); what each alert means is in
 [operations.md](operations.md).
@@ -62,8 +63,8 @@ A `traceparent` (W3C Trace Context) that comes with a notification is kept with 
 and in what `arborcast trace` tells, and goes on to its receivers, whether or not anybody records spans
 ([protocol.md](protocol.md#what-subscribers-get)).
 
-Spans go to a collector of OpenTelemetry's when `tracing.endpoint` names one (OTLP over HTTP) and the extra is installed:
-`pip install 'arborcast[otel]'`, in the job's Python too. Without, nothing of it is loaded.
+Spans go to a collector of OpenTelemetry's when `tracing.endpoint` names one (OTLP over HTTP) and the extra is
+installed: `pip install 'arborcast[otel]'`, in the job's Python too. Without, nothing of it is loaded.
 
 | span | kind | where | attributes |
 |---|---|---|---|

@@ -31,6 +31,10 @@ class KeptBase:
 
     discarded: list[SharedBase]
 
+    @property
+    def size(self) -> int:
+        return self.snapshot.size
+
     def open(self) -> Snapshot:
         return self.snapshot
 
@@ -205,6 +209,7 @@ def test_files_come_and_go(tmp_path: Path) -> None:
     first, _ = rebasing.current()
     assert isinstance(first, FileBase)
     opened = first.open()
+    assert first.size == opened.size > 0
     assert [file.name for file in folder.iterdir()] == [Path(first.file).name]
     changed(table, range(2, 5))
     rebasing.current()

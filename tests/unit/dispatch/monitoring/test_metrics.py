@@ -95,7 +95,7 @@ class _Sources:
         return {"push": Progress(7, 12, {}, {"addBatch": 0.25})}
 
     def view(self) -> ViewSize:
-        return ViewSize(100, 1_000.0, 7)
+        return ViewSize(100, 1_000.0, 7, 12_345)
 
     def waiting(self) -> dict[str, float]:
         return {"parked": 4, "due": 1}
@@ -116,6 +116,7 @@ def test_what_is_looked_up_when_somebody_asks() -> None:
         'arborcast_deliveries_waiting{kind="parked"} 4',
         'arborcast_endpoint_breakers{state="open"} 2',
         "arborcast_view_base_subscriptions 100",
+        "arborcast_view_base_bytes 12345",
         "arborcast_view_base_age_seconds 60.0",
         "arborcast_view_overlay_entries 7",
     ):

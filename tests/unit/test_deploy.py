@@ -1,0 +1,172 @@
+"""The image's recipe and the manifests: what Kubernetes would refuse, and what would only fail once it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.gateway.parts import check_exposed
+from jobs.settings import RESERVED_ENV, Settings, load_settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = ("1.29", "1.31", "1.34", "1.37")
+
+Manifest = dict[str, Any]
+
+
+def manifests() -> list[Manifest]:
+    return [
+        each for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for each in yaml.safe_load_all(file.read_text())
+    ]
+
+
+def of_kind(kind: str, name: str = "") -> list[Manifest]:
+    return [each for each in manifests() if each["kind"] == kind and name in each["metadata"]["name"]]
+
+
+def workloads() -> list[Manifest]:
+    return of_kind("Deployment") + of_kind("StatefulSet")
+
+
+def pods() -> Iterator[tuple[Manifest, Manifest]]:
+    for workload in workloads():
+        yield workload, workload["spec"]["template"]["spec"]
+
+
+def containers() -> Iterator[Manifest]:
+    for _, pod in pods():
+        yield from pod["initContainers"] + pod["containers"]
+
+
+def settings(tmp_path: Path) -> Settings:
+    """The settings as the pods have them."""
+    (config,) = of_kind("ConfigMap")
+    file = tmp_path / "arborcast.toml"
+    file.write_text(config["data"]["arborcast.toml"])
+    given = {
+        variable["name"]: variable.get("value", "from a secret")
+        for container in containers()
+        for variable in container.get("env", ())
+        if variable["name"].removeprefix("ARBORCAST_") not in RESERVED_ENV
+    }
+    return load_settings(file, tmp_path, environ=given)
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_published_schemas_hold(version: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="one of the development packages: make setup").validate
+    for manifest in manifests():
+        validate(manifest, version, strict=True)
+
+
+def test_the_settings_are_ours_and_the_gateway_would_start_with_them(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    check_exposed(found)
+    assert found.kafka.replication == 3
+    assert found.stack.broker == "external"
+    assert found.kafka.sasl_password, "the variable's name is a setting's"
+
+
+def test_ports_and_paths_agree_with_the_settings(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    ports = {port["name"]: port["containerPort"] for each in containers() for port in each.get("ports", ())}
+    assert ports == {"http": found.gateway.port, "metrics": found.metrics.job_port}
+    for _, pod in pods():
+        (main,) = pod["containers"]
+        mounted = [mount["mountPath"] for mount in main["volumeMounts"]]
+        for path in (found.secrets.key_file, found.access.users_file, "/var/lib/arborcast", "/tmp"):  # noqa: S108
+            assert any(path.startswith(each) for each in mounted), path
+        (keys,) = pod["initContainers"]
+        (secret,) = of_kind("Secret")
+        for file in (found.secrets.key_file, found.access.users_file):
+            assert f"/secret/{Path(file).name}" in keys["command"]
+            assert Path(file).name in secret["stringData"]
+
+
+def test_what_is_named_is_there() -> None:
+    names = {(each["kind"], each["metadata"]["name"]) for each in manifests()}
+    secret_keys = of_kind("Secret")[0]["stringData"]
+    for workload, pod in pods():
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", ())}
+        for container in pod["initContainers"] + pod["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes) | claims
+            for variable in container.get("env", ()):
+                if "valueFrom" in variable:
+                    reference = variable["valueFrom"]["secretKeyRef"]
+                    assert ("Secret", reference["name"]) in names
+                    assert reference["key"] in secret_keys
+        assert ("ConfigMap", volumes["settings"]["configMap"]["name"]) in names
+        assert ("Secret", volumes["secret"]["secret"]["secretName"]) in names
+        if workload["kind"] == "StatefulSet":
+            assert ("Service", workload["spec"]["serviceName"]) in names
+
+
+def test_selectors_select() -> None:
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in workloads()]
+    for workload in workloads():
+        assert workload["spec"]["selector"]["matchLabels"] == workload["spec"]["template"]["metadata"]["labels"]
+    chosen = [each["spec"]["selector"] for each in of_kind("Service")]
+    chosen += [each["spec"]["selector"]["matchLabels"] for each in of_kind("PodDisruptionBudget")]
+    chosen += [each["spec"]["podSelector"]["matchLabels"] for each in of_kind("NetworkPolicy")]
+    for selector in chosen:
+        assert sum(selector.items() <= each.items() for each in labels) == 1, "one of the two, not both, not none"
+    for service in of_kind("Service"):
+        (target,) = [
+            each for each in workloads() if service["spec"]["selector"].items() <= each["metadata"]["labels"].items()
+        ]
+        open_ports = [port["name"] for port in target["spec"]["template"]["spec"]["containers"][0]["ports"]]
+        assert [port["targetPort"] for port in service["spec"]["ports"]] == open_ports
+
+
+def test_nothing_runs_as_root_or_writes_to_its_image() -> None:
+    for _, pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["automountServiceAccountToken"] is False
+    for container in containers():
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_there_is_never_a_second_job() -> None:
+    (job,) = of_kind("StatefulSet")
+    assert job["spec"]["replicas"] == 1
+    assert job["spec"]["volumeClaimTemplates"][0]["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
+def test_the_probes_ask_what_is_answered() -> None:
+    (gateway,) = of_kind("Deployment")
+    (main,) = gateway["spec"]["template"]["spec"]["containers"]
+    paths = [main[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
+    served = "".join(file.read_text() for file in (ROOT / "ingest").glob("*.py"))
+    assert paths == ["/health/ready", "/health/live"]
+    assert all(f'"{path}"' in served for path in paths)
+    (job,) = of_kind("StatefulSet")
+    (main,) = job["spec"]["template"]["spec"]["containers"]
+    ready = next(each["value"] for each in main["env"] if each["name"] == "ARBORCAST_READY_FILE")
+    assert main["startupProbe"]["exec"]["command"][-1] == ready
+
+
+def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:
+    recipe = (DEPLOY / "Containerfile").read_text()
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", recipe, re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists(), source
+    user = re.findall(r"^USER (\d+):\d+$", recipe, re.MULTILINE)
+    (job,) = of_kind("StatefulSet")
+    assert user == [str(job["spec"]["template"]["spec"]["securityContext"]["runAsUser"])]
+    assert 'CMD ["python", "-m", "jobs.gateway"]' in recipe
+    images = {each["image"].partition(":")[2] for each in containers()}
+    assert images == {re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]}  # type: ignore[index]
+    assert all(f"COPY {package} " in recipe for package in ("topic_model", "ingest", "dispatch", "jobs"))

@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 # Between two shifts.
 _PAUSE_S = 1.0
 
+# Of the time that a stop may take, how much is for pushes under way; the rest is for writing down their outcomes.
+_PUSHES_SHARE = 3 / 4
+
 
 @dataclass(frozen=True)
 class RedeliveryStatistics:
@@ -89,6 +92,7 @@ class Redeliverer:
             spans=spans,
         )
         self._stopping = threading.Event()
+        self._pushes_until = 0.0
         self._asked = threading.Event()
         self._asking: list[threading.Event] = []
         self._lock = threading.Lock()
@@ -109,10 +113,17 @@ class Redeliverer:
             self.stop(1.0)
             raise
 
+    def begin_stop(self, timeout_s: float) -> None:
+        """Begin no more pushes; outcomes of those under way are taken in for three quarters of the time. Returns at
+        once, and what it does then needs nobody."""
+        if not self._stopping.is_set():
+            self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
+            self._stopping.set()
+
     def stop(self, timeout_s: float) -> None:
-        """Begin no more pushes, take in the outcomes of those under way, write them down. Returns when that is done,
-        or after the time."""
-        self._stopping.set()
+        """Stop as `begin_stop` says, if that was not said before. Returns when all that is settled is written down, or
+        after the time."""
+        self.begin_stop(timeout_s)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._control.close()
@@ -193,7 +204,7 @@ class Redeliverer:
             while not self._stopping.is_set():
                 self._answer(shift)
                 shift.run(self._stopping, self._asked)
-            shift.end()
+            shift.end(self._pushes_until)
         finally:
             # In this order: nobody sees them twice.
             self._shift = None

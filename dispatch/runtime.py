@@ -44,7 +44,8 @@ _KEEP_WARM_S = 40.0
 # for what is written then.
 _STOP_MARGIN_S = 5.0
 
-# The redelivery's pushes may take long; one that is not waited for is made again after the next start.
+# The redelivery stops beside the batch under way. Its pushes may take long; one that is not waited for is made again
+# after the next start.
 _REDELIVERY_STOP_S = 4.0
 
 # What is being written then is written after the next start.
@@ -221,6 +222,7 @@ class DispatchJob:
 
     def _stop(self) -> None:
         self._gate.close()
+        self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         if not self._gate.wait_empty(2 * self._settings.retry.hot_budget_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
         for keeper in (*self._keepers, *self._later):

@@ -8,6 +8,7 @@
     dead_letters        the `dead` log's records
     lane_book           which lanes no batch may push past
     journal             what it writes down, and in which order
+    reading, health_memory  the log on from where the file is; what the file remembers of sick endpoints
     shift               one life of the redelivery: its connections, from a start to the next failure
     events, ports       what it tells operators; what it asks of the rest of the job
 

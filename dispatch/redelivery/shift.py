@@ -10,29 +10,24 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
-
-import msgspec
-from kafka import errors
+from typing import NamedTuple, NoReturn, Protocol
 
 from dispatch.envelope import Envelope
-from dispatch.health import Health
 from dispatch.health_book import HealthBook
 from dispatch.push_spans import PushSpans
 from dispatch.redelivery import ports
 from dispatch.redelivery.events import Listener
+from dispatch.redelivery.health_memory import HealthMemory
 from dispatch.redelivery.journal import LogJournal
 from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
-from dispatch.redelivery.parking import roomy
+from dispatch.redelivery.reading import Discontinued, ParkedReading
 from dispatch.redelivery.work import Redelivery
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import Transport
-from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import Subscription
 
@@ -56,9 +51,6 @@ _FOLD_RECORDS = 20_000
 
 # How often what is known of sick endpoints is kept for the next start.
 _HEALTH_S = 5.0
-
-_health_encoder = msgspec.msgpack.Encoder()
-_health_decoder = msgspec.msgpack.Decoder(dict[str, Health])
 
 
 class Subscriptions(ports.Subscriptions, Protocol):
@@ -104,15 +96,12 @@ class Shift:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._topic = plan.kafka.topic("parked")
-        self._store = _opened(plan.file, self._topic)
-        self._consumer: Consumer | None = None
+        self._store = _opened(plan.file, plan.kafka.topic("parked"))
+        self._reading = ParkedReading(plan.kafka)
+        self._memory = HealthMemory(self._store, plan.health)
         self._journal = LogJournal(plan.kafka)
         self._transport = plan.make_transport()
-        self._partitions: list[TopicPartition] = []
-        self._positions: dict[int, int] = {}
         self._moved = False
-        self._kept_health: dict[str, Health] = {}
         self._control: object = None
         self.figures = Figures()
         self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
@@ -139,20 +128,22 @@ class Shift:
         self._transport.close()
         self._journal.close()
         self._store.close()
-        if self._consumer is not None:
-            self._consumer.close(autocommit=False, timeout_ms=500)
+        self._reading.close()
 
     def begin(self, stopping: threading.Event, restore: bool) -> None:
         """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
         earlier process knew of sick endpoints is to be taken in. Raises InfrastructureError."""
         plan = self._plan
-        self._place()
+        try:
+            self._reading.begin(self._store.positions())
+        except Discontinued as error:
+            self._discard_file(error)
         plan.health.forget_probes()
         if restore:
-            plan.health.restore(self._recalled_health())
+            self._memory.restore()
         for lane in self._store.lanes():
             self.redelivery.found(lane)
-        for partition, position in self._positions.items():
+        for partition, position in self._reading.positions.items():
             plan.lanes.applied(partition, position)
         self.read_to_end(stopping)
         # What an earlier shift had found and this one has not is finished.
@@ -163,9 +154,9 @@ class Shift:
 
     def read_to_end(self, stopping: threading.Event) -> None:
         """Fold everything that is in the log now. Raises InfrastructureError."""
-        end = self._ends()
+        ends = self._reading.ends()
         unfolded = 0
-        while not stopping.is_set() and any(self._positions[each.partition] < end[each] for each in self._partitions):
+        while not stopping.is_set() and not self._reading.reached(ends):
             unfolded += self._follow(IDLE_S)
             if unfolded >= _FOLD_RECORDS:
                 self._commit()
@@ -191,69 +182,38 @@ class Shift:
             if time.monotonic() - self._committed > _COMMIT_S:
                 self._write_down()
 
-    def end(self) -> None:
-        """Begin nothing more, take in what is under way, write it down. Raises InfrastructureError."""
-        while self.redelivery.in_flight:
-            self.redelivery.drive(IDLE_S)
+    def end(self, until: float) -> None:
+        """Begin nothing more, take in what is under way until then (of the monotonic clock), write it down.
+
+        A push that has no outcome by then is made again after the next start. Raises InfrastructureError.
+        """
+        # First what is settled: nobody knows how much time there is.
         self._write_down()
+        while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
+            self.redelivery.drive(min(left_s, _COMMIT_S))
+            self._write_down()
         self._keep_health()
         self._store.commit()
         self.figures = self._figures()
 
-    def _place(self) -> None:
-        """Open the log where the file ends."""
-        consumer = self._open_consumer()
-        timeout_ms = int(self._plan.kafka.request_timeout_s * 1000)
-        with translated("the log of parked deliveries cannot be read"):
-            numbers = sorted(consumer.partitions_for_topic(self._topic) or ())
-            self._partitions = [TopicPartition(self._topic, number) for number in numbers]
-            if not self._partitions:
-                raise InfrastructureError(f"Kafka topic {self._topic} does not exist yet", 1.0)
-            consumer.assign(self._partitions)
-            first = consumer.beginning_offsets(self._partitions, timeout_ms=timeout_ms)
-        end = self._ends()
-        known = self._store.positions()
-        if any(known.get(each.partition, 0) > end[each] for each in self._partitions):
-            self._discard_file("the log of parked deliveries was created anew, what was known is of the old one")
-        for each in self._partitions:
-            self._positions[each.partition] = max(known.get(each.partition, 0), first[each])
-            consumer.seek(each, self._positions[each.partition])
-
-    def _ends(self) -> Mapping[TopicPartition, int]:
-        timeout_ms = int(self._plan.kafka.request_timeout_s * 1000)
-        with translated("the end of the log of parked deliveries cannot be found"):
-            return self._open_consumer().end_offsets(self._partitions, timeout_ms=timeout_ms)
-
-    def _open_consumer(self) -> Consumer:
-        if self._consumer is None:
-            self._consumer = make_consumer(roomy(self._plan.kafka), wait_ms=int(IDLE_S * 1000))
-        return self._consumer
-
     def _follow(self, timeout_s: float) -> int:
         """Fold what comes within this time; how many records came."""
+        count = 0
         try:
-            with translated("the log of parked deliveries cannot be read"):
-                polled = self._open_consumer().poll(timeout_ms=int(timeout_s * 1000))
-        except InfrastructureError as error:
-            if isinstance(error.__cause__, (errors.OffsetOutOfRangeError, errors.LogTruncationError)):
-                self._discard_file(str(error))
-            raise
+            for partition, records in self._reading.poll(timeout_s):
+                found = dict.fromkeys(self._store.apply(record.key, record.value) for record in records)
+                found.pop(None, None)
+                for lane in found:
+                    self.redelivery.found(str(lane))
+                position = records[-1].offset + 1
+                self._store.advance(partition, position)
+                self._plan.lanes.applied(partition, position)
+                self._moved = True
+                count += len(records)
+        except Discontinued as error:
+            self._discard_file(error)
         self._looked = time.monotonic()
-        return sum(self._fold(partition.partition, records) for partition, records in polled.items())
-
-    def _fold(self, partition: int, records: Sequence[ConsumerRecord]) -> int:
-        if not records:
-            return 0
-        found = dict.fromkeys(self._store.apply(record.key, record.value) for record in records)
-        found.pop(None, None)
-        for lane in found:
-            self.redelivery.found(str(lane))
-        position = records[-1].offset + 1
-        self._positions[partition] = position
-        self._store.advance(partition, position)
-        self._plan.lanes.applied(partition, position)
-        self._moved = True
-        return len(records)
+        return count
 
     def _idle_s(self) -> float:
         """How long nothing has to be done, unless something is parked."""
@@ -304,27 +264,14 @@ class Shift:
         self._moved = False
 
     def _keep_health(self) -> None:
-        """So that a restart costs no batch the time-outs once more, and days of failing are still days."""
         self._health_kept = time.monotonic()
-        known = self._plan.health.everything()
-        if known != self._kept_health:
-            self._store.remember("health", _health_encoder.encode(known))
-            self._kept_health = known
-            self._moved = True
+        self._moved = self._memory.keep() or self._moved
 
-    def _recalled_health(self) -> dict[str, Health]:
-        kept = self._store.recall("health")
-        try:
-            return {} if kept is None else _health_decoder.decode(kept)
-        except msgspec.DecodeError as error:
-            logger.info("what was known of sick endpoints cannot be read, it will be learned again: %s", error)
-            return {}
-
-    def _discard_file(self, why: str) -> None:
+    def _discard_file(self, why: Discontinued) -> NoReturn:
         """Raises SpoiltFile: the next shift begins with an empty one."""
         self._store.close()
         discard(self._plan.file)
-        raise SpoiltFile(f"{why}; it is read anew from its beginning")
+        raise SpoiltFile(f"{why}; it is read anew from its beginning") from why
 
 
 def _opened(file: Path, log: str) -> ParkedStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -233,6 +234,38 @@ def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBrok
     last = {row.notification: row.state for row in rows(kafka)}
     assert last == dict.fromkeys(names, "delivered")
     assert waiting(kafka) == set()
+
+
+def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
+) -> None:
+    with Receiver() as receiver:
+        known = Known(
+            kafka_settings,
+            *(subscription(name, receiver.url(f"/{name}")) for name in ("hang", "well")),
+        )
+        redeliverer = Redeliverer(
+            kafka_settings,
+            PushSettings(total_timeout_s=300.0),
+            QUICK,
+            AddressPolicy(OutboundSettings(reach="loopback")),
+            known,
+            tmp_path / "parked.db",
+        )
+        redeliverer.start(60)
+        lot.park("hang", "h1", "h2")
+        lot.park("well", "w1")
+        until(lambda: redeliverer.statistics().delivered == 1 and bool(receiver.received("/hang")))
+        redeliverer.stop(8.0)
+        assert "redeliverer" not in {thread.name for thread in threading.enumerate()}
+        assert {row.notification: row.state for row in rows(kafka_settings)} == {"w1": "delivered"}
+        assert waiting(kafka_settings) == {Delivery("hang", Place(1, 0, place)).key() for place in (1, 2)}
+
+        receiver.behave("/hang", "status/202")
+        seen = len(ids(receiver, "/hang"))
+        with running(kafka_settings, tmp_path / "parked.db", known) as again:
+            until(lambda: again.statistics().delivered == 2)
+        assert ids(receiver, "/hang")[seen:] == ["h1", "h2"]
 
 
 def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscription(

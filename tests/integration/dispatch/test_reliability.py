@@ -186,3 +186,20 @@ def test_what_waits_outlives_the_job(spark: SparkSession, settings: JobSettings,
     with running(spark, settings):
         sent.append(log.notify("a"))
         wait_until(lambda: set(taken(receiver, "/s", before)) == set(sent), "everything arrives after the restart")
+
+
+def test_job_stops_in_order_while_a_receiver_hangs(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings, total_timeout_s=300.0)
+    log.subscribe(subscription("s", receiver.url("/hang"), "a"), subscription("other", receiver.url("/o"), "a"))
+    with running(spark, settings):
+        name = log.notify("a")
+        # Once from the batch, which does not wait for it, then from the redelivery, which would for five minutes.
+        receiver.wait_for(2, "/hang")
+    receiver.behave("/hang", "status/202")
+    seen = len(receiver.received("/hang"))
+    with running(spark, settings):
+        wait_until(lambda: len(receiver.received("/hang")) > seen, "what was under way is pushed again")
+    assert ids_in(receiver.received("/hang")[-1].headers) == [name]
+    assert firsts(receiver, "/o") == [name]

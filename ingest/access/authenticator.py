@@ -133,7 +133,7 @@ class Authenticator:
     async def _digest(self, token: UsernameToken, address: str) -> Identity:
         self._nonces.check_time(token, self._clock())
         self._users.may_guess(address)
-        password = await self._users.clear_password(token.name)
+        password = self._users.clear_password(token.name)
         identity = await self._users.find(token.name)
         # Compared in any case, so that time does not tell who is there.
         if not digest_matches(token, password) or not password or identity is None:

@@ -7,7 +7,9 @@ public key taken for an HMAC secret. Each key is used for what it is made for on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from topic_model.errors import ArborcastError, ConfigError
 
 MAX_TOKEN = 16 * 1024
 
+# Tokens that were good; a kilobyte each is usual.
+_REMEMBERED = 2_000
+
 # RFC 7518, 3.1; for elliptic curves the algorithm also says which curve.
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
@@ -35,14 +40,38 @@ class WrongToken(ArborcastError):
 class Bearer:
     """Tokens of one issuer. The constructor raises ConfigError for a JWKS file that cannot be used."""
 
-    def __init__(self, settings: AccessSettings) -> None:
+    def __init__(self, settings: AccessSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
+        self._clock = clock
         self._algorithms = settings.jwt_chosen()
         self._audience = [each.strip() for each in settings.jwt_audience.split(",") if each.strip()]
         self._keys = WatchedFile(Path(settings.jwks_file), read_keys)
+        self._judged_by: tuple[Key, ...] | None = None
+        self._good: OrderedDict[str, tuple[float, Identity]] = OrderedDict()
 
     def check(self, token: str) -> Identity:
-        """Who the token is about. Raises WrongToken."""
+        """Who the token is about. Raises WrongToken.
+
+        One that was good is remembered for access.remember_s, as long as it is good itself, and the keys are the same:
+        to check a signature with each request would cost as much as half the rest of the request.
+        """
+        keys = self._keys.value
+        if keys is not self._judged_by:
+            self._judged_by = keys
+            self._good.clear()
+        known = self._good.get(token)
+        if known is not None and self._clock() < known[0]:
+            return known[1]
+        identity, expires = self._checked(token)
+        remembered = self._settings.remember_s
+        if remembered:
+            self._good[token] = min(self._clock() + remembered, expires), identity
+            self._good.move_to_end(token)
+            while len(self._good) > _REMEMBERED:
+                self._good.popitem(last=False)
+        return identity
+
+    def _checked(self, token: str) -> tuple[Identity, int]:
         if len(token) > MAX_TOKEN:
             raise WrongToken("the token is too long")
         try:
@@ -64,7 +93,7 @@ class Bearer:
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
             # PyJWT's words quote claims of a token that was not signed by anybody; its classes say enough.
             raise WrongToken(_WORDS.get(type(error), "the token is not good")) from error
-        return self._identity(claims)
+        return self._identity(claims), int(claims["exp"])
 
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
         algorithm, key_id = header.get("alg"), header.get("kid")

@@ -31,7 +31,7 @@ _ADDRESSES = 10_000
 
 
 class UserSource(Protocol):
-    """Where users are. Both may block; both raise IdentitiesAway."""
+    """Where users are. Looking for users may block, and raise IdentitiesAway."""
 
     def check(self, name: str, password: str) -> Identity | None:
         """The user, if that is the password."""
@@ -42,7 +42,7 @@ class UserSource(Protocol):
         ...
 
     def clear_password(self, name: str) -> str:
-        """The password itself, empty where it is not known."""
+        """The password itself, empty where it is not known. Does not block."""
         ...
 
 
@@ -116,11 +116,9 @@ class Users:
         known = self._remembered(key)
         return known if known is not None else await self._ask(key, lambda: self._source.find(name))
 
-    async def clear_password(self, name: str) -> str:
+    def clear_password(self, name: str) -> str:
         """The password itself, empty where it is not known."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._source.clear_password(name)
-        )
+        return self._source.clear_password(name)
 
     def may_guess(self, address: str) -> None:
         """Raises TooManyRequests for an address with too many wrong guesses."""

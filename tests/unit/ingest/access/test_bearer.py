@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,41 @@ def test_through_the_gateway(jwks: Path) -> None:
     assert sent("Bearer ")[0] == 401
     assert sent("")[1] == b'Bearer realm="arborcast"'
     assert len(parts.notifications.accepted) == 1
+
+
+def test_a_good_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.time()]
+    bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0])
+    checked: list[str] = []
+    decode = jwt.decode
+    monkeypatch.setattr(
+        jwt, "decode", lambda text, *more, **named: checked.append(text) or decode(text, *more, **named)
+    )
+    long_lived, brief = token(), token(exp=int(now[0]) + 5, sub="bert")
+    for _ in range(3):
+        assert bearer.check(long_lived).name == "anna"
+        assert bearer.check(brief).name == "bert"
+    assert checked == [long_lived, brief]
+    # A changed signature is another token.
+    with pytest.raises(WrongToken):
+        bearer.check(long_lived[:-4] + ("AAAA" if not long_lived.endswith("AAAA") else "BBBB"))
+    now[0] += 6
+    bearer.check(brief)  # within the leeway still, but it was asked again
+    assert checked.count(brief) == 2
+    assert checked.count(long_lived) == 1
+    now[0] += 60
+    bearer.check(long_lived)
+    assert checked.count(long_lived) == 2
+    # Its key is taken back: nothing is remembered.
+    jwks.write_text(json.dumps({"keys": [public(OTHER, "RS256", kid="r")]}))
+    monkeypatch.setattr(bearer._keys, "_next_look", 0.0)
+    with pytest.raises(WrongToken):
+        bearer.check(long_lived)
+
+
+def test_so_many_good_tokens_are_remembered(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.access.bearer._REMEMBERED", 3)
+    bearer = Bearer(settings(jwks))
+    for number in range(5):
+        bearer.check(token(sub=f"user-{number}"))
+    assert len(bearer._good) == 3

@@ -24,8 +24,8 @@ def mended(checkpoint: str) -> str:
 
 
 def mend(checkpoint: str) -> list[Path]:
-    """Take away what is torn at the end of a local checkpoint; the files that were. What is not local is not looked at:
-    object stores write whole files or none.
+    """Take away what is torn at the end of a local checkpoint; the files that were taken. What is not local is not
+    looked at: object stores write whole files or none.
 
     Raises InfrastructureError when the folder cannot be read or changed.
     """
@@ -39,13 +39,17 @@ def mend(checkpoint: str) -> list[Path]:
         for path in torn
         if path.parent.name == "offsets" and (commit := folder / "commits" / path.name).exists() and commit not in torn
     ]
+    query_id = folder / "metadata"
+    if query_id.is_file() and query_id not in torn and any(path.parent.name == "offsets" for path in torn):
+        torn.append(query_id)
     for path in torn:
         try:
             path.unlink()
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         except OSError as error:
             raise InfrastructureError(f"{path} was written only in part, and cannot be removed: {error}") from error
-        logger.warning("%s was written only in part, and was removed; its batch is planned or run again", path)
+        if path != query_id:
+            logger.warning("%s was written only in part, and was removed; its batch is planned or run again", path)
     return torn
 
 

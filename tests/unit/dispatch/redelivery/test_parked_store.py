@@ -86,13 +86,19 @@ def test_the_least_tried_of_those_that_are_due(store: ParkedStore) -> None:
     assert (least(10), least(99), least(10, delivery(4), delivery(3)), least(-1)) == (4, 2, 1, None)
 
 
-def test_the_first_of_all_whether_tried_or_not(store: ParkedStore) -> None:
-    assert store.first("s") is None
-    park(store, delivery(2), Tries(1, 1, 5))
+def test_what_was_tried_is_settled_first_then_comes_what_is_first_in_order(store: ParkedStore) -> None:
+    def first() -> list[int]:
+        return offsets([each for each in [store.first("s")] if each])
+
+    assert first() == []
     park(store, delivery(3))
-    assert offsets([first for first in [store.first("s")] if first]) == [2]
-    park(store, delivery(1))
-    assert offsets([first for first in [store.first("s")] if first]) == [1]
+    park(store, delivery(2))
+    assert first() == [2]
+    assert store.tried(delivery(2), Tries(1, 1, 5))
+    park(store, delivery(1))  # a repeated batch, in another order than before
+    assert first() == [2]
+    store.remove(delivery(2))
+    assert first() == [1]
 
 
 def test_the_oldest_in_time_wherever_they_are(store: ParkedStore) -> None:

@@ -42,8 +42,9 @@ def _grouped(title: str, up: str, result: Result, table: str, column: str) -> st
     rows = result.rows(table)
     cases = list(dict.fromkeys(str(row.get("case")) for row in rows if row.get("case") != "-"))
     systems = list(dict.fromkeys(str(row.get("system")) for row in rows if row.get("case") != "-"))
+    systems.sort(key=lambda system: not system.startswith("Arborcast"))
     series = {system: [result.find(table, column, case=case, system=system) for case in cases] for system in systems}
-    return bars(title, up, cases, series)
+    return bars(title, f"{up} (logarithmic)", cases, series, log_y=True)
 
 
 def _peers_throughput(title: str, result: Result) -> str:

@@ -48,21 +48,24 @@ def lines(title: str, across: str, up: str, curves: Sequence[Line], log_x: bool 
     return _document(title, body + _legend([each.name for each in curves]))
 
 
-def bars(title: str, up: str, groups: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> str:
+def bars(
+    title: str, up: str, groups: Sequence[str], series: Mapping[str, Sequence[float | None]], log_y: bool = False
+) -> str:
     """Groups of bars; a bar without a value is missing, one with a value has it written on top."""
-    values = [value for each in series.values() for value in each if value is not None]
+    values = [value for each in series.values() for value in each if value is not None and (value > 0 or not log_y)]
     if not values:
         return _document(title, [_text(_WIDTH / 2, _HEIGHT / 2, "no measurements", "middle")])
-    vertical = _Axis.over(values, False, _HEIGHT - _BOTTOM, _TOP, from_zero=True)
+    vertical = _Axis.over(values, log_y, _HEIGHT - _BOTTOM, _TOP, from_zero=not log_y)
     body = _frame(None, vertical, "", up)
     step = (_WIDTH - _LEFT - _RIGHT) / len(groups)
     width = step * 0.8 / len(series)
-    ground = vertical.place(0)
+    ground = vertical.place(vertical.low)
     for place, group in enumerate(groups):
         start = _LEFT + step * (place + 0.1)
         body.append(_text(_LEFT + step * (place + 0.5), _HEIGHT - _BOTTOM + 16, group, "middle"))
         for number, each in enumerate(series.values()):
-            if (value := each[place]) is None:
+            value = each[place]
+            if value is None or (log_y and value <= 0):
                 continue
             left, top = start + width * number, vertical.place(value)
             body.append(

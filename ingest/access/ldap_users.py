@@ -7,6 +7,7 @@ connection of its own: answers are remembered by `Users`, so there are few.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,9 @@ from topic_model.directory.errors import DirectoryError, DirectoryRefused
 from topic_model.directory.ldap_connection import RETRY_SECONDS, NoSuchEntry, check, connect, translated
 from topic_model.settings import DirectorySettings
 
+# The attribute that a filter finds users by.
+_NAMED = re.compile(r"\(([A-Za-z][A-Za-z0-9;.-]*)=\{user\}\)")
+
 
 class LdapUsers:
     """See UserSource. Passwords in clear text are not to be had from a server, so there are no digests."""
@@ -36,8 +40,8 @@ class LdapUsers:
         if not password or not may_be_name(name):
             return None
         with _reaching(), self._bound() as connection:
-            dn = self._dn(connection, name)
-            if dn is None:
+            dn, name = self._entry(connection, name)
+            if not dn:
                 return None
             own = dataclasses.replace(self._server, bind="simple", bind_dn=dn, password=password)
             try:
@@ -51,8 +55,8 @@ class LdapUsers:
         if not may_be_name(name):
             return None
         with _reaching(), self._bound() as connection:
-            dn = self._dn(connection, name)
-            return None if dn is None else Identity(name, self._groups(connection, name, dn))
+            dn, name = self._entry(connection, name)
+            return Identity(name, self._groups(connection, name, dn)) if dn else None
 
     def clear_password(self, name: str) -> str:
         """See UserSource."""
@@ -67,11 +71,26 @@ class LdapUsers:
         finally:
             connection.unbind()
 
-    def _dn(self, connection: Any, name: str) -> str | None:
+    def _entry(self, connection: Any, name: str) -> tuple[str, str]:
+        """The DN of the user's entry, empty for none, and the user's name as the entry has it.
+
+        LDAP finds `anna` by `ANNA` too. Were each spelling a user of its own, one person would have many shares of what
+        is limited for each, and own nothing of what another spelling made.
+        """
+        attribute = _NAMED.search(self._access.ldap_user_filter)
+        asked = [attribute[1]] if attribute else [ldap3.NO_ATTRIBUTES]
         wanted = self._access.ldap_user_filter.replace("{user}", escape_filter_chars(name))
-        found = self._search(connection, self._access.ldap_user_base, wanted, [ldap3.NO_ATTRIBUTES])
-        # Two of one name: nobody can say who it is.
-        return str(found[0]["dn"]) if len(found) == 1 else None
+        found = self._search(connection, self._access.ldap_user_base, wanted, asked)
+        if len(found) != 1:
+            # Two of one name: nobody can say who it is.
+            return "", ""
+        dn = str(found[0]["dn"])
+        if attribute is None:
+            return dn, name.casefold()
+        values = found[0]["attributes"].get(attribute[1], ())
+        texts = [str(value) for value in ([values] if isinstance(values, str) else values)]
+        same = [text for text in texts if _folded(text) == _folded(name) and may_be_name(text)]
+        return (dn, same[0]) if same else ("", "")
 
     def _groups(self, connection: Any, name: str, dn: str) -> frozenset[str]:
         if not self._access.ldap_group_base:
@@ -89,6 +108,11 @@ class LdapUsers:
         except NoSuchEntry:
             return []
         return [entry for entry in connection.response or () if entry.get("type") == "searchResEntry"]
+
+
+def _folded(text: str) -> list[str]:
+    # As LDAP compares most names: without case, and however many spaces.
+    return text.casefold().split()
 
 
 @contextmanager

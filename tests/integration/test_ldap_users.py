@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -49,6 +50,14 @@ def test_a_user_is_who_knows_its_password(people: Slapd) -> None:
     assert users.check("anna", "pa") == ANNA
     assert users.find("anna") == ANNA
     assert users.clear_password("anna") == ""
+
+
+@pytest.mark.parametrize("spelled", ["ANNA", "Anna", "aNNa", "anna "])
+@pytest.mark.parametrize("by", ["(cn={user})", "(|(cn={user})(description={user}))", "(&(objectClass=*)(cn={user}))"])
+def test_however_it_is_spelled_it_is_one_user(people: Slapd, spelled: str, by: str) -> None:
+    users = LdapUsers(dataclasses.replace(ACCESS, ldap_user_filter=by), people.settings())
+    assert users.check(spelled, "pa") == ANNA
+    assert users.find(spelled) == ANNA
 
 
 @pytest.mark.parametrize(

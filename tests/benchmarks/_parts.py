@@ -72,6 +72,7 @@ PARTS = (
     Part("recovery", "recovery", _OPERATION, "Kills under load"),
     Part("takeover", "takeover", _OPERATION, "One of two gateways goes"),
     Part("audit", "audit", _OPERATION, "Audit", long=True),
+    Part("recording", "recording", _OPERATION, "What recording costs", long=True),
     Part("tables", "tables", _OPERATION, "Recording, and questions to the tables", long=True),
     Part("signing", "signing", _SMALL, "Signing pushes"),
     Part("control-replay", "control_replay", _SMALL, "Reading the control log"),

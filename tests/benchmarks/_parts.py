@@ -68,7 +68,7 @@ PARTS = (
         quick=("--starts", "2", "--idle-seconds", "5", "--lone-seconds", "5"),
     ),
     Part("redelivery", "redelivery", _OPERATION, "Redelivery", long=True),
-    Part("broker-loss", "broker_loss", _OPERATION, "A broker of three is killed under load", quick=("--seconds", "12")),
+    Part("broker-loss", "broker_loss", _OPERATION, "A broker of three is killed under load", quick=("--seconds", "5")),
     Part("recovery", "recovery", _OPERATION, "Kills under load"),
     Part("takeover", "takeover", _OPERATION, "One of two gateways goes"),
     Part("audit", "audit", _OPERATION, "Audit", long=True),

@@ -1,0 +1,74 @@
+"""The disaster recovery drill, on a running engine with deliveries that have ended and some that wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from jobs.stack import ports
+from tests.support.command import Engine, wait_until
+from tests.support.receiver import Receiver
+from tests.support.soap_messages import MEDIA_TYPES, envelope, message, subscribe, topic_expression
+
+pytestmark = [pytest.mark.cluster, pytest.mark.stack, pytest.mark.timeout(400)]
+
+COUNT = 40
+
+
+def post(engine: Engine, body: str) -> None:
+    headers = {"Content-Type": MEDIA_TYPES["1.1"]}
+    assert requests.post(engine.broker, data=envelope(body), headers=headers, timeout=30).ok
+
+
+def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "home")
+    # What is restored comes up where it was.
+    environment = {
+        "ARBORCAST_GATEWAY_PORT": str(ports.free_port()),
+        "ARBORCAST_STACK_KAFKA_PORT": str(ports.free_port()),
+    }
+    environment["ARBORCAST_OUTBOUND_REACH"] = "loopback"
+    away = ports.free_port()
+    with Receiver() as receiver:
+        try:
+            engine.run("up", "--detach", env=environment)
+            for target in (receiver.url("/well"), f"http://127.0.0.1:{away}/away"):
+                post(engine, subscribe(target, topic_expression("t:drill//.")))
+            for number in range(COUNT):
+                post(engine, f"<wsnt:Notify>{message('t:drill/a', f'<x>{number}</x>')}</wsnt:Notify>")
+            wait_until(lambda: len(receiver.received("/well")) > 0, 60, "something is delivered")
+
+            drill = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "jobs.drill",
+                    "run",
+                    "--home",
+                    str(engine.home),
+                    "--to",
+                    str(tmp_path / "backup"),
+                ],
+                env={**os.environ, **environment},
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+
+            assert drill.returncode == 0, drill.stderr
+            assert "nothing is lost" in drill.stderr
+            assert [each.name for each in tmp_path.glob("home*")] == ["home"], "what was moved away is gone"
+            report = json.loads(engine.run("audit", "--deep", "--json", "--since", "1h", env=environment).stdout)
+            assert report["balanced"]
+            assert report["notifications"] >= COUNT
+            # The restored engine goes on: who was away has what waited for it.
+            with Receiver(port=away) as back:
+                wait_until(lambda: len(back.requests) > 0, 90, "what waited is tried again")
+        finally:
+            engine.down()

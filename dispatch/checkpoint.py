@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from pathlib import Path
 
 from topic_model.errors import InfrastructureError
@@ -24,8 +25,8 @@ def mended(checkpoint: str) -> str:
 
 
 def mend(checkpoint: str) -> list[Path]:
-    """Take away what is torn at the end of a local checkpoint; the files that were taken. What is not local is not
-    looked at: object stores write whole files or none.
+    """Take away what is torn at the end of a local checkpoint; the files that were taken, or made anew. What is not
+    local is not looked at: object stores write whole files or none.
 
     Raises InfrastructureError when the folder cannot be read or changed.
     """
@@ -44,11 +45,17 @@ def mend(checkpoint: str) -> list[Path]:
         torn.append(query_id)
     for path in torn:
         try:
-            path.unlink()
+            if path == query_id:
+                # Spark refuses a checkpoint with plans and without an id.
+                path.write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
+            else:
+                path.unlink()
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         except OSError as error:
-            raise InfrastructureError(f"{path} was written only in part, and cannot be removed: {error}") from error
-        if path != query_id:
+            raise InfrastructureError(f"{path} has to be mended after a crash, and cannot be: {error}") from error
+        if path == query_id:
+            logger.warning("%s has a new id: this is another query than before", path)
+        else:
             logger.warning("%s was written only in part, and was removed; its batch is planned or run again", path)
     return torn
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+import uuid
 from pathlib import Path
 
 import pytest
 
 from dispatch.checkpoint import mend
 
+OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
@@ -16,7 +19,7 @@ def checkpoint(folder: Path) -> Path:
         for number in (8, 9, 10):
             (folder / kind / str(number)).write_text(content)
             (folder / kind / f".{number}.crc").write_bytes(b"crc")
-    (folder / "metadata").write_text('{"id":"7d7fd3ab"}')
+    (folder / "metadata").write_text(json.dumps({"id": OLD_ID}))
     return folder
 
 
@@ -37,7 +40,7 @@ def test_torn_plan_is_removed_with_its_checksum(tmp_path: Path, content: str) ->
 
     # With the query's id: under the old one a table would take the new batch 10 for the one that it has.
     assert mend(str(folder)) == [folder / "offsets" / "10", folder / "commits" / "10", folder / "metadata"]
-    assert not (folder / "metadata").exists()
+    assert json.loads((folder / "metadata").read_text())["id"] != OLD_ID
     assert not (folder / "offsets" / ".10.crc").exists()
     assert (folder / "offsets" / "9").exists()
 
@@ -51,11 +54,13 @@ def test_torn_commit_is_taken_for_not_made(tmp_path: Path, content: str) -> None
     assert (folder / "offsets" / "10").exists()
 
 
-def test_torn_query_id_is_removed(tmp_path: Path) -> None:
+def test_torn_query_id_is_made_anew(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
     (folder / "metadata").write_text("")
 
     assert mend(str(folder)) == [folder / "metadata"]
+    assert uuid.UUID(json.loads((folder / "metadata").read_text())["id"])
+    assert mend(str(folder)) == []
 
 
 def test_nothing_there_yet_and_nothing_local(tmp_path: Path) -> None:

@@ -134,9 +134,10 @@ class Authenticator:
         self._nonces.check_time(token, self._clock())
         self._users.may_guess(address)
         password = self._users.clear_password(token.name)
-        identity = await self._users.find(token.name)
-        # Compared in any case, so that time does not tell who is there.
-        if not digest_matches(token, password) or not password or identity is None:
+        # Compared in any case, and nobody is looked up before, so that time does not tell who is there.
+        matches = digest_matches(token, password) and bool(password)
+        identity = await self._users.find(token.name) if matches else None
+        if identity is None:
             self._users.guessed_wrong(address)
             raise TokenRefused(_WRONG)
         self._nonces.use(token, self._clock())

@@ -14,10 +14,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ingest.access.errors import TooManyRequests
+from ingest.access.errors import IdentitiesAway, TooManyRequests
 from ingest.access.passwords import hash_password, password_matches
 from ingest.access.rates import Buckets
 from ingest.access.users_file import User, check_mode, read_users
@@ -27,6 +28,10 @@ from ingest.access.watched import WatchedFile
 # Two: each takes 32 MB and a core, and the event loop needs one too.
 _THREADS = 2
 _REMEMBERED = 10_000
+
+# So many questions wait for the threads; with passwords, for three seconds. Strangers with many addresses can ask for
+# no more, and who is remembered does not have to ask.
+_WAITING = 100
 _ADDRESSES = 10_000
 
 
@@ -104,11 +109,18 @@ class Users:
         known = self._remembered(key)
         if known is not None:
             return known
-        self.may_guess(address)
-        identity = await self._ask(key, lambda: self._source.check(name, password))
-        if identity is None:
+        if key not in self._asked:  # else the very same is being asked, and was counted
+            # Counted before it is answered, or so many guesses as there are connections would pass at the same time.
+            self.may_guess(address)
+            self._question(key, lambda: self._source.check(name, password)).add_done_callback(
+                partial(self._not_wrong, address)
+            )
             self.guessed_wrong(address)
-        return identity
+        return await asyncio.shield(self._asked[key])
+
+    def _not_wrong(self, address: str, asked: asyncio.Future[Identity | None]) -> None:
+        if asked.cancelled() or asked.exception() is not None or asked.result() is not None:
+            self._failures.take(address, -1, self._clock())
 
     async def find(self, name: str) -> Identity | None:
         """The user, who has proved in another way who it is."""
@@ -147,13 +159,15 @@ class Users:
         return found[1]
 
     async def _ask(self, key: bytes, ask: Callable[[], Identity | None]) -> Identity | None:
-        asked = self._asked.get(key)
-        if asked is None:
-            asked = asyncio.get_running_loop().run_in_executor(self._threads, ask)
-            self._asked[key] = asked
-            asked.add_done_callback(lambda done: self._answered(key, done))
         # One client that hangs up must not cancel it for the others.
-        return await asyncio.shield(asked)
+        return await asyncio.shield(self._asked.get(key) or self._question(key, ask))
+
+    def _question(self, key: bytes, ask: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
+        if len(self._asked) >= _WAITING:
+            raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
+        asked = self._asked[key] = asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        asked.add_done_callback(lambda done: self._answered(key, done))
+        return asked
 
     def _answered(self, key: bytes, done: asyncio.Future[Identity | None]) -> None:
         del self._asked[key]

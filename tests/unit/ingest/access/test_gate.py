@@ -439,3 +439,14 @@ def test_who_this_machine_is(parts: GatewayParts, client: str, server: str, seen
         with pytest.raises(NotAuthenticated):
             asyncio.run(gate.look(scope))
         asyncio.run(gate.look({**scope, "headers": [(b"authorization", ANNA.encode())]}))
+
+
+def test_nobody_is_looked_up_for_a_digest_that_is_wrong(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would show in the time who is there, and cost a directory a search for each guess."""
+    asked: list[str] = []
+    find = Users.find
+    monkeypatch.setattr(Users, "find", lambda self, name: asked.append(name) or find(self, name))
+    for name in ("anna", "nobody"):
+        answer = parts.post(envelope(notify(), header=digest(name, "wrong")))
+        assert answer.fault == "FailedAuthentication"
+    assert asked == []

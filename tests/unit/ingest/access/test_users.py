@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.access.errors import TooManyRequests
+from ingest.access.errors import IdentitiesAway, TooManyRequests
 from ingest.access.passwords import MAX_PASSWORD, hash_password, password_matches
 from ingest.access.users import FileUsers, Users
 from ingest.access.users_file import User, made, read_users, write_users
@@ -162,6 +162,60 @@ def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
 
     asyncio.run(ask())
     assert source.asked == 1
+
+
+def test_guesses_at_the_same_moment_are_counted_too() -> None:
+    source = Source()
+    source.may_answer.clear()
+    users = Users(source, remember_s=0, failures_per_minute=3)
+
+    async def guess() -> None:
+        guesses = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
+        await asyncio.sleep(0)
+        source.may_answer.set()
+        answers = await asyncio.gather(*guesses, return_exceptions=True)
+        assert answers[:3] == [None] * 3
+        assert all(isinstance(answer, TooManyRequests) for answer in answers[3:])
+
+    asyncio.run(guess())
+    assert source.asked == 3
+
+
+def test_right_passwords_of_one_address_are_no_guesses() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=0, failures_per_minute=1, clock=clock)
+
+    async def ask() -> None:
+        for _ in range(5):
+            assert await users.check("a", "right", "h") == Identity("a")
+        hung_up = asyncio.create_task(users.check("a", "right", "h"))
+        await asyncio.sleep(0)
+        hung_up.cancel()
+        await asyncio.wait([hung_up])
+        while users._asked:
+            await asyncio.sleep(0)
+        assert await users.check("a", "right", "h") == Identity("a")
+
+    asyncio.run(ask())
+
+
+def test_so_many_questions_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.access.users._WAITING", 4)
+    source = Source()
+    source.may_answer.clear()
+    users = Users(source, remember_s=60, failures_per_minute=100)
+
+    async def ask() -> None:
+        waiting = [asyncio.create_task(users.check("a", str(number), f"h{number}")) for number in range(4)]
+        await asyncio.sleep(0)
+        for _ in range(3):
+            with pytest.raises(IdentitiesAway):
+                await users.check("a", "right", "h")
+        source.may_answer.set()
+        assert await asyncio.gather(*waiting) == [None] * 4
+        assert await users.check("a", "right", "h") == Identity("a")
+
+    asyncio.run(ask())
 
 
 def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:

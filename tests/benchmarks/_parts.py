@@ -75,6 +75,7 @@ PARTS = (
     Part("recording", "recording", _OPERATION, "What recording costs", long=True),
     Part("tables", "tables", _OPERATION, "Recording, and questions to the tables", long=True),
     Part("signing", "signing", _SMALL, "Signing pushes"),
+    Part("security", "security", "Gateway and clients", "What security costs, and overload", long=True),
     Part("control-replay", "control_replay", _SMALL, "Reading the control log"),
     Part("ldap", "ldap_directory", _SMALL, "Topic directory"),
     Part("topics", "topics", _SMALL, "Topics and expressions"),

@@ -289,6 +289,17 @@ TARGETS = (
         least=300_000,
     ),
     Target(
+        "security",
+        "asking who it is: fewer accepted/s, the dearest way",
+        "security",
+        "%",
+        worst("Notify from 64 connections", "by %"),
+        most=10,
+    ),
+    Target(
+        "security", "signed pushes: fewer a second", "security", "%", worst("Pushes over libcurl", "less by %"), most=10
+    ),
+    Target(
         "older system",
         "depth, width, 30,000 bytes: slowest, delivered/s (its floor: 460)",
         "older",

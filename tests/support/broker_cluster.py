@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -101,6 +102,11 @@ class BrokerCluster:
             states = admin.partitions(settings.topic(log))
         assert states, f"there is no log {log}"
         return self.brokers[states[0].leader - 1]
+
+    def controller(self) -> int:
+        """The number, from 1, of the broker that is the active controller."""
+        state = self.brokers[0].layout.data / "__cluster_metadata-0" / "quorum-state"
+        return int(json.loads(state.read_text())["leaderId"])
 
     def kill(self) -> None:
         """End all of it."""

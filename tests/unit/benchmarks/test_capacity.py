@@ -124,7 +124,7 @@ def test_constants_come_from_the_stored_results(measured: Constants) -> None:
 
 
 def test_the_model_comes_near_the_measured_points(stored: dict[str, Result], measured: Constants) -> None:
-    """Within a factor of three: publishers and receivers use the same cores, and some of the work overlaps."""
+    """Within a factor of four: publishers and receivers use the same cores, and some of the work overlaps."""
     points: tuple[tuple[str, str, dict[str, Any], int], ...] = (
         ("throughput", "one subscriber", {"case": "16 publishers, 800 bytes"}, 1),
         ("throughput", "50 subscribers", {}, 50),
@@ -137,7 +137,7 @@ def test_the_model_comes_near_the_measured_points(stored: dict[str, Result], mea
         assert seen is not None, (part, table)
         cores = float(stored[part].machine["cores"])
         said = most_per_second(cores, Load(1_000, 1, deliveries), measured) * deliveries
-        assert 1 / 3 < said / seen < 3, f"{table}: the model says {said:,.0f}/s, measured {seen:,.0f}/s"
+        assert 1 / 4 < said / seen < 4, f"{table}: the model says {said:,.0f}/s, measured {seen:,.0f}/s"
 
 
 def test_the_model_is_not_ahead_of_itself(measured: Constants) -> None:

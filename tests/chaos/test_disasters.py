@@ -1,0 +1,270 @@
+"""Particular disasters: the broker killed while it is told something, files torn by a crash, a full disk, a clock that
+jumps. The engine comes back by itself, and nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+from deltalake import DeltaTable
+
+from dispatch.audit import audit
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.chaos import outage
+from tests.chaos._books import everything
+from tests.support.broker import settings_for
+from tests.support.command import wait_until
+from tests.support.dispatch_job import Logs, logs, subscription
+from tests.support.dispatch_process import DispatchProcess, running_job
+from tests.support.gateway_process import gateway_run
+from tests.support.receiver import Receiver
+from tests.support.soap_messages import MEDIA_TYPES, envelope, message
+from topic_model import notifications
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.chaos, pytest.mark.kafka, pytest.mark.timeout(300)]
+
+HOUR_S = 3600
+
+
+class Publishing:
+    """Notifies as fast as it is answered, until told to stop."""
+
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.accepted: list[bytes] = []
+        self.refused: list[requests.Response] = []
+
+    def __enter__(self) -> Publishing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "a request is not answered at all"
+
+    def _run(self) -> None:
+        number = 0
+        with requests.Session() as session:
+            while not self._stop.wait(0.002):
+                number += 1
+                body = envelope(f"<wsnt:Notify>{message('a/b', f'<n>{number}</n>')}</wsnt:Notify>")
+                answer = session.post(self._broker, data=body, headers={"Content-Type": MEDIA_TYPES["1.1"]}, timeout=30)
+                if answer.status_code == 202:
+                    self.accepted.append(f">{number}<".encode())
+                else:
+                    self.refused.append(answer)
+
+
+def test_a_broker_killed_while_it_is_told_loses_no_202(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    kafka = settings_for(own_broker)
+    with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
+        for _ in range(2):
+            before, refused = len(publishing.accepted), len(publishing.refused)
+            wait_until(lambda: len(publishing.accepted) > before + 100, 60, "a hundred more are accepted")  # noqa: B023
+            own_broker.kill()
+            wait_until(lambda: len(publishing.refused) > refused, 60, "somebody is told")  # noqa: B023
+            own_broker.start()
+        before = len(publishing.accepted)
+        wait_until(lambda: len(publishing.accepted) > before + 100, 60, "the gateway comes back by itself")
+    for answer in publishing.refused:
+        assert answer.status_code == 503, answer.text
+        assert int(answer.headers["Retry-After"]) > 0
+        assert "Fault" in answer.text
+    kept = [notifications.decode(record.value or b"").payload for record in everything(kafka, "notifications")]
+    numbers = [b">" + payload.partition(b">")[2].partition(b"<")[0] + b"<" for payload in kept]
+    missing = set(publishing.accepted) - set(numbers)
+    assert not missing, f"{len(missing)} of {len(publishing.accepted)} accepted ones are not in the log"
+    known = set(publishing.accepted)
+    assert [number for number in dict.fromkeys(numbers) if number in known] == publishing.accepted
+
+
+@pytest.mark.stack
+def test_a_broker_that_does_not_answer_for_a_while(tmp_path: Path) -> None:
+    result = outage.run(tmp_path, seconds=15)
+
+    assert result.well, f"{result}\n{result.findings.describe()}"
+    assert result.accepted > 1
+    assert result.refused, "nobody is told 202 while nothing can be kept"
+
+
+@contextmanager
+def receiving() -> Iterator[tuple[Receiver, Receiver]]:
+    """One receiver that is well, and one that fails at first, so that something is parked."""
+    with Receiver() as well, Receiver() as failing:
+        failing.behave("/in", "status/500")
+        yield well, failing
+
+
+def ids(receiver: Receiver) -> set[str]:
+    return {
+        name
+        for request in receiver.requests
+        if request.behaviour != "status/500"
+        for name in request.headers["arborcast-notification-id"].split(",")
+    }
+
+
+BOTH = ("well", "failing")
+
+
+def subscribe_both(log: Logs, well: Receiver, failing: Receiver) -> None:
+    log.subscribe(subscription("well", well.url("/in"), "a//."), subscription("failing", failing.url("/in"), "a//."))
+
+
+QUICK: dict[str, str | int | float] = {
+    "retry.first_wait_s": 0.2,
+    "retry.longest_wait_s": 1.0,
+    "retry.first_probe_s": 0.2,
+    "retry.longest_probe_s": 1.0,
+    "retry.retransmissions": 100,
+}
+
+
+def assert_all_is_well(kafka: KafkaSettings, accepted: set[str], *receivers: Receiver) -> None:
+    for receiver in receivers:
+        receiver.behave("/in", "")
+        wait_until(
+            lambda receiver=receiver: accepted <= ids(receiver),  # type: ignore[misc]
+            60,
+            "everything accepted has arrived",
+        )
+    wait_until(lambda: not audit(kafka, 0, patience_s=1).totals.pending, 60, "nothing waits any more")
+    report = audit(kafka, 0, deep=True)
+    assert report.balanced, report.problems
+
+
+def tear(file: Path) -> None:
+    """Leave the first half of it, as a disk does that was not told to write the rest."""
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def last(folder: Path, pattern: str = "*") -> Path:
+    """The newest file."""
+    return max((path for path in folder.glob(pattern) if path.name[0].isdigit()), key=lambda path: path.name.zfill(30))
+
+
+@pytest.mark.spark
+def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    with (
+        receiving() as (well, failing),
+        logs(kafka_settings) as log,
+        running_job(tmp_path, kafka_settings, QUICK) as job,
+    ):
+        subscribe_both(log, well, failing)
+        accepted = {log.notify("a/b") for _ in range(50)}
+        wait_until(lambda: ids(well) == accepted, 60, "the first fifty")
+        commits = tmp_path / "tables" / "attempts" / "_delta_log"
+        wait_until(lambda: commits.is_dir() and len(list(commits.glob("*.json"))) > 1, 60, "rows in the table")
+        job.kill()
+        # All at once is more than one crash does.
+        for query in ("push", "record"):
+            for kind in ("offsets", "commits"):
+                tear(last(tmp_path / "checkpoints" / query / kind))
+        for file in (tmp_path / "parked").iterdir():
+            file.write_bytes(b"\0" * 20_000)
+        (commits / f"{int(last(commits, '*.json').stem) + 1:020}.json.tmp").write_text('{"add":{"path":"part-')
+        job.start()
+        accepted |= {log.notify("a/b") for _ in range(50)}
+        assert_all_is_well(kafka_settings, accepted, well, failing)
+        assert "it is made anew from the log" in job.log(100_000)
+        # The tables have it all, too: a batch that was planned anew is another one than the table has.
+        table = tmp_path / "tables" / "attempts"
+        wait_until(lambda: delivered(table) == {(name, to) for name in accepted for to in BOTH}, 60, "all rows")
+
+
+def delivered(table: Path) -> set[tuple[str, str]]:
+    rows = DeltaTable(str(table)).to_pyarrow_table(columns=["notification", "subscription", "state"]).to_pylist()
+    return {(row["notification"], row["subscription"]) for row in rows if row["state"] == "delivered"}
+
+
+@pytest.mark.spark
+def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    """Checkpoints, tables and what is parked, on a disk of their own that fills up under load."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    command = [mount or "true", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)]
+    subprocess.run(command, capture_output=True, check=False)
+    if umount is None or not disk.is_mount():
+        pytest.skip("only root may mount a disk to fill")
+    job = DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})
+    try:
+        with receiving() as (well, failing), logs(kafka_settings) as log:
+            job.start()
+            subscribe_both(log, well, failing)
+            accepted = {log.notify("a/b") for _ in range(20)}
+            wait_until(lambda: ids(well) == accepted, 60, "the first twenty")
+            filling = disk / "filling"
+            with filling.open("wb") as file:
+                try:
+                    while True:
+                        file.write(b"\0" * 65_536)
+                        file.flush()
+                except OSError:
+                    pass
+            for _ in range(100):
+                accepted.add(log.notify("a/b"))
+                time.sleep(0.05)
+            filling.unlink()
+            accepted |= {log.notify("a/b") for _ in range(20)}
+            assert_all_is_well(kafka_settings, accepted, well, failing)
+    finally:
+        job.kill()
+        subprocess.run([umount, "-l", str(disk)], check=False)
+
+
+_SHIFTED = """
+import time
+_shift = {shift}
+_time, _time_ns = time.time, time.time_ns
+time.time = lambda: _time() + _shift
+time.time_ns = lambda: _time_ns() + int(_shift * 1e9)
+"""
+
+
+@pytest.mark.spark
+def test_a_clock_that_is_wrong_by_an_hour_and_is_put_right(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    """Between two lives of the job its clock jumps an hour ahead, then back: nothing is lost, expires or comes twice,
+    and what is new is delivered at once. What was tried while it was ahead is only due when the clock is there again.
+
+    Only the clock of its Python processes is changed, which is the one that decides about retries; neither the JVM's
+    nor Kafka's is.
+    """
+    (tmp_path / "clock").mkdir()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        receiving() as (well, failing),
+        logs(kafka_settings) as log,
+        running_job(tmp_path / "job", kafka_settings, QUICK) as job,
+    ):
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "clock"), os.environ.get("PYTHONPATH", "")]))
+        subscribe_both(log, well, failing)
+        accepted = set()
+        for shift in (HOUR_S, 0):
+            accepted |= {log.notify("a/b") for _ in range(10)}
+            wait_until(lambda: accepted <= ids(well), 60, "they have arrived")  # noqa: B023
+            before = len(failing.requests)
+            wait_until(lambda: len(failing.requests) > before, 60, "the other one is tried again")  # noqa: B023
+            job.kill()
+            (tmp_path / "clock" / "sitecustomize.py").write_text(_SHIFTED.format(shift=shift))
+            job.start()
+        accepted |= {log.notify("a/b") for _ in range(10)}
+        wait_until(lambda: accepted <= ids(well), 60, "everything has arrived where all was well")
+        report = audit(kafka_settings, 0, deep=True)
+        assert report.balanced, report.problems
+        totals = report.totals
+        assert (totals.dead, totals.expired, totals.cancelled) == (0, 0, 0)
+        assert totals.delivered + totals.pending == 2 * len(accepted)

@@ -70,7 +70,7 @@ PARTS = (
     Part("redelivery", "redelivery", _OPERATION, "Redelivery", long=True),
     Part("broker-loss", "broker_loss", _OPERATION, "A broker of three is killed under load", quick=("--seconds", "5")),
     Part("recovery", "recovery", _OPERATION, "Kills under load"),
-    Part("takeover", "takeover", _OPERATION, "One of two gateways goes"),
+    Part("cluster", "cluster", _OPERATION, "A part of a cluster is lost"),
     Part("audit", "audit", _OPERATION, "Audit", long=True),
     Part("recording", "recording", _OPERATION, "What recording costs", long=True),
     Part("tables", "tables", _OPERATION, "Recording, and questions to the tables", long=True),

@@ -10,6 +10,7 @@ import pytest
 
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
+from topic_model import records
 from topic_model.control_log import ControlFollower, ControlLog
 from topic_model.errors import ConfigError, InfrastructureError, RecordVersionError
 from topic_model.kafka_client import Admin, make_producer
@@ -146,6 +147,26 @@ def test_a_record_that_cannot_be_read_is_named_and_not_passed(
             follower.read_to_end(10)
         assert seen == [topic(1)]
         assert follower.position == 1
+    follower.close()
+    log.close()
+
+
+def test_after_the_upgrade_it_goes_on_where_it_stopped(
+    kafka_settings: KafkaSettings, log: ControlLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = records.VERSION + 1
+    log.append([topic(1)])
+    write_raw(kafka_settings, b"topic:newer", b'{"v":%d,"record":{"type":"topic","path":"newer"}}' % newer)
+    log.append([topic(2)])
+    seen: list[ControlRecord] = []
+    follower = ControlFollower(kafka_settings, lambda record, _: seen.append(record))
+    with pytest.raises(RecordVersionError):
+        follower.read_to_end(10)
+
+    monkeypatch.setattr(records, "VERSION", newer)
+    follower.read_to_end(10)
+
+    assert seen == [topic(1), TopicRecord(TopicPath("newer")), topic(2)]
     follower.close()
     log.close()
 

@@ -7,6 +7,7 @@ code that is tested, so a field that loses its default, or a value that is no lo
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +15,11 @@ import pytest
 
 from dispatch import attempts
 from dispatch.audit import slim
+from dispatch.recording.changes import Changes
+from dispatch.recording.control import SubscriptionsFold
+from dispatch.recording.folds import Fold
+from dispatch.recording.record import Logged, notification_rows
+from dispatch.recording.waiting import DeadLettersFold, RetriesFold
 from dispatch.redelivery import dead_letters, parked
 from topic_model import lease, notifications, pull_log, records
 from topic_model.errors import InfrastructureError, RecordVersionError
@@ -179,3 +185,30 @@ def test_forms_of_every_version_are_here(name: str) -> None:
     assert {form[log.version_field] for form in log.older} == set(range(1, log.version + 1)), (
         "a new version? add what the one before it wrote"
     )
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("which", ["archive", "parked", "dead", "control"])
+def test_tables_leave_out_what_is_damaged_and_stop_at_what_is_newer(which: str, damaged: bool) -> None:
+    """Going on behind a newer record would lose it for the table, upgrade or not."""
+    log = LOGS["notifications" if which == "archive" else which]
+    value = b"\xff\xff" if damaged else log.encode(log.older[0] | {log.version_field: log.version + 1})
+    read = {
+        "archive": lambda: notification_rows([Logged(value, 0, 0, 0)], 0).num_rows,
+        "parked": lambda: applied(RetriesFold(), value),
+        "dead": lambda: applied(DeadLettersFold(), value),
+        "control": lambda: applied(SubscriptionsFold(), value),
+    }[which]
+    if damaged:
+        assert read() == 0
+    else:
+        with pytest.raises(RecordVersionError):
+            read()
+
+
+def applied(fold: Fold, value: bytes) -> int:
+    """How many rows a record has changed."""
+    changes = Changes(fold.spec)
+    key = parked.Delivery("s1", parked.Place(0, 0, 0)).key()
+    fold.apply(SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t"), changes)
+    return len(changes)

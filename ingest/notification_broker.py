@@ -94,7 +94,7 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     if not wanted.pull_point:
         await check_name(gateway.lookups, wanted.consumer.address)
         if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
-            await gateway.proof.ask(wanted.consumer.address)
+            await gateway.proof.ask(wanted.consumer.address, wanted.owner)
     async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")

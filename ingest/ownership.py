@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import re
 import secrets
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -23,6 +24,8 @@ HEADER = "Arborcast-Challenge"
 
 _TOTAL_S = 10
 _AT_ONCE = 16
+# One who names consumers that do not answer must not keep all others from subscribing.
+_OF_ONE_OWNER = 4
 _WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
 
 
@@ -34,16 +37,18 @@ class OwnershipProof:
         self._route = route
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="challenge")
         self._under_way = 0
+        self._of: Counter[str] = Counter()
 
-    async def ask(self, url: str) -> None:
+    async def ask(self, url: str, owner: str = "") -> None:
         """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many
-        are being asked."""
-        if self._under_way >= _AT_ONCE:
+        are being asked, in all or of this owner (empty where nobody has to say who it is)."""
+        if self._under_way >= _AT_ONCE or (owner and self._of[owner] >= _OF_ONE_OWNER):
             raise InfrastructureError("too many consumers are being asked whether they agree", retry_after=1.0)
         self._under_way += 1
+        self._of[owner] += 1
         word = secrets.token_urlsafe(32)
         asked = asyncio.get_running_loop().run_in_executor(self._threads, partial(self._post, url, word))
-        asked.add_done_callback(self._done)
+        asked.add_done_callback(partial(self._done, owner))
         # A client that hangs up does not free the thread that asks for it.
         status, answer = await asyncio.shield(asked)
         if status != 200 or not hmac.compare_digest(answer.strip(), word.encode()):
@@ -67,8 +72,11 @@ class OwnershipProof:
                 "ownership",
             ) from error
 
-    def _done(self, asked: asyncio.Future[tuple[int, bytes]]) -> None:
+    def _done(self, owner: str, asked: asyncio.Future[tuple[int, bytes]]) -> None:
         self._under_way -= 1
+        self._of[owner] -= 1
+        if not self._of[owner]:
+            del self._of[owner]
         if not asked.cancelled():
             asked.exception()  # or asyncio reports the one that nobody waited for
 

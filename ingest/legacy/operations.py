@@ -106,7 +106,7 @@ async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) 
         if not wanted.pull_point:
             await check_name(gateway.lookups, wanted.consumer.address)
             if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
-                await gateway.proof.ask(wanted.consumer.address)
+                await gateway.proof.ask(wanted.consumer.address, wanted.owner)
         return await _create(gateway, wanted)
     except PeerError as error:
         logger.warning("a Subscribe in the older envelope was refused: %s", error)

@@ -129,7 +129,17 @@ def test_the_older_envelope_is_held_to_the_same(consumer: Callable[[Behaviour], 
     assert gateway.control.records == []
 
 
-def test_only_so_many_are_asked_at_once(consumer: Callable[[Behaviour], str]) -> None:
+@pytest.mark.parametrize(
+    ("owners", "answered"),
+    [
+        ([""] * 20, [True] * 16 + [False] * 4),
+        # One who has many asked leaves room for others.
+        (["anna"] * 10 + ["bert"] * 3, [True] * 4 + [False] * 6 + [True] * 3),
+    ],
+)
+def test_only_so_many_are_asked_at_once(
+    consumer: Callable[[Behaviour], str], owners: list[str], answered: list[bool]
+) -> None:
     release = threading.Event()
 
     def slow(_: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
@@ -139,16 +149,17 @@ def test_only_so_many_are_asked_at_once(consumer: Callable[[Behaviour], str]) ->
     url = consumer(slow)
 
     async def ask_many() -> list[object]:
-        proof = OwnershipProof(THIS_MACHINE)
-        asked = [asyncio.ensure_future(proof.ask(url)) for _ in range(20)]
+        asked = [asyncio.ensure_future(proof.ask(url, owner)) for owner in owners]
         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         assert done
         release.set()
         return list(await asyncio.gather(*asked, return_exceptions=True))
 
+    proof = OwnershipProof(THIS_MACHINE)
     outcomes = asyncio.run(ask_many())
 
-    assert [type(each) for each in outcomes] == [type(None)] * 16 + [InfrastructureError] * 4
+    assert [type(each) for each in outcomes] == [type(None) if each else InfrastructureError for each in answered]
+    assert not proof._of
 
 
 def test_our_listener_agrees() -> None:

@@ -32,6 +32,11 @@ EXECUTOR_CORES = 8
 # HTTP and SOAP around a payload, on the way in and on the way out.
 ENVELOPE = 1_000
 
+# In Kafka: what a notification takes beside its payload, with what it matched, and what an outcome takes. A test holds
+# docs/operations.md to the same figures.
+RECORD = 320
+OUTCOME = 340
+
 
 @dataclass(frozen=True)
 class Constants:
@@ -95,7 +100,7 @@ def needs(load: Load, known: Constants) -> Needs:
     dispatch_cores = (load.per_second * known.spark_us + delivered * push) / 1e6 / FULL
     engines = engines_for(load, known)
     per_engine = load.subscriptions / engines
-    written = load.per_second * load.payload * load.replicas + delivered * 150 * load.replicas
+    written = (load.per_second * (load.payload + RECORD) + delivered * OUTCOME) * load.replicas
     return Needs(
         engines=engines,
         gateway_cores=gateway_cores,

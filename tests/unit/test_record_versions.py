@@ -193,12 +193,13 @@ def test_tables_leave_out_what_is_damaged_and_stop_at_what_is_newer(which: str, 
     """Going on behind a newer record would lose it for the table, upgrade or not."""
     log = LOGS["notifications" if which == "archive" else which]
     value = b"\xff\xff" if damaged else log.encode(log.older[0] | {log.version_field: log.version + 1})
-    read = {
+    readers: dict[str, Callable[[], int]] = {
         "archive": lambda: notification_rows([Logged(value, 0, 0, 0)], 0).num_rows,
         "parked": lambda: applied(RetriesFold(), value),
         "dead": lambda: applied(DeadLettersFold(), value),
         "control": lambda: applied(SubscriptionsFold(), value),
-    }[which]
+    }
+    read = readers[which]
     if damaged:
         assert read() == 0
     else:

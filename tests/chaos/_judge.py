@@ -138,7 +138,8 @@ def _judge_strictness(
     begun: dict[str, float] = {}
     for arrival in arrivals:
         for mark in arrival.marks:
-            if mark not in begun:
+            # What was settled and comes again is a repeat, and judged as such.
+            if mark not in begun and mark not in settled:
                 for earlier, at in list(begun.items()):
                     if settled.get(earlier, arrival.at + 1) <= arrival.at:
                         del begun[earlier]
@@ -148,8 +149,7 @@ def _judge_strictness(
                         findings.overtaken.append(
                             f"{mark} at {arrival.at:.3f} while {earlier} ({at:.3f}) was open at {wanted.receiver}"
                         )
-                if mark not in settled:
-                    begun[mark] = arrival.at
+                begun[mark] = arrival.at
             if arrival.settled is not None:
                 settled[mark] = min(settled.get(mark, arrival.settled), arrival.settled)
 

@@ -105,6 +105,15 @@ def test_strict_subscription_goes_on_behind_what_was_refused() -> None:
     assert judge(record, {**books(record), ("one", "m1"): "dead"}, BUDGET_S).faults == {}
 
 
+def test_repeat_of_what_was_settled_overtakes_nothing() -> None:
+    record = well(strict=True)
+    record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=None)
+    record.arrivals.insert(3, arrival(102.5, "m1"))
+    record.arrivals.insert(4, arrival(102.6, "m2", attempt=2))
+
+    assert judge(record, books(record), BUDGET_S).overtaken == []
+
+
 def test_repeat_needs_a_reason() -> None:
     record = well()
     record.arrivals.append(arrival(130, "m2"))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["tests.support.broker", "tests.support.spark", "tests.support.slapd"]
+
+# For an hour of leisure: `pytest --hypothesis-profile=long tests/unit/dispatch/redelivery/test_model.py`.
+hypothesis.settings.register_profile("long", max_examples=10_000)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dispatch.attempts import Attempt
 from dispatch.attempts_log import AttemptsLog
-from dispatch.redelivery.dead_letters import letter_of
+from dispatch.redelivery.dead_letters import DeadLetter, letter_of
 from dispatch.redelivery.parked import Delivery, Tries
 from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from topic_model.notifications import Notification
@@ -36,16 +36,55 @@ class Journal(Protocol):
         """An endpoint has failed since then, too long to go on with the subscription."""
 
 
+class Log(Protocol):
+    """A log that is written to."""
+
+    def settle(self, timeout_s: float) -> None:
+        """Return when it has everything; raises InfrastructureError."""
+
+    def close(self) -> None:
+        """Drop the connection and what it does not have."""
+
+
+class Rows(Log, Protocol):
+    """The `attempts` log."""
+
+    def add(self, attempt: Attempt) -> None:
+        """One more row."""
+
+
+class Letters(Log, Protocol):
+    """The `dead` log."""
+
+    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
+        """One more letter."""
+
+
+class Waits(Log, Protocol):
+    """The `parked` log."""
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        """It waits again."""
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        """It does not wait any more."""
+
+
+def journal_for(kafka: KafkaSettings) -> LogJournal:
+    """The journal in the logs of an engine."""
+    return LogJournal(AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka))
+
+
 class LogJournal:
     """The journal in the logs: dead letters, then attempts, then what is parked.
 
     What finishes a delivery is sent only when its outcome is safe: a failure in between repeats a push, and loses none.
     """
 
-    def __init__(self, kafka: KafkaSettings) -> None:
-        self._attempts = AttemptsLog(kafka)
-        self._dead = DeadLetterLog(kafka)
-        self._parking = ParkingLog(kafka)
+    def __init__(self, attempts: Rows, dead: Letters, parking: Waits) -> None:
+        self._attempts = attempts
+        self._dead = dead
+        self._parking = parking
         self._later: list[Callable[[], None]] = []
         self._gone: set[str] = set()
         self._suspended: dict[str, int] = {}

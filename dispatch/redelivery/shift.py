@@ -21,7 +21,7 @@ from dispatch.push_spans import PushSpans
 from dispatch.redelivery import ports
 from dispatch.redelivery.events import Listener
 from dispatch.redelivery.health_memory import HealthMemory
-from dispatch.redelivery.journal import LogJournal
+from dispatch.redelivery.journal import journal_for
 from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from dispatch.redelivery.reading import Discontinued, ParkedReading
@@ -99,7 +99,7 @@ class Shift:
         self._store = _opened(plan.file, plan.kafka.topic("parked"))
         self._reading = ParkedReading(plan.kafka)
         self._memory = HealthMemory(self._store, plan.health)
-        self._journal = LogJournal(plan.kafka)
+        self._journal = journal_for(plan.kafka)
         self._transport = plan.make_transport()
         self._moved = False
         self._control: object = None

@@ -266,21 +266,21 @@ class Redelivery:
 
     def _sleep(self, lane: Lane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
         """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
-        self._pass_on(lane, now_ms)
         self._let_pass(lane)
         if not lane.flight:
             lane.envelope = None
         oldest_ms = self._store.oldest_ms(lane.name, lane.flight)
-        if oldest_ms is None:
-            if not lane.flight:
-                self._forget(lane, now_ms)
-            return
-        at_ms = policy.expires_ms(oldest_ms)
-        if until_due:
-            due_ms = self._store.next_due_ms(lane.name, lane.flight)
-            if due_ms is not None and due_ms > now_ms:
-                at_ms = min(at_ms, due_ms)
-        self._turns.set(lane.name, at_ms)
+        if oldest_ms is not None:
+            at_ms = policy.expires_ms(oldest_ms)
+            if until_due:
+                due_ms = self._store.next_due_ms(lane.name, lane.flight)
+                if due_ms is not None and due_ms > now_ms:
+                    at_ms = min(at_ms, due_ms)
+            self._turns.set(lane.name, at_ms)
+        elif not lane.flight:
+            self._forget(lane, now_ms)
+        # Last: when there is room by now, the one that goes on may be this lane.
+        self._pass_on(lane, now_ms)
 
     def _pass_on(self, lane: Lane, now_ms: int) -> None:
         """Whatever room it was given, it does not use it."""
@@ -304,6 +304,7 @@ class Redelivery:
     # Ends without a push
 
     def _cancel(self, lane: Lane, now_ms: int) -> None:
+        self._room.forget(lane.name)
         self._pass_on(lane, now_ms)
         more = self._settling.cancel(lane, now_ms)
         self._let_pass(lane)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dispatch.attempts import Attempt
 from dispatch.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
 from dispatch.health_book import HealthBook
+from dispatch.outcomes import classify
 from dispatch.redelivery import parked
+from dispatch.redelivery.dead_letters import DeadLetter
 from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.journal import LogJournal
 from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.parked_store import ParkedStore
@@ -23,6 +27,9 @@ from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscri
 from topic_model.topics import TopicPath
 
 START_MS = 1_000_000
+
+# More than there could be to do at one time.
+_MOST_TURNS = 10_000
 
 OK = PushResult(202)
 REFUSED = PushResult(0, "connect", "refused")
@@ -48,6 +55,59 @@ class FakeEndpoint:
     takes_ms: int = 10
 
 
+class Crash(Exception):
+    """The process is gone, in the middle of writing down."""
+
+
+class FakeLog:
+    """A log of the world: what was written is in it once it is settled."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._unsettled: list[Callable[[], None]] = []
+
+    def settle(self, timeout_s: float) -> None:
+        """Raises Crash when the world ends before everything is in the log."""
+        while self._unsettled:
+            if self._world.writes_left == 0:
+                raise Crash
+            if self._world.writes_left is not None:
+                self._world.writes_left -= 1
+            self._unsettled.pop(0)()
+
+    def land(self) -> None:
+        """What was sent before the crash may well get there."""
+        for write in self._unsettled:
+            write()
+
+    def close(self) -> None:
+        self._unsettled.clear()
+
+    def add(self, attempt: Attempt) -> None:
+        self._unsettled.append(lambda: self._world.attempts.append(attempt))
+
+    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
+        self._unsettled.append(lambda: self._world.buried.append(letter))
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        self._put(delivery.tried_key(), parked.encode(Tried(tries)))
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        if tried:
+            self._put(delivery.tried_key(), None)
+        self._put(delivery.key(), None)
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        def written() -> None:
+            if value is None:
+                self._world.log.pop(key, None)
+            else:
+                self._world.log[key] = value
+            self._world.store.apply(key, value)
+
+        self._unsettled.append(written)
+
+
 @dataclass
 class World:
     """All that a Redelivery needs, and what came of it."""
@@ -60,8 +120,12 @@ class World:
     endpoints: dict[str, FakeEndpoint] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
-    buried: list[Attempt] = field(default_factory=list)
+    buried: list[DeadLetter] = field(default_factory=list)
     gone_said: list[str] = field(default_factory=list)
+    crashes: int = 0
+    writes_left: int | None = None
+    landing: tuple[bool, ...] = ()
+    excused: Counter[str] = field(default_factory=Counter)
     suspended_said: dict[str, int] = field(default_factory=dict)
     log: dict[bytes, bytes] = field(default_factory=dict)
     told: list[OperatorEvent] = field(default_factory=list)
@@ -80,12 +144,15 @@ class World:
         self.store = ParkedStore(None)
         self.lanes = LaneBook()
         self.health = HealthBook(self.retry)
+        self.writes_left = None
+        self.logs = FakeLog(self), FakeLog(self), FakeLog(self)
+        self.journal = LogJournal(*self.logs)
         self.redelivery = Redelivery(
             self.store,
             self,
             self.health,
             self,
-            self,
+            self.journal,
             self.lanes,
             Envelope,
             self.push,
@@ -131,8 +198,9 @@ class World:
     def run(self, for_ms: int) -> None:
         """Let time pass, and everything happen that does."""
         end_ms = self.now_ms + for_ms
+        moved_ms, turns = self.now_ms, 0
         while True:
-            self.redelivery.work()
+            self._alive(self.redelivery.work)
             self.most_in_flight = max(self.most_in_flight, len(self._under_way))
             times = [at_ms for at_ms, *_ in self._under_way[:1]]
             next_turn = self.redelivery.next_turn_ms()
@@ -142,8 +210,24 @@ class World:
             if not times or min(times) > end_ms:
                 break
             self.now_ms = max(self.now_ms, min(times))
-            self.drive(0.0)
+            turns = turns + 1 if self.now_ms == moved_ms else 0
+            moved_ms = self.now_ms
+            assert turns < _MOST_TURNS, "it is busy without getting anywhere"
+            self._alive(lambda: self.drive(0.0))
         self.now_ms = end_ms
+
+    def _alive(self, work: Callable[[], None]) -> None:
+        """Do something and write it down, unless the world ends in between."""
+        try:
+            work()
+            self.journal.settle(0.0)
+        except Crash:
+            self.crashes += 1
+            for log in itertools.compress(self.logs, self.landing):
+                log.land()
+            self.restart()
+        self.gone_said += self.journal.take_gone()
+        self.suspended_said.update(self.journal.take_suspended())
 
     def states(self) -> dict[tuple[str, str], str]:
         """What the last row says of each delivery."""
@@ -167,9 +251,17 @@ class World:
     def submit(self, request: PushRequest, callback: Callback) -> None:
         self._check(request)
         takes_ms = self.endpoints[request.url].takes_ms
-        heapq.heappush(self._under_way, (self.now_ms + takes_ms, next(self._ties), request, callback))
         headers = dict(request.headers)
         ids = tuple(headers[ID_HEADER].split(","))
+        # Nothing else begins while a probe is under way.
+        probe = self.health.get(request.url).breaker == "half-open"
+
+        def answered(result: PushResult) -> None:
+            if probe and classify(result).endpoint_away:
+                self.excused.update(ids)
+            callback(result)
+
+        heapq.heappush(self._under_way, (self.now_ms + takes_ms, next(self._ties), request, answered))
         self.arrivals.append(
             Arrival(self.now_ms, request.url, headers[SUBSCRIPTION_HEADER], ids, int(headers[ATTEMPT_HEADER]))
         )
@@ -200,24 +292,3 @@ class World:
 
     def suspended(self, subscription_id: str) -> bool:
         return subscription_id in self.suspended_now
-
-    # Journal
-
-    def record(self, attempt: Attempt) -> None:
-        self.attempts.append(attempt)
-
-    def tried(self, delivery: Delivery, tries: Tries) -> None:
-        self.log[delivery.tried_key()] = parked.encode(Tried(tries))
-
-    def finished(self, delivery: Delivery, tried: bool) -> None:
-        self.log.pop(delivery.key(), None)
-        self.log.pop(delivery.tried_key(), None)
-
-    def bury(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
-        self.buried.append(attempt)
-
-    def gone(self, subscription_id: str) -> None:
-        self.gone_said.append(subscription_id)
-
-    def suspend(self, subscription_id: str, since_ms: int) -> None:
-        self.suspended_said[subscription_id] = since_ms

@@ -64,7 +64,7 @@ def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wai
     numbers = [arrival.attempt for arrival in world.arrivals if "bad" in arrival.notifications]
     assert numbers == [1, 2, 3, 4, 5, 6]
     assert world.states()["s", "bad"] == "dead"
-    assert [(row.notification, row.number) for row in world.buried] == [("bad", 6)]
+    assert [(letter.notification.id, letter.number) for letter in world.buried] == [("bad", 6)]
     assert [event.kind for event in world.told] == ["dead-letters-growing"]
 
 

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 from lxml import etree
 
+from ingest.delivery_wish import DELIVERY, read_delivery
 from ingest.errors import UnknownFilters, UnrecognizedPolicy
 from ingest.namespaces import CURRENT_MESSAGE, wsnt
 from ingest.protection import CREDENTIALS, SIGNING, Wish, read_wish
 from ingest.topic_reading import read_filter
 from topic_model.conditions import check_content, check_producer
 from topic_model.errors import ContentExpressionError, ProducerExpressionError
-from topic_model.subscriptions import DeliveryForm, TopicFilter, XPathFilter
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, TopicFilter, XPathFilter
 
 _TOPICS = wsnt("TopicExpression")
 _CONTENT = wsnt("MessageContent")
 _PRODUCER = wsnt("ProducerProperties")
 _USE_RAW = wsnt("UseRaw")
-_POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS})
+_POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS, DELIVERY})
 
 # Each is evaluated for every notification of the topics.
 _MAX_CONDITIONS = 16
@@ -68,12 +69,13 @@ def _condition(element: etree._Element) -> XPathFilter:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a Subscribe asks for beyond its filters: how messages are wanted, whether current ones are at once, and how
-    the pushes are to be known as ours."""
+    """What a Subscribe asks for beyond its filters: how messages are wanted, whether current ones are at once, how the
+    pushes are to be known as ours, and how hard to try."""
 
     form: DeliveryForm = "notify"
     current_message: bool = False
     protection: Wish | None = None
+    delivery: DeliveryPolicy = DEFAULT_POLICY
 
 
 def read_policy(element: etree._Element | None) -> Policy:
@@ -84,4 +86,6 @@ def read_policy(element: etree._Element | None) -> Policy:
     unknown = tuple(name for name in names if name not in _POLICIES)
     if unknown:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
-    return Policy("raw" if _USE_RAW in names else "notify", CURRENT_MESSAGE in names, read_wish(element))
+    return Policy(
+        "raw" if _USE_RAW in names else "notify", CURRENT_MESSAGE in names, read_wish(element), read_delivery(element)
+    )

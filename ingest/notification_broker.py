@@ -227,6 +227,7 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: dat
         content=filters.content,
         producer=filters.producer,
         form=policy.form,
+        policy=policy.delivery,
         soap=request.soap,
         addressing=request.addressing is not None,
         created_ms=termination.to_ms(now),

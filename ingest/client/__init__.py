@@ -24,6 +24,7 @@ from ingest.client.futures import FuturesClient
 from ingest.client.values import (
     Batching,
     Credentials,
+    Delivery,
     Remote,
     RemotePullPoint,
     RemoteRegistration,
@@ -39,6 +40,7 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "Credentials",
+    "Delivery",
     "FaultReceived",
     "FuturesClient",
     "Remote",

@@ -16,7 +16,7 @@ from ingest import answers, termination
 from ingest.addresses import Kind
 from ingest.client import replies
 from ingest.client.replies import Reply
-from ingest.client.values import Credentials, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
+from ingest.client.values import Credentials, Delivery, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
 from ingest.namespaces import ACTION_BRW, ACTION_BW, ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSN_BR, WSNT, XSI
 from ingest.received import ReceivedMessage
 from topic_model.errors import ExpressionError
@@ -90,6 +90,7 @@ class Calls:
         signed: bool = False,
         secret: str = "",
         credentials: Credentials | None = None,
+        delivery: Delivery | None = None,
     ) -> Call[RemoteSubscription]:
         """Raises ExpressionError."""
         expression = parse_friendly(topic, namespaces) if topic is not None else None
@@ -98,6 +99,8 @@ class Calls:
             policy += f'<p:Signing xmlns:p="{ARBORCAST_POLICY}">{_secret(secret)}</p:Signing>'
         if credentials is not None:
             policy += f'<p:Credentials xmlns:p="{ARBORCAST_POLICY}">{_credentials(credentials)}</p:Credentials>'
+        if delivery is not None:
+            policy += _delivery(delivery)
         if policy:
             policy = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
         return Call(
@@ -302,6 +305,13 @@ def _filter(expression: TopicFilter | None) -> str:
 
 def _declared(namespaces: Mapping[str, str]) -> str:
     return "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in namespaces.items())
+
+
+def _delivery(delivery: Delivery) -> str:
+    order = ' Order="strict"' * delivery.strict
+    attempts = "" if delivery.maximum_attempts is None else f' MaximumAttempts="{delivery.maximum_attempts}"'
+    lifespan = "" if delivery.lifespan is None else f' Lifespan="PT{delivery.lifespan.total_seconds():.3f}S"'
+    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{order}{attempts}{lifespan}/>'
 
 
 def _termination(element: str, lasts: Lasts) -> str:

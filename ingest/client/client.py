@@ -9,7 +9,15 @@ from typing import Self
 
 from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notification_message
 from ingest.client.session import BrokerSession
-from ingest.client.values import Credentials, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription, Retries
+from ingest.client.values import (
+    Credentials,
+    Delivery,
+    Remote,
+    RemotePullPoint,
+    RemoteRegistration,
+    RemoteSubscription,
+    Retries,
+)
 from ingest.received import ReceivedMessage
 from topic_model.subscriptions import SoapVersion
 
@@ -66,6 +74,7 @@ class Client:
         signed: bool = False,
         secret: str = "",
         credentials: Credentials | None = None,
+        delivery: Delivery | None = None,
     ) -> RemoteSubscription:
         """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
 
@@ -73,7 +82,7 @@ class Client:
         `current` for the current messages of topics that retain one, at once.
 
         An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
-        (the result's `secret`, told this once), and sends `credentials` along.
+        (the result's `secret`, told this once), sends `credentials` along, and tries as hard as `delivery` says.
         """
         call = self._calls.subscribe(
             topic,
@@ -85,6 +94,7 @@ class Client:
             signed=signed,
             secret=secret,
             credentials=credentials,
+            delivery=delivery,
         )
         return self._perform(call)
 

@@ -26,6 +26,7 @@ from ingest.client.session import BrokerSession, arguments_of, result_of
 from ingest.client.values import (
     Batching,
     Credentials,
+    Delivery,
     Remote,
     RemotePullPoint,
     RemoteRegistration,
@@ -126,6 +127,7 @@ class FuturesClient:
         signed: bool = False,
         secret: str = "",
         credentials: Credentials | None = None,
+        delivery: Delivery | None = None,
     ) -> Future[RemoteSubscription]:
         """See Client.subscribe."""
         call = self._calls.subscribe(
@@ -138,6 +140,7 @@ class FuturesClient:
             signed=signed,
             secret=secret,
             credentials=credentials,
+            delivery=delivery,
         )
         return self._submit(call)
 

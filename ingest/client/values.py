@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from topic_model.errors import ConfigError
 
@@ -40,6 +40,16 @@ class Credentials:
     password: str = field(default="", repr=False)
     bearer: str = field(default="", repr=False)
     certificate: str = ""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How an Arborcast broker delivers to a subscription; None means as the broker is set. `strict`: nothing is pushed
+    before what came earlier is settled."""
+
+    strict: bool = False
+    maximum_attempts: int | None = None
+    lifespan: timedelta | None = None
 
 
 @dataclass(frozen=True)

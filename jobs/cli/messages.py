@@ -69,6 +69,11 @@ def subscribe(
         str | None,
         typer.Option("--bearer-file", help="Send the token in this file along; - is standard input.", metavar="FILE"),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Push nothing before what came earlier is delivered or given up.")
+    ] = False,
+    attempts: Annotated[int | None, typer.Option("--attempts", help="Try so many times.", min=1, max=1_000)] = None,
+    lifespan: Annotated[int | None, typer.Option("--lifespan", help="Try for so many seconds.", min=1)] = None,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -76,7 +81,10 @@ def subscribe(
     json: JsonOption = False,
 ) -> None:
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
-    from ingest.client import Credentials
+    from ingest.client import Credentials, Delivery
+
+    wishes = strict or attempts is not None or lifespan is not None
+    delivery = Delivery(strict, attempts, timedelta(seconds=lifespan) if lifespan else None) if wishes else None
 
     with _client(url, config, home) as client:
         subscription = client.subscribe(
@@ -89,6 +97,7 @@ def subscribe(
             signed=signed,
             secret=_read_secret(secret_file),
             credentials=Credentials(bearer=_read_secret(bearer_file)) if bearer_file else None,
+            delivery=delivery,
         )
     if json:
         told = {"secret": subscription.secret} if subscription.secret else {}

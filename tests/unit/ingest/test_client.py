@@ -11,14 +11,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 import requests
 
-from ingest.client import BrokerUnavailable, BrokerUnreachable, Client, FaultReceived, UnreadableAnswer
+from ingest.client import BrokerUnavailable, BrokerUnreachable, Client, Delivery, FaultReceived, UnreadableAnswer
 from ingest.listener import Listener, ReceivedMessage, read_push
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
 from topic_model.errors import ExpressionError, InfrastructureError
 from topic_model.records import TopicPolicy, TopicRecord
-from topic_model.subscriptions import SoapVersion
+from topic_model.subscriptions import DeliveryPolicy, SoapVersion
 from topic_model.topics import TopicPath
 
 
@@ -58,6 +58,13 @@ def test_no_topic_is_everything(parts: GatewayParts, url: str) -> None:
         client.subscribe("//.", to="http://h/2")
     assert all(one.topics == () for one in parts.table.subscriptions())
     assert {one.form for one in parts.table.subscriptions()} == {"raw", "notify"}
+
+
+def test_how_hard_to_try_is_asked_for(parts: GatewayParts, url: str) -> None:
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/1", delivery=Delivery(True, 3, timedelta(hours=2)))
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.policy == DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000)
 
 
 def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:

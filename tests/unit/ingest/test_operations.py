@@ -13,7 +13,7 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from topic_model.errors import InfrastructureError
 from topic_model.records import SubscriptionEnded, SubscriptionRecord, SubscriptionSuspended, Tombstone, TopicRecord
 from topic_model.settings import TopicSettings
-from topic_model.subscriptions import Subscription, XPathFilter
+from topic_model.subscriptions import DeliveryPolicy, Subscription, XPathFilter
 from topic_model.topics import TopicPath
 
 
@@ -420,3 +420,50 @@ def test_of_two_traces_none_is_believed() -> None:
     parts = GatewayParts()
     parts.post(soap.envelope(soap.notify()), traceparent=_TRACE, Traceparent=_TRACE)
     assert [each.traceparent for each in parts.notifications.accepted] == [""]
+
+
+def asking_for(attributes: str) -> str:
+    policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
+    return soap.envelope(soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "policy"),
+    [
+        ("", DeliveryPolicy()),
+        ('Order="acceptance"', DeliveryPolicy()),
+        ('Order="strict"', DeliveryPolicy(order="strict")),
+        (
+            'MaximumAttempts="3" Lifespan="PT2H"',
+            DeliveryPolicy(maximum_attempts=3, lifespan_ms=7_200_000),
+        ),
+    ],
+)
+def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPolicy) -> None:
+    parts = GatewayParts()
+    assert parts.post(asking_for(attributes)).status == 200
+    assert only_subscription(parts).policy == policy
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'Order="none"',
+        'Order="Strict"',
+        'MaximumAttempts="0"',
+        'MaximumAttempts="-1"',
+        'MaximumAttempts="1001"',
+        'MaximumAttempts="many"',
+        'Lifespan="PT0S"',
+        'Lifespan="-PT1S"',
+        'Lifespan="P2Y"',
+        'Lifespan="tomorrow"',
+        'Order="strict" Color="red"',
+    ],
+)
+def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(asking_for(attributes))
+    assert answer.status in (400, 500)
+    assert "p:Delivery" in answer.body.decode()
+    assert not list(parts.table.subscriptions())

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from xml.sax.saxutils import escape
 
 from dispatch.durable_writer import DurableWriter
-from dispatch.redelivery.events import EventKind, OperatorEvent
+from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEvent
 from topic_model import notifications
 from topic_model.control_log import ControlLog
 from topic_model.errors import InfrastructureError
@@ -29,9 +29,6 @@ from topic_model.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
-
-NAMESPACE = "urn:arborcast"
-SYSTEM = f"{{{NAMESPACE}}}system"
 
 TOPICS: Mapping[EventKind, TopicPath] = {
     "breaker-opened": TopicPath(f"{SYSTEM}/breaker/opened"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dispatch.attempts import Attempt
 from dispatch.outcomes import Outcome, failed
-from dispatch.redelivery.events import DeadLetterAlarm
+from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm
 from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lane import Lane
 from dispatch.redelivery.parked import Tries
@@ -94,7 +94,9 @@ class Settling:
     def _end(self, waiting: Waiting, row: Attempt) -> None:
         if row.state in ("dead", "expired"):
             self._journal.bury(waiting.delivery, waiting.notification, row)
-            self._alarm.died(row.subscription, row.endpoint, row.detail)
+            # A dead subscriber of these events would hear of itself, once a minute and for ever.
+            if not row.topic.startswith(SYSTEM):
+                self._alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
         self._store.finish(waiting.delivery)
         self._journal.finished(waiting.delivery, tried=waiting.tries.number > 0)

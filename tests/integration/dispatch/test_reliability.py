@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from dispatch.redelivery.events import SYSTEM
 from dispatch.runtime import JobSettings
 from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
@@ -203,3 +204,25 @@ def test_job_stops_in_order_while_a_receiver_hangs(
         wait_until(lambda: len(receiver.received("/hang")) > seen, "what was under way is pushed again")
     assert ids_in(receiver.received("/hang")[-1].headers) == [name]
     assert firsts(receiver, "/o") == [name]
+
+
+def test_operators_are_told_on_topics_of_the_system(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    log.subscribe(
+        subscription("operator", receiver.url("/operator"), f"{SYSTEM}//."), subscription("s", receiver.url("/s"), "a")
+    )
+    receiver.behave("/s", "status/503")
+
+    def told() -> str:
+        return "".join(request.body.decode() for request in receiver.received("/operator"))
+
+    with running(spark, settings):
+        log.notify("a")
+        wait_until(lambda: 'kind="breaker-opened"' in told(), "that a breaker has opened")
+        assert f"<Endpoint>{receiver.url('/s')}</Endpoint>" in told()
+        receiver.behave("/s", "")
+        wait_until(lambda: 'kind="subscription-recovered"' in told(), "that it has recovered")
+        receiver.behave("/s", "status/400")
+        log.notify("a")
+        wait_until(lambda: 'kind="dead-letters-growing"' in told(), "that something was given up")

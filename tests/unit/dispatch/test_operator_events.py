@@ -4,8 +4,8 @@ from typing import get_args
 
 from lxml import etree
 
-from dispatch.operator_events import NAMESPACE, SYSTEM, TOPICS, payload
-from dispatch.redelivery.events import EventKind, OperatorEvent
+from dispatch.operator_events import TOPICS, payload
+from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEvent
 from topic_model.patterns import parse_normal
 
 

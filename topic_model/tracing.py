@@ -10,7 +10,10 @@ a trace is whole or not there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +26,33 @@ Kind = Literal["server", "producer", "client"]
 Facts = Mapping[str, str | int]
 
 # How long a stop waits for the collector.
-_CLOSE_MS = 1_000
+_CLOSE_S = 1.0
+
+# The loggers of OpenTelemetry that speak of a collector.
+_EXPORTING = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.common.http",
+    "opentelemetry.sdk._shared_internal",
+)
+
+# A collector that is away is told about so often, however many attempts at it fail.
+_TELL_S = 600.0
+
+
+class _Seldom(logging.Filter):
+    """Lets one line through, and then none for a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next = clock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + _TELL_S
+        return True
 
 
 @dataclass(frozen=True)
@@ -115,9 +144,10 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Send what is left, for a moment."""
-        self._provider.force_flush(_CLOSE_MS)
-        self._provider.shutdown()
+        """Send what is left, for a moment: a collector that is away must not hold a stop."""
+        thread = threading.Thread(target=self._provider.shutdown, name="tracing-close", daemon=True)
+        thread.start()
+        thread.join(_CLOSE_S)
 
 
 def make_tracing(settings: TracingSettings, part: str, ratio: float | None = None) -> Tracing | None:
@@ -132,6 +162,9 @@ def make_tracing(settings: TracingSettings, part: str, ratio: float | None = Non
             f"tracing.endpoint is set, and OpenTelemetry is not installed: pip install 'arborcast[otel]' ({error})"
         ) from error
     exporter = OTLPSpanExporter(endpoint=settings.endpoint)
+    seldom = _Seldom()
+    for name in _EXPORTING:
+        logging.getLogger(name).filters[:] = [seldom]
     return Tracing(part, settings.ratio if ratio is None else ratio, BatchSpanProcessor(exporter))
 
 

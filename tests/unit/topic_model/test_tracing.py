@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -79,3 +81,14 @@ class TestSpans:
         tracing = make_tracing(TracingSettings(endpoint="http://127.0.0.1:9/v1/traces"), "dispatch")
         assert tracing is not None
         tracing.close()
+
+    def test_a_collector_that_is_away_is_told_once_and_holds_no_stop(self, caplog: pytest.LogCaptureFixture) -> None:
+        tracing = make_tracing(TracingSettings(endpoint="http://127.0.0.1:9/v1/traces", ratio=1.0), "dispatch")
+        assert tracing is not None
+        tracing.begin("push", "client").end()
+        tracing.close()
+        deadline = time.monotonic() + 30
+        while any(each.name == "tracing-close" for each in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len([each for each in caplog.records if each.name.startswith("opentelemetry")]) == 1

@@ -12,6 +12,7 @@ from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
+from ingest.termination import to_ms
 from ingest.topic_reading import read_topic
 from topic_model.errors import TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
@@ -62,14 +63,19 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription) ->
     """Put the current messages of its topics in line for a subscriber that is in force: they are stored then.
 
     They are the notifications that were accepted then, under their own ids: a subscriber that gets one of them twice,
-    because it was accepted at this very moment, can tell.
+    because it was accepted at this very moment, can tell. Their age begins anew: the last reading of a topic may be
+    older than what is still delivered otherwise.
     """
     # Asked for anew: what was accepted since the subscription is in force reaches it anyway, what was before is here.
     paths = await _topics_with_message(gateway, subscription)
     for start in range(0, len(paths), _AT_A_TIME):
         current = await gateway.retained.latest(paths[start : start + _AT_A_TIME])
         if current:
-            only = [msgspec.structs.replace(notification, only=subscription.id) for notification in current]
+            now_ms = to_ms(gateway.now())
+            only = [
+                msgspec.structs.replace(notification, only=subscription.id, accepted_ms=now_ms)
+                for notification in current
+            ]
             await gateway.notifications.append(only)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ def test_it_is_pushed_to_that_subscription_and_to_no_other(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     settings = job_settings(tmp_path, kafka_settings)
-    current = Notification("current", TopicPath("a/b"), b"<x>1</x>", accepted_ms=1)
+    current = Notification("current", TopicPath("a/b"), b"<x>1</x>", accepted_ms=int(time.time() * 1000))
     with Receiver() as receiver, logs(settings.kafka) as log, running(spark, settings):
         log.subscribe(
             subscription("old", receiver.url("/old"), "a//."),

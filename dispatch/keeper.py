@@ -75,6 +75,10 @@ class Keeper:
             started = time.monotonic()
             try:
                 self._query = self._start()
+                if self._gate.wait_closed(0):
+                    # Whoever stops us may have looked for a query before there was this one.
+                    self._query.stop()
+                    return
                 self._running.set()
                 self._query.awaitTermination()
                 reason = "it ended"

@@ -189,7 +189,8 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     after = readings()
     assert logged() == said, "a busy engine that is well has nothing to say"
     accepted = "arborcast_gateway_accepted_total"
-    assert after.sum(accepted, component="gateway") - before.sum(accepted) == 1_000
+    # A page may be a second old, and the first message missing in the one before.
+    assert after.sum(accepted, component="gateway") - before.sum(accepted) in (1_000, 1_001)
     assert after.names <= metrics_page.names()
     assert set(after.by("arborcast_process_memory_bytes", "process")) == {
         *("kafka", "gateway", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
@@ -205,7 +206,9 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     frame = engine.run("top", "--once").stdout.splitlines()
     assert "ready" in frame[0]
     assert any(line.startswith("dispatch-workers") for line in frame)
-    assert any(line.startswith(receiver.url("/")[:20]) for line in frame), "the slowest endpoints"
+    # Which ones there is room for depends on what else has been pushed to.
+    assert any(line.startswith("slowest endpoints") for line in frame)
+    assert any(line.startswith("http://127.0.0.1:") for line in frame)
     report = tmp_path / "report.html"
     engine.run("report", "--since", "10m", "--output", str(report))
     assert "From acceptance to delivery" in report.read_text()

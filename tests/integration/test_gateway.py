@@ -292,7 +292,7 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
 
 def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "jobs.gateway", "--config", str(gateway._config)],
+        [sys.executable, "-m", "jobs.gateway", "--config", str(gateway.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -137,7 +137,7 @@ def test_all_stop_within_seconds(two: GatewayRun) -> None:
 
 def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "jobs.gateway", "--config", str(two._config)],
+        [sys.executable, "-m", "jobs.gateway", "--config", str(two.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -61,7 +61,7 @@ def claims(**changes: Any) -> dict[str, Any]:
     import time
 
     now = time.time()
-    made = {"sub": "anna", "groups": ["g"], "iss": "https://id.example", "aud": "arborcast", "exp": now + 600}
+    made = {"sub": "anna", "groups": ["g"], "iss": "https://id.example", "aud": "arborcast", "exp": now + 86_400}
     return {key: value for key, value in {**made, **changes}.items() if value is not None}
 
 

@@ -26,8 +26,7 @@ def progress_of(query: StreamingQuery | None) -> Progress | None:
     if query is None:
         return None
     try:
-        # The public `lastProgress` takes the object apart with a call for every value in it.
-        found: Any = query._jsq.lastProgress()  # noqa: SLF001
+        found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public one makes a call for every value in it
         return None if found is None else read_progress(str(found.json()))
     except Exception:
         return None  # the query is about to end, or Spark with it, or the JVM: whatever py4j calls that

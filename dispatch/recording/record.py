@@ -199,6 +199,11 @@ def _start(
     )
 
 
+def _column(name: str) -> Build[_Archived]:
+    """The column of a field that goes into the table as it is."""
+    return lambda them: pa.array([getattr(each.notification, name) for each in them])
+
+
 _NOTIFICATION: dict[str, Build[_Archived]] = {
     "day": lambda them: days(each.notification.accepted_ms for each in them),
     "notification": lambda them: pa.array([each.notification.id for each in them], pa.string()),
@@ -206,7 +211,7 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
     "logged_at": lambda them: times(each.logged_ms for each in them),
     "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
     **{
-        name: lambda them, name=name: pa.array([getattr(each.notification, name) for each in them])  # type: ignore[misc]
+        name: _column(name)
         for name in ("topic", "publisher", "message_id", "only", "payload", "producer", "traceparent")
     },
 }

@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from dispatch.attempts import Attempt, ErrorClass, State
-from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
+from topic_model.record_versions import KnownVersion
 
 VERSION = 1
 
@@ -55,13 +56,9 @@ class _Versioned(msgspec.Struct, frozen=True):
     letter: DeadLetter
 
 
-class _VersionOnly(msgspec.Struct, frozen=True):
-    v: int
-
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Versioned)
-_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+_known = KnownVersion("a dead letter", VERSION)
 
 
 def encode(letter: DeadLetter) -> bytes:
@@ -74,22 +71,7 @@ def decode(value: bytes) -> DeadLetter:
     try:
         versioned = _decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
-        _refuse_newer(_version_of(value))
+        _known.refuse_newer_in(value)
         raise InfrastructureError(f"a dead letter cannot be read: {error}") from error
-    _refuse_newer(versioned.v)
+    _known.refuse_newer(versioned.v)
     return versioned.letter
-
-
-def _version_of(value: bytes) -> int:
-    try:
-        return _version_decoder.decode(value).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return VERSION
-
-
-def _refuse_newer(version: int) -> None:
-    if version > VERSION:
-        raise RecordVersionError(
-            f"a dead letter has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
-        )

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
+from topic_model.record_versions import KnownVersion
 
 VERSION = 1
 
@@ -78,13 +79,9 @@ class _Versioned(msgspec.Struct, frozen=True):
     record: Parked | Tried
 
 
-class _VersionOnly(msgspec.Struct, frozen=True):
-    v: int
-
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Versioned)
-_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+_known = KnownVersion("a parked delivery's record", VERSION)
 
 
 def encode(record: Parked | Tried) -> bytes:
@@ -107,22 +104,7 @@ def decode(value: bytes) -> Parked | Tried:
     try:
         versioned = _decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
-        _refuse_newer(_version_of(value))
+        _known.refuse_newer_in(value)
         raise InfrastructureError(f"a record of a parked delivery cannot be read: {error}") from error
-    _refuse_newer(versioned.v)
+    _known.refuse_newer(versioned.v)
     return versioned.record
-
-
-def _version_of(value: bytes) -> int:
-    try:
-        return _version_decoder.decode(value).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return VERSION
-
-
-def _refuse_newer(version: int) -> None:
-    if version > VERSION:
-        raise RecordVersionError(
-            f"a parked delivery's record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
-        )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import os
 import resource
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,9 @@ from jobs.settings import Settings
 from jobs.stack import jars, java, kafka_broker, kafka_safety, ports, state
 from jobs.stack.errors import StackError
 from jobs.stack.home import Home
-from topic_model.errors import ArborcastError
+from jobs.stack.keys import DEFAULT_NAME
+from topic_model.errors import ArborcastError, SecretError
+from topic_model.keyring import parse_keys
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -60,10 +64,12 @@ def doctor(settings: Settings) -> list[Check]:
         _versions,
         _bash,
         lambda: _home(home, settings.stack.min_free_disk_mb),
+        lambda: _tables(settings),
+        lambda: _keys(settings, home),
         _memory,
         _open_files,
         lambda: _engine(home, running),
-        lambda: _gateway_port(settings, running),
+        lambda: _ports(settings, running),
         lambda: _broker(settings, home, running),
         lambda: _kafka_safety(settings),
         lambda: _directory(settings),
@@ -119,7 +125,7 @@ def _versions() -> Iterator[Check]:
 def _bash() -> Iterator[Check]:
     if shutil.which("bash"):
         return
-    yield Check("bash", "fail", "not found on the PATH", "spark-submit is a bash script: install bash.")
+    yield Check("bash", "fail", "not found on the PATH", "Install bash: spark-submit is a bash script.")
 
 
 def _home(home: Home, min_free_mb: int) -> Iterator[Check]:
@@ -129,12 +135,56 @@ def _home(home: Home, min_free_mb: int) -> Iterator[Check]:
         if existing == home.path:
             home.check_writable()
     except StackError as error:
-        yield Check("data directory", "fail", str(error))
+        yield Check("data directory", "fail", *_split(error, "; "))
         return
     free = shutil.disk_usage(existing).free / 2**30
     yield Check(
         "data directory", "ok", f"{home.path}{'' if existing == home.path else ' (to be made)'}, {free:.1f} GiB free"
     )
+
+
+def _tables(settings: Settings) -> Iterator[Check]:
+    path = settings.tables.path.removeprefix("file://")
+    if not path or "://" in path or Path(path).is_relative_to(settings.home):
+        return
+    existing = next(folder for folder in [Path(path), *Path(path).absolute().parents] if folder.exists())
+    free_mb, wanted_mb = shutil.disk_usage(existing).free // 2**20, settings.stack.min_free_disk_mb
+    if free_mb < wanted_mb:
+        yield Check(
+            "tables",
+            "warn",
+            f"{free_mb} MiB are free where {path} is, {wanted_mb} are asked for (stack.min_free_disk_mb)",
+            "Make room, or set tables.path to another place: outcomes wait in Kafka until they can be written.",
+        )
+    elif not os.access(existing, os.W_OK):
+        yield Check("tables", "fail", f"{existing} cannot be written by this user", "Change its owner, or tables.path.")
+    else:
+        yield Check("tables", "ok", f"{path}, {free_mb / 1024:.1f} GiB free")
+
+
+def _keys(settings: Settings, home: Home) -> Iterator[Check]:
+    file = Path(settings.secrets.key_file)
+    if not file.exists():
+        # The embedded engine makes its own. Whoever names one has others who must have the same.
+        if file != home.path / DEFAULT_NAME or settings.stack.broker == "external":
+            yield Check(
+                "keys",
+                "warn",
+                f"there is no key file {file}: no subscription can have a secret",
+                "Bring the one of the other machines here (secrets.key_file), or make the first: arborcast keys new",
+            )
+        return
+    try:
+        count = len(parse_keys(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, SecretError) as error:
+        yield Check(
+            "keys", "fail", f"{file} cannot be used: {error}", "It must be readable by this user: restore it, mode 600."
+        )
+        return
+    if file.stat().st_mode & 0o077:
+        yield Check("keys", "warn", f"{file} can be read by others", f"chmod 600 {file}")
+    else:
+        yield Check("keys", "ok", f"{count} in {file}")
 
 
 def _memory() -> Iterator[Check]:
@@ -170,16 +220,24 @@ def _engine(home: Home, running: bool) -> Iterator[Check]:
         yield Check("engine", "ok", f"running (pid {known.supervisor.pid}), all parts ready")
 
 
-def _gateway_port(settings: Settings, running: bool) -> Iterator[Check]:
-    if not running:
-        yield _port("gateway port", settings.gateway.port, settings.gateway.host, "--gateway-port")
+def _ports(settings: Settings, running: bool) -> Iterator[Check]:
+    if running:
+        return
+    yield _port("gateway port", settings.gateway.port, settings.gateway.host, "--gateway-port PORT")
+    metrics = settings.metrics
+    for name, port, choose in (
+        ("metrics port", metrics.port, "--metrics-port PORT"),
+        ("job's metrics port", metrics.job_port, "metrics.job_port"),
+    ):
+        if port:
+            yield _port(name, port, metrics.host, choose)
 
 
 def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
     servers = settings.kafka.bootstrap_servers
     if settings.stack.broker == "embedded":
         if not running:
-            yield _port("kafka port", settings.stack.kafka_port, ports.LOOPBACK, "--kafka-port")
+            yield _port("kafka port", settings.stack.kafka_port, ports.LOOPBACK, "--kafka-port PORT")
             return
         known = state.read(home.state_file)
         servers = known.addresses["kafka"] if known else servers
@@ -209,7 +267,7 @@ def _kafka_safety(settings: Settings) -> Iterator[Check]:
     except ArborcastError as error:
         yield Check("kafka logs", "warn", f"could not be examined: {error}", "Check that our user may describe them.")
         return
-    findings = kafka_safety.unsafe(facts, kafka, settings.retry.lifespan_s)
+    findings = kafka_safety.unsafe(facts, kafka, settings.retry.lifespan_s, int(time.time() * 1000))
     for finding in findings:
         yield Check("kafka logs", finding.level, finding.what, finding.advice)
     if not findings:
@@ -233,18 +291,18 @@ def _directory(settings: Settings) -> Iterator[Check]:
         )
 
 
-def _port(name: str, port: int, host: str, option: str) -> Check:
+def _port(name: str, port: int, host: str, choose: str) -> Check:
     if port == 0:
         return Check(name, "ok", "a free one is taken at start")
     if ports.is_free(port, host):
         return Check(name, "ok", f"{port} is free")
     by = ports.holder(port)
     return Check(
-        name, "fail", f"{port} is in use" + (f" by {by}" if by else ""), f"Stop that, or choose another: {option} PORT"
+        name, "fail", f"{port} is in use" + (f" by {by}" if by else ""), f"Stop that, or choose another: {choose}"
     )
 
 
-def _split(error: StackError) -> tuple[str, str]:
+def _split(error: StackError, mark: str = ". ") -> tuple[str, str]:
     """What is wrong, and what to do about it, of a message that says both."""
-    finding, _, advice = str(error).partition(". ")
-    return finding, advice
+    finding, _, advice = str(error).partition(mark)
+    return finding, advice[:1].upper() + advice[1:]

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading
 from topic_model.kafka_client import Admin, PartitionState
-from topic_model.kafka_topics import LogSpecification, min_insync_replicas, specifications
+from topic_model.kafka_topics import PARKED_OVERHEAD, LogSpecification, min_insync_replicas, specifications
 from topic_model.lease import LEASE_LOG
 from topic_model.settings import KafkaSettings
 
 _HOUR_MS = 3_600_000
+
+# A record from the future: the clock of whoever wrote it, or ours, is wrong by more than what machines that keep their
+# clocks differ by.
+_CLOCKS_MS = 2_000
+
+# Kafka's default for the longest request that a broker takes.
+_LONGEST_REQUEST = 104_857_600
+
+# Logs that are not compacted, so that the last offset of each partition is that of a record.
+_DATED = ("notifications", "attempts", LEASE_LOG)
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -36,11 +48,13 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """A Kafka cluster as it is. `topics` holds those of our logs that exist, by full name."""
+    """A Kafka cluster as it is. `topics` holds those of our logs that exist, by full name; `newest_ms` the time of the
+    newest record of some of them."""
 
     brokers: int
     broker_configs: Mapping[str, str]
     topics: Mapping[str, TopicFacts]
+    newest_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def examine(kafka: KafkaSettings) -> ClusterFacts:
@@ -53,12 +67,24 @@ def examine(kafka: KafkaSettings) -> ClusterFacts:
             if partitions is not None:
                 topics[specification.name] = TopicFacts(partitions, admin.configs(specification.name))
         configs = admin.broker_configs(brokers[0].id) if brokers else {}
-        return ClusterFacts(len(brokers), configs, topics)
+    newest = {
+        kafka.topic(name): when
+        for name in _DATED
+        if kafka.topic(name) in topics and (when := _newest_ms(kafka, name)) is not None
+    }
+    return ClusterFacts(len(brokers), configs, topics, newest)
 
 
-def unsafe(facts: ClusterFacts, kafka: KafkaSettings, longest_wait_s: float) -> list[Finding]:
+def _newest_ms(kafka: KafkaSettings, name: str) -> int | None:
+    with LogReading(kafka, name) as log:
+        firsts, ends = log.beginnings(), log.ends()
+        last = {number: Stretch(end - 1, end) for number, end in ends.items() if end > firsts[number]}
+        return max((record.timestamp for record in log.read(last)), default=None)
+
+
+def unsafe(facts: ClusterFacts, kafka: KafkaSettings, longest_wait_s: float, now_ms: int) -> list[Finding]:
     """What is unsafe, the worst first. `longest_wait_s` is how long a delivery may be tried."""
-    found = list(_of_cluster(facts, kafka))
+    found = [*_of_cluster(facts, kafka), *_of_clocks(facts, now_ms), *_of_missing(facts, kafka)]
     for specification in specifications(kafka):
         topic = facts.topics.get(specification.name)
         if topic is not None:
@@ -84,6 +110,46 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
             "warn",
             "the brokers create topics that somebody only asks for (auto.create.topics.enable)",
             "A log could come into being with one partition and a week's retention: set it to false.",
+        )
+    if facts.broker_configs.get("log.cleaner.enable") == "false":
+        yield Finding(
+            "fail",
+            "the brokers compact nothing (log.cleaner.enable)",
+            "The logs of subscriptions and of what waits would grow for ever: set it to true.",
+        )
+    longest = int(facts.broker_configs.get("socket.request.max.bytes", _LONGEST_REQUEST))
+    if longest < kafka.max_record_bytes + PARKED_OVERHEAD:
+        yield Finding(
+            "fail",
+            f"the brokers take requests of {longest} bytes (socket.request.max.bytes), and kafka.max_record_bytes is "
+            f"{kafka.max_record_bytes}",
+            "Raise the one or lower the other: a large message could be accepted and not be kept when it has to wait.",
+        )
+
+
+def _of_clocks(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
+    ahead = {name: when - now_ms for name, when in facts.newest_ms.items() if when - now_ms > _CLOCKS_MS}
+    if ahead:
+        name = max(ahead, key=lambda each: ahead[each])
+        yield Finding(
+            "warn",
+            f"the newest record of {name} is from {ahead[name] / 1000:.0f} s in the future",
+            "The clock of a gateway, of the job, or of this machine is wrong, and lifespans and retries go by it: "
+            "have all of them synchronised (chronyc tracking, timedatectl).",
+        )
+
+
+def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
+    missing = [each.name for each in specifications(kafka) if each.name not in facts.topics]
+    # Where there is none at all the engine was never started, and makes them.
+    if not missing or not facts.topics:
+        return
+    for name in missing:
+        yield Finding(
+            "fail" if name == kafka.topic("control") else "warn",
+            f"{name} does not exist, others of our logs do",
+            "A log that this release is the first to have is made at the next start. If it was there before, what it "
+            "held is gone: stop the engine and restore it first (docs/operations.md, Backup and restore).",
         )
 
 
@@ -122,6 +188,7 @@ def _of_topic(
             f"{name} may be led by a replica that was behind (unclean.leader.election.enable)",
             f"{alter} unclean.leader.election.enable=false",
         )
+    yield from _of_partitions(specification, topic)
     leaderless = sum(each.leader < 0 for each in topic.partitions)
     behind = sum(each.in_sync < each.replicas for each in topic.partitions)
     if leaderless:
@@ -138,6 +205,23 @@ def _of_topic(
     yield from _of_retention(specification, configs, alter, longest_wait_s)
 
 
+def _of_partitions(specification: LogSpecification, topic: TopicFacts) -> Iterator[Finding]:
+    name, count = specification.name, len(topic.partitions)
+    if specification.ordered and count != 1:
+        yield Finding(
+            "fail",
+            f"{name} has {count} partitions, and its order must be one",
+            "Nothing starts on it: delete it when it is not ours, or choose another kafka.prefix.",
+        )
+    elif count < specification.partitions:
+        yield Finding(
+            "warn",
+            f"{name} has {count} partitions, kafka.partitions asks for {specification.partitions}",
+            "Fewer tasks than that can work at a time. Partitions are added with kafka-topics --alter while the engine "
+            "is stopped and nothing waits: a topic or a subscription may move to another one.",
+        )
+
+
 def _of_retention(
     specification: LogSpecification, configs: Mapping[str, str], alter: str, longest_wait_s: float
 ) -> Iterator[Finding]:
@@ -146,8 +230,11 @@ def _of_retention(
         wanted = "compact" if specification.compacted else "delete"
         yield Finding("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
         return
-    if specification.compacted or specification.name.endswith(LEASE_LOG):
+    if specification.name.endswith(LEASE_LOG):
         return  # nobody needs old words about the lease
+    if specification.compacted:
+        yield from _of_compaction(specification, configs, alter)
+        return
     kept_ms = int(configs.get("retention.ms", "-1"))
     if 0 <= kept_ms < longest_wait_s * 1000:
         yield Finding(
@@ -155,9 +242,27 @@ def _of_retention(
             f"{name} is kept for {kept_ms / _HOUR_MS:g} h, deliveries may be tried for {longest_wait_s / 3600:g} h",
             f"{alter} retention.ms={int(longest_wait_s * 1000)}, or lower the lifespan",
         )
+    elif 0 <= kept_ms < int(specification.configs["retention.ms"]):
+        wanted_ms = int(specification.configs["retention.ms"])
+        yield Finding(
+            "warn",
+            f"{name} is kept for {kept_ms / _HOUR_MS:g} h, kafka.retention_hours is {wanted_ms // _HOUR_MS}",
+            f"Audits and replays reach back so far only: {alter} retention.ms={wanted_ms}",
+        )
     if int(configs.get("retention.bytes", "-1")) >= 0:
         yield Finding(
             "warn",
             f"{name} is cut at {configs['retention.bytes']} bytes a partition, however young its records are",
             f"{alter} retention.bytes=-1, and watch the disks",
         )
+
+
+def _of_compaction(specification: LogSpecification, configs: Mapping[str, str], alter: str) -> Iterator[Finding]:
+    for key in ("min.compaction.lag.ms", "delete.retention.ms"):
+        wanted, is_ms = specification.configs.get(key), int(configs.get(key, "0"))
+        if wanted is not None and is_ms < int(wanted):
+            yield Finding(
+                "warn",
+                f"{specification.name} forgets what was ended after {is_ms / _HOUR_MS:g} h ({key})",
+                f"A process that was away for longer would not hear of it: {alter} {key}={wanted}",
+            )

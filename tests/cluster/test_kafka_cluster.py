@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jobs.stack.kafka_safety import examine, unsafe
 from tests.chaos.test_dispatch_kills import assert_all_arrived, under_load, wait_for_more
 from tests.support.broker_cluster import BrokerCluster, running_brokers
+from tests.support.command import Engine
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Receiver
 from topic_model.kafka_topics import ensure_topics
+from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kafka]
 
@@ -44,12 +46,31 @@ def test_each_broker_may_die_under_load(tmp_path: Path, brokers: BrokerCluster) 
         assert_all_arrived(receiver, accepted, duplicates_allowed=1000)
 
 
-def test_doctor_sees_what_is_unsafe(brokers: BrokerCluster) -> None:
-    safe, unsafe_ = brokers.settings(prefix="safe."), brokers.settings(prefix="unsafe.", replication=1)
-    ensure_topics(safe)
-    ensure_topics(unsafe_)
+def test_doctor_sees_what_is_unsafe(tmp_path: Path, brokers: BrokerCluster) -> None:
+    safe, unsafe = brokers.settings(prefix="safe."), brokers.settings(prefix="unsafe.", replication=1)
+    for kafka in (safe, unsafe):
+        ensure_topics(kafka)
     brokers.wait_until_in_sync(safe)
 
-    assert unsafe(examine(safe), safe, longest_wait_s=3600) == []
-    found = unsafe(examine(unsafe_), unsafe_, longest_wait_s=3600)
-    assert "unsafe.control has one replica on 3 brokers" in [finding.what for finding in found]
+    status, found = doctor(tmp_path, safe)
+    assert [check for check in found if check["level"] != "ok"] == []
+    assert status == 0
+
+    status, found = doctor(tmp_path, unsafe)
+    (one,) = [check for check in found if check["finding"] == "unsafe.control has one replica on 3 brokers"]
+    assert (one["level"], one["advice"]) == ("fail", "Add replicas with kafka-reassign-partitions.")
+    assert status == 1
+
+
+def doctor(home: Path, kafka: KafkaSettings) -> tuple[int, list[dict[str, str]]]:
+    """The exit status of `arborcast doctor`, and what it says of Kafka."""
+    variables = {
+        "ARBORCAST_STACK_BROKER": "external",
+        "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "ARBORCAST_KAFKA_PREFIX": kafka.prefix,
+        "ARBORCAST_KAFKA_PARTITIONS": str(kafka.partitions),
+        "ARBORCAST_KAFKA_REPLICATION": str(kafka.replication),
+        "ARBORCAST_GATEWAY_PORT": "0",
+    }
+    done = Engine(home).run("doctor", "--json", env=variables, check=False)
+    return done.returncode, [check for check in json.loads(done.stdout) if check["name"] in ("broker", "kafka logs")]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
 from jobs.settings import load_settings
-from jobs.stack import doctor
+from jobs.stack import doctor, ports
 from jobs.stack.doctor import Check
+from topic_model.keyring import add_key
 
 
 def findings(home: Path, **overrides: str | int) -> dict[str, Check]:
@@ -76,3 +78,61 @@ def test_too_little_room(tmp_path: Path) -> None:
     found = findings(tmp_path, stack__min_free_disk_mb=10**9)
     assert found["data directory"].level == "fail"
     assert "MiB are free" in found["data directory"].finding
+    assert found["data directory"].advice.startswith("Make room")
+
+
+def test_tables_on_a_disk_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    elsewhere = str(tmp_path / "disk" / "tables")
+    assert findings(tmp_path / "home", tables__path=elsewhere)["tables"].level == "ok"
+    assert findings(tmp_path / "home", tables__path=elsewhere, stack__min_free_disk_mb=10**9)["tables"].level == "warn"
+    assert "tables" not in findings(tmp_path / "home", tables__path="s3://bucket/tables")
+
+
+def test_a_key_file_that_is_missing_damaged_or_open_to_all(tmp_path: Path) -> None:
+    file = tmp_path / "common.keys"
+    assert "arborcast keys new" in findings(tmp_path, secrets__key_file=str(file))["keys"].advice
+    file.write_text("k1 nothing\n")
+    assert findings(tmp_path, secrets__key_file=str(file))["keys"].level == "fail"
+    file.unlink()
+    add_key(file, "k1")
+    assert findings(tmp_path, secrets__key_file=str(file))["keys"].level == "ok"
+    file.chmod(0o644)
+    assert findings(tmp_path, secrets__key_file=str(file))["keys"].advice == f"chmod 600 {file}"
+    assert "keys" not in findings(tmp_path / "embedded"), "it makes its own"
+
+
+def test_ports_of_metrics(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = findings(tmp_path, metrics__port=port, metrics__job_port=port)
+    assert found["metrics port"].level == found["job's metrics port"].level == "fail"
+    assert found["job's metrics port"].advice.endswith("metrics.job_port")
+
+
+def test_everything_that_is_wrong_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as can be wrong at once, and no line that leaves its reader alone."""
+    monkeypatch.setenv("ARBORCAST_JAVA", "/no/such/java")
+    monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "_MEMORY_MB", 10**9)
+    monkeypatch.setattr(doctor, "_FILES", 10**9)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = findings(
+            tmp_path / "home",
+            gateway__port=port,
+            metrics__port=port,
+            stack__broker="external",
+            stack__min_free_disk_mb=10**9,
+            tables__path=str(tmp_path),
+            kafka__bootstrap_servers=f"127.0.0.1:{port}",
+            directory__kind="ldap",
+            directory__url=f"ldap://127.0.0.1:{ports.free_port()}",
+        )
+    wrong = [check for check in found.values() if check.level != "ok"]
+    assert {"java", "jars (spark)", "bash", "data directory", "tables", "keys", "memory", "broker"} <= {
+        check.name for check in wrong
+    }
+    for check in wrong:
+        assert re.match("[A-Z`]|chmod|ulimit", check.advice), check

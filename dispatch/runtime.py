@@ -19,11 +19,11 @@ from dispatch.hot.warmup import empty_frame, touch, warm_up
 from dispatch.keeper import Keeper
 from dispatch.matching.bases import bases_for
 from dispatch.matching.view import RoutingView
-from dispatch.monitoring.job_sources import JobSources, Watched
+from dispatch.monitoring.job_sources import JobSources, Watched, watched_query
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.operator_events import OperatorEvents
 from dispatch.push_spans import make_push_spans
-from dispatch.recording.record import start_archiving, start_recording
+from dispatch.recording.record import start_recording
 from dispatch.recording.recording import Recording
 from dispatch.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
@@ -130,6 +130,7 @@ class DispatchJob:
                     recording.attempts,
                     mended(settings.checkpoint("record")),
                     gate,
+                    settings.dispatch.driver_memory_mb,
                     metrics.recorded,
                 ),
                 gate,
@@ -138,25 +139,10 @@ class DispatchJob:
                 essential=False,
             ),
         )
-        archive = recording.archive
-        # What nobody waits for when the job starts.
-        self._later = (
-            ()
-            if archive is None
-            else (
-                Keeper(
-                    "archive",
-                    lambda: start_archiving(
-                        spark, settings.kafka, settings.tables, archive, mended(settings.checkpoint("archive")), gate
-                    ),
-                    gate,
-                    essential=False,
-                ),
-            )
-        )
-
-        queries = {"push": "notifications", "record": "attempts", "archive": "notifications"}
-        watched = {keeper.name: Watched(queries[keeper.name], keeper) for keeper in (*self._keepers, *self._later)}
+        logs = {"push": "notifications", "record": "attempts"}
+        watched = {keeper.name: watched_query(logs[keeper.name], keeper) for keeper in self._keepers}
+        if archive := recording.archive:
+            watched["archive"] = Watched("notifications", lambda: archive.progress)
         redelivery = self._redeliverer.statistics
         metrics.sources = JobSources(
             settings.kafka,
@@ -180,8 +166,6 @@ class DispatchJob:
                 keeper.start()
             if all(keeper.wait_running(60) for keeper in self._keepers):
                 ready()
-            for keeper in self._later:
-                keeper.start()
             self._recording.start()
             self._keep_warm()
         finally:
@@ -225,7 +209,7 @@ class DispatchJob:
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         if not self._gate.wait_empty(2 * self._settings.retry.hot_budget_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
-        for keeper in (*self._keepers, *self._later):
+        for keeper in self._keepers:
             keeper.stop(timeout_s=5.0)
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)

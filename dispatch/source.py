@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,6 +15,13 @@ from topic_model.settings import KafkaSettings
 _LONGEST_ATTEMPT_S = 5.0
 
 
+class Pieces(NamedTuple):
+    """A batch has so many records at most; one with fewer may have to wait until so long after the last."""
+
+    records: int
+    pause_s: float = 0.0
+
+
 def read_log(
     spark: SparkSession,
     kafka: KafkaSettings,
@@ -21,7 +29,7 @@ def read_log(
     *,
     starting: str,
     fail_on_data_loss: bool,
-    max_rows: int | None = None,
+    pieces: Pieces | None = None,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
     """The log, or some of its partitions, as a streaming frame with Kafka's columns."""
@@ -31,8 +39,11 @@ def read_log(
         "startingOffsets": starting,
         "failOnDataLoss": str(fail_on_data_loss).lower(),
     }
-    if max_rows is not None:
-        options["maxOffsetsPerTrigger"] = str(max_rows)
+    if pieces is not None:
+        options["maxOffsetsPerTrigger"] = str(pieces.records)
+        if pieces.pause_s:
+            options["minOffsetsPerTrigger"] = str(pieces.records)
+            options["maxTriggerDelay"] = f"{int(pieces.pause_s * 1000)}ms"
     return spark.readStream.format("kafka").options(**options).load()
 
 

@@ -60,6 +60,8 @@ def properties(
         "spark.sql.shuffle.partitions": str(settings.task_slots),
         "spark.default.parallelism": str(settings.task_slots),
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
+        # What is collected counts against the heap, and a full heap ends the job, pushes included. The default is 1 GB.
+        "spark.driver.maxResultSize": f"{settings.driver_memory_mb // 2}m",
         "spark.driver.extraJavaOptions": " ".join((*_JAVA_OPTIONS, f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")),
     }
     if master == "local":

@@ -64,6 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="data directory")
     options = parser.parse_args(arguments)
     log_form.configure("human", "dispatch")
+    # A thread that computes (what is recorded is made into columns here) lets go of the interpreter after this long. A
+    # batch asks for it some fifty times; with the default of 5 ms each of them may wait for as long.
+    sys.setswitchinterval(0.000_5)
     # SQLQueryContextLogger prints every exception of Spark's a second time, as JSON with two stack traces.
     for name, level in (
         ("py4j", logging.WARNING),

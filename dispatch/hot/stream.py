@@ -19,7 +19,7 @@ from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
-from dispatch.source import read_log
+from dispatch.source import Pieces, read_log
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.tracing import NO_TRACING, TracingSettings
@@ -71,7 +71,7 @@ class HotPath:
             "notifications",
             starting=self._dispatch.starting_offsets,
             fail_on_data_loss=self._dispatch.fail_on_data_loss,
-            max_rows=self._dispatch.max_rows_per_batch,
+            pieces=Pieces(self._dispatch.max_rows_per_batch),
         )
         return (
             # A batch that is repeated has the time at which it was planned first.

@@ -39,10 +39,15 @@ class HasSize(Protocol):
 
 
 class Watched(NamedTuple):
-    """A query and the log that it reads."""
+    """Somebody who follows a log, and how far that is."""
 
     log: str
-    keeper: HasQuery
+    progress: Callable[[], Progress | None]
+
+
+def watched_query(log: str, keeper: HasQuery) -> Watched:
+    """A query and the log that it reads."""
+    return Watched(log, lambda: progress_of(keeper.query))
 
 
 class JobSources:
@@ -51,15 +56,15 @@ class JobSources:
     def __init__(
         self,
         kafka: KafkaSettings,
-        queries: Mapping[str, Watched],
+        followers: Mapping[str, Watched],
         view: HasSize,
         waiting: Callable[[], Mapping[str, float]] = dict,
         breakers: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._queries = queries
+        self._followers = followers
         self._view = view
         self._ends = _Ends(kafka)
-        self._clocks = {name: LagClock() for name in queries}
+        self._clocks = {name: LagClock() for name in followers}
         self._lock = threading.Lock()
         self._looked = 0.0
         self._progress: dict[str, Progress] = {}
@@ -83,13 +88,13 @@ class JobSources:
             now = time.monotonic()
             if now - self._looked < _FRESH_S:
                 return
-            found = {name: progress_of(watched.keeper.query) for name, watched in self._queries.items()}
+            found = {name: watched.progress() for name, watched in self._followers.items()}
             self._progress = {name: progress for name, progress in found.items() if progress is not None}
             self._lag = {}
             for name, progress in self._progress.items():
                 # Their number: a partition that was added has nothing settled, and one that Spark does not know yet
                 # counts from its beginning.
-                ends = self._ends.of(self._queries[name].log)
+                ends = self._ends.of(self._followers[name].log)
                 if ends:
                     settled = dict.fromkeys(ends, 0) | dict(progress.settled)
                     self._lag[name] = self._clocks[name].look(now, ends, settled)

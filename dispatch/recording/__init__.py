@@ -2,10 +2,12 @@
 
     held          one table, held open: what is written to it, exactly once
     rows          the columns of rows, from records
+    record        the query that writes what came of each push
     deliveries    one row for each delivery that has ended
+    archive       every notification, payload and all
     tail          following a log of many partitions, from where the table says it is
     control, waiting, health, routes      what each of the tables of states is folded from
-    recorder      the thread that keeps the tables of states
+    recorder      the threads that keep all tables but those of the query
     upkeep        compaction and retention
 
 All of it runs on the driver and is written through delta-rs: a commit takes 10 ms there, seconds in Spark's own sink.

@@ -56,6 +56,10 @@ class HeldTable:
             self._write(rows, "append", {writer: batch, **(also or {})})
         return True
 
+    def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
+        """Append rows whose writer knows that they are not there: it has asked for its progress since it began."""
+        self._write(rows, "append", progress)
+
     def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Make these all the rows there are."""
         self._write(rows, "overwrite", progress)

@@ -12,7 +12,7 @@ from dispatch.gate import StopGate
 
 logger = logging.getLogger(__name__)
 
-# However much there is to do, it leaves nine tenths of its core to those who push.
+# However much there is to do, nine tenths of its core are left to those who push.
 _SHARE = 10
 
 # After a failure: whatever it was (Kafka away, a full disk), trying all the time does not mend it.
@@ -39,9 +39,11 @@ class Recorder:
     stop pushing.
     """
 
-    def __init__(self, works: Sequence[tuple[Work, float]], gate: StopGate, name: str = "recorder") -> None:
-        """`works` with their intervals in seconds."""
-        self._works = [_Scheduled(work, interval_s) for work, interval_s in works]
+    def __init__(
+        self, works: Sequence[tuple[Work, float]], gate: StopGate, name: str = "recorder", share: int = _SHARE
+    ) -> None:
+        """`works` with their intervals in seconds. It works for one part of the time in `share`."""
+        self._works = [_Scheduled(work, interval_s, share) for work, interval_s in works]
         self._gate = gate
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -68,10 +70,11 @@ class Recorder:
 
 
 class _Scheduled:
-    def __init__(self, work: Work, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, work: Work, interval_s: float, share: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.work = work
         self.due = clock()
         self._interval_s = interval_s
+        self._share = share
         self._clock = clock
         self._failing = False
 
@@ -89,5 +92,5 @@ class _Scheduled:
             logger.info("%s is written again", self.work.name)
             self._failing = False
         took = self._clock() - began
-        pause = took * (_SHARE - 1)
+        pause = took * (self._share - 1)
         self.due = self._clock() + (pause if more else max(self._interval_s, pause))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dispatch.gate import StopGate
+from dispatch.recording.archive import Archive
 from dispatch.recording.control import SubscriptionsFold, TopicsFold
 from dispatch.recording.folds import Fold, FoldedTables
 from dispatch.recording.health import EndpointState, HealthHistory
-from dispatch.recording.record import ArchiveTable, AttemptsTable
+from dispatch.recording.record import AttemptsTable
 from dispatch.recording.recorder import Recorder, Work
 from dispatch.recording.routes import RoutesSnapshot
 from dispatch.recording.upkeep import Upkeep
@@ -33,12 +34,17 @@ from topic_model.settings import KafkaSettings
 # The snapshot of routes is written whole: a busy control log would otherwise have it written all the time.
 _ROUTES_INTERVAL_S = 30.0
 
+# The archive reads more often than it commits, so that no step is long, and half of the time when it has fallen behind:
+# it has to keep up with all that publishers send.
+_ARCHIVE_STEP_S = 1.0
+_ARCHIVE_SHARE = 2
+
 # Merges and snapshots leave the files that they have replaced behind; they are read quickly.
 _STATES_UNUSED_HOURS = 1
 
 
 class Recording:
-    """The tables that are written beside the queries, and the two that queries write."""
+    """The tables that are written beside the queries, and the two that a query writes."""
 
     def __init__(
         self,
@@ -56,7 +62,7 @@ class Recording:
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTable(self._at(ATTEMPTS), self._at(DELIVERIES))
-        self.archive = ArchiveTable(self._at(NOTIFICATIONS)) if settings.archive else None
+        self.archive = Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s) if settings.archive else None
         control: dict[str, Fold] = {self._at(TOPICS): TopicsFold(), self._at(SUBSCRIPTIONS): SubscriptionsFold()}
         interval_s, upkeep_s = settings.interval_s, settings.upkeep_interval_s
         states: list[tuple[Work, float]] = [
@@ -78,10 +84,15 @@ class Recording:
             (self._upkeep(DELIVERIES, settings.deliveries_days), upkeep_s),
             (self._upkeep(ENDPOINT_HEALTH, settings.endpoint_health_days), upkeep_s),
         ]
-        self._recorders = (Recorder(states, gate, "record-states"), Recorder(events, gate, "upkeep"))
+        archive = [(self.archive, min(_ARCHIVE_STEP_S, settings.interval_s))] if self.archive else []
+        self._recorders = (
+            Recorder(states, gate, "record-states"),
+            Recorder(events, gate, "upkeep"),
+            Recorder(archive, gate, "archive", _ARCHIVE_SHARE),
+        )
 
     def open(self) -> None:
-        """Create the tables of the queries; afterwards their first batch costs no more than the others."""
+        """Create the largest tables; afterwards their first commit costs no more than the others."""
         self.attempts.open()
         if self.archive:
             self.archive.open()

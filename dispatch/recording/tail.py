@@ -9,6 +9,9 @@ from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import RETRY_AFTER_S, Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
 from topic_model.settings import KafkaSettings
 
+# Where bytes count: so many of the largest ones are not too many yet.
+_RECORDS_AT_ONCE = 64
+
 
 class Replaced(InfrastructureError):
     """The log ends before our position: it is not the one that we have read."""
@@ -34,24 +37,33 @@ class Tail:
         """The next offset of each partition that has been read from."""
         return self._positions
 
-    def read(self, limit: int) -> Sequence[ConsumerRecord]:
-        """What is in the log now and has not been read, about `limit` records at most; in order by partition."""
+    def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[ConsumerRecord]:
+        """What is in the log now and has not been read, about `limit` records or so many bytes at most; in order by
+        partition."""
         try:
             with translated(f"the {self._name} log cannot be read"):
-                return self._read(limit)
+                return self._read(limit, limit_bytes)
         except InfrastructureError:
             self.close()
             raise
 
-    def _read(self, limit: int) -> list[ConsumerRecord]:
+    def _read(self, limit: int, limit_bytes: int | None) -> list[ConsumerRecord]:
+        if self._consumer is not None and len(self._partitions) != len(self._numbers(self._consumer)):
+            # Somebody has given the log more of them.
+            self.close()
         consumer = self._connected()
         deadline = time.monotonic() + self._kafka.request_timeout_s
         ends = consumer.end_offsets(self._partitions, timeout_ms=int(self._kafka.request_timeout_s * 1000))
         found: list[ConsumerRecord] = []
+        size = 0
         while len(found) < limit and any(consumer.position(each) < ends[each] for each in self._partitions):
-            polled = consumer.poll(timeout_ms=500, max_records=limit - len(found))
+            at_once = limit if limit_bytes is None else _RECORDS_AT_ONCE
+            polled = consumer.poll(timeout_ms=500, max_records=min(at_once, limit - len(found)))
             for records in polled.values():
                 found.extend(records)
+                size += sum(len(each.value or b"") for each in records) if limit_bytes is not None else 0
+            if limit_bytes is not None and size >= limit_bytes:
+                break
             if time.monotonic() > deadline:
                 if not found:
                     raise InfrastructureError(f"the {self._name} log could not be read in time", RETRY_AFTER_S)
@@ -78,10 +90,9 @@ class Tail:
 
     def _place(self, consumer: Consumer) -> None:
         topic = self._kafka.topic(self._name)
-        partitions = consumer.partitions_for_topic(topic)
-        if not partitions:
+        self._partitions = [TopicPartition(topic, number) for number in sorted(self._numbers(consumer))]
+        if not self._partitions:
             raise InfrastructureError(f"Kafka topic {topic} does not exist yet", RETRY_AFTER_S)
-        self._partitions = [TopicPartition(topic, number) for number in sorted(partitions)]
         timeout_ms = int(self._kafka.request_timeout_s * 1000)
         beginnings = consumer.beginning_offsets(self._partitions, timeout_ms=timeout_ms)
         ends = consumer.end_offsets(self._partitions, timeout_ms=timeout_ms)
@@ -94,3 +105,6 @@ class Tail:
                 )
             position = self._positions.get(each.partition, 0)
             consumer.seek(each, max(position, beginnings[each]))
+
+    def _numbers(self, consumer: Consumer) -> set[int]:
+        return consumer.partitions_for_topic(self._kafka.topic(self._name)) or set()

@@ -68,6 +68,7 @@ PARTS = (
         quick=("--starts", "2", "--idle-seconds", "5", "--lone-seconds", "5"),
     ),
     Part("redelivery", "redelivery", _OPERATION, "Redelivery", long=True),
+    Part("parked-elsewhere", "parked_elsewhere", _OPERATION, "A million parked elsewhere", long=True),
     Part("broker-loss", "broker_loss", _OPERATION, "A broker of three is killed under load", quick=("--seconds", "5")),
     Part("recovery", "recovery", _OPERATION, "Kills under load"),
     Part("cluster", "cluster", _OPERATION, "A part of a cluster is lost"),

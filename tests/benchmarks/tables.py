@@ -20,8 +20,9 @@ import pyarrow.dataset as ds
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
+from dispatch.recording.archive import Logged, notification_rows
 from dispatch.recording.held import HeldTable
-from dispatch.recording.record import ArchiveTable, AttemptsTable, Logged, rows_of
+from dispatch.recording.record import AttemptsTable, rows_of
 from dispatch.recording.upkeep import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
 from jobs.notebook import Tables
@@ -77,7 +78,7 @@ def recording(report: Report) -> None:
         home = Path(folder)
         outcomes = AttemptsTable(str(home / "attempts"), str(home / "deliveries"))
         outcomes.open()
-        archive = ArchiveTable(str(home / "notifications"))
+        archive = HeldTable(NOTIFICATIONS, str(home / "notifications"))
         archive.open()
 
         def record_attempts(begin: int, batch: int, values: list[bytes]) -> None:
@@ -85,7 +86,7 @@ def recording(report: Report) -> None:
 
         def record_notifications(begin: int, batch: int, values: list[bytes]) -> None:
             places = (Logged(value, 0, begin + each, _START_MS) for each, value in enumerate(values))
-            archive.append(places, "query", batch)
+            archive.append(notification_rows(places, _START_MS), "archive", batch)
 
         for names, make, record in (
             (("attempts", "deliveries"), attempt_values, record_attempts),

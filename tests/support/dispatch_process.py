@@ -120,10 +120,13 @@ class DispatchProcess:
         return self._log.read_text(encoding="utf-8", errors="replace")[-characters:]
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Its processes by role: jvm, driver, daemon, worker."""
+        """Its processes by role: jvm, driver, daemon, worker. RuntimeError with the end of its log when it is gone."""
         assert self._process is not None
-        jvm = psutil.Process(self._process.pid)
-        driver = psutil.Process(json.loads(self._ready.read_text(encoding="utf-8"))["pid"])
+        try:
+            jvm = psutil.Process(self._process.pid)
+            driver = psutil.Process(json.loads(self._ready.read_text(encoding="utf-8"))["pid"])
+        except psutil.NoSuchProcess as error:
+            raise RuntimeError(f"the job is gone, its status is {self._process.poll()}\n{self.log()}") from error
         roles: dict[str, list[psutil.Process]] = {"jvm": [jvm], "driver": [driver], "daemon": [], "worker": []}
         for child in jvm.children():
             try:

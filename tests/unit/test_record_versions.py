@@ -15,10 +15,10 @@ import pytest
 
 from dispatch import attempts
 from dispatch.audit import slim
+from dispatch.recording.archive import Logged, notification_rows
 from dispatch.recording.changes import Changes
 from dispatch.recording.control import SubscriptionsFold
 from dispatch.recording.folds import Fold
-from dispatch.recording.record import Logged, notification_rows
 from dispatch.recording.waiting import DeadLettersFold, RetriesFold
 from dispatch.redelivery import dead_letters, parked
 from topic_model import lease, notifications, pull_log, records

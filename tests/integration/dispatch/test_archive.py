@@ -1,0 +1,172 @@
+"""The archive between a real log and a real table: nothing is left out or repeated, whatever happens to its writer."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from kafka.admin import KafkaAdminClient
+
+from dispatch.recording.archive import Archive, Logged, notification_rows
+from dispatch.recording.held import HeldTable
+from dispatch.recording.tail import Tail
+from dispatch.tables import NOTIFICATIONS
+from topic_model import notifications
+from topic_model.kafka_client import make_producer
+from topic_model.kafka_topics import ensure_topics
+from topic_model.notifications import Notification
+from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+
+def append(kafka: KafkaSettings, names: list[str], payload: bytes = b"<x/>") -> None:
+    producer = make_producer(kafka)
+    for number, name in enumerate(names):
+        key, value = notifications.encode(Notification(name, TopicPath(f"t{number % 5}"), payload, 1_700_000_000_000))
+        producer.send(kafka.topic("notifications"), key=key, value=value)
+    producer.flush()
+    producer.close(timeout=5)
+
+
+def archived(location: Path) -> list[str]:
+    return sorted(DeltaTable(str(location)).to_pyarrow_table().column("notification").to_pylist())
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def archive(kafka: KafkaSettings, location: Path) -> tuple[Archive, Clock]:
+    clock = Clock()
+    return Archive(kafka, str(location), 5.0, clock), clock
+
+
+def commit(writer: Archive, clock: Clock) -> None:
+    clock.now += 5.0
+    while writer.step():
+        clock.now += 5.0
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> KafkaSettings:
+    own = replace(kafka_settings, partitions=3)
+    ensure_topics(own)
+    return own
+
+
+def test_commits_at_its_interval_and_goes_on_behind_that_after_a_crash(log: KafkaSettings, tmp_path: Path) -> None:
+    table = tmp_path / "notifications"
+    append(log, ["a", "b", "c"])
+    writer, clock = archive(log, table)
+    with closing(writer):
+        commit(writer, clock)
+        assert archived(table) == ["a", "b", "c"]
+        append(log, ["d", "e"])
+        writer.step()  # read, not committed
+        assert archived(table) == ["a", "b", "c"]
+    # What was in memory is lost with the writer.
+    writer, clock = archive(log, table)
+    with closing(writer):
+        append(log, ["f"])
+        commit(writer, clock)
+    assert archived(table) == ["a", "b", "c", "d", "e", "f"]
+    assert writer.progress is not None
+    assert (writer.progress.rows, sum(writer.progress.settled.values())) == (3, 6)
+
+
+def test_commit_of_which_nobody_knows_whether_it_was_made(
+    log: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "notifications"
+    append(log, ["a", "b"])
+    writer, clock = archive(log, table)
+    extend = HeldTable.extend
+
+    def unsure(*arguments: object) -> None:
+        extend(*arguments)  # type: ignore[arg-type]
+        raise OSError("connection reset")
+
+    with closing(writer):
+        writer.step()
+        clock.now += 5.0
+        with monkeypatch.context() as patched:
+            patched.setattr(HeldTable, "extend", unsure)
+            with pytest.raises(OSError, match="reset"):
+                writer.step()
+        commit(writer, clock)
+        append(log, ["c"])
+        commit(writer, clock)
+    assert archived(table) == ["a", "b", "c"]
+
+
+def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings, tmp_path: Path) -> None:
+    append(log, [f"n{number:03}" for number in range(200)], b"x" * 60_000)
+    with closing(Tail(log, "notifications", {})) as tail:
+        pieces = []
+        while piece := tail.read(1_000, 1_000_000):
+            pieces.append(sum(len(record.value or b"") for record in piece))
+    assert len(pieces) >= 3
+    # One poll more than was asked for, at most.
+    assert max(pieces) < 1_000_000 + 64 * 61_000
+
+
+def test_table_whose_commits_do_not_say_how_far_it_is(log: KafkaSettings, tmp_path: Path) -> None:
+    table = tmp_path / "notifications"
+    append(log, [f"n{number}" for number in range(20)])
+    with closing(Tail(log, "notifications", {})) as tail:
+        written = [Logged(each.value or b"", each.partition, each.offset, each.timestamp) for each in tail.read(100)]
+    HeldTable(NOTIFICATIONS, str(table)).append(notification_rows(written, 0), "query", 0)
+    append(log, ["z"])
+    writer, clock = archive(log, table)
+    with closing(writer):
+        commit(writer, clock)
+    assert archived(table) == sorted([*(f"n{number}" for number in range(20)), "z"])
+
+
+def test_log_that_was_made_anew_is_read_from_its_beginning(log: KafkaSettings, tmp_path: Path) -> None:
+    table = tmp_path / "notifications"
+    append(log, [f"n{number}" for number in range(20)])
+    writer, clock = archive(log, table)
+    with closing(writer):
+        commit(writer, clock)
+    other = replace(log, prefix=f"{log.prefix}again.")
+    ensure_topics(other)
+    append(other, ["z"])
+    writer, clock = archive(other, table)
+    with closing(writer):
+        commit(writer, clock)
+        commit(writer, clock)
+    assert archived(table) == sorted([*(f"n{number}" for number in range(20)), "z"])
+
+
+def test_partition_that_was_added_is_read_too(log: KafkaSettings, tmp_path: Path) -> None:
+    table = tmp_path / "notifications"
+    append(log, ["a"])
+    writer, clock = archive(log, table)
+    topic = log.topic("notifications")
+    with closing(writer):
+        commit(writer, clock)
+        with closing(KafkaAdminClient(bootstrap_servers=log.bootstrap_servers)) as admin:
+            admin.create_partitions({topic: 4})
+        producer = make_producer(log)
+        key, value = notifications.encode(Notification("b", TopicPath("t"), b"<x/>", 1_700_000_000_000))
+        deadline = time.monotonic() + 30
+        while len(producer.partitions_for(topic)) < 4 and time.monotonic() < deadline:
+            producer.close(timeout=5)
+            producer = make_producer(log)
+        producer.send(topic, key=key, value=value, partition=3)
+        producer.flush()
+        producer.close(timeout=5)
+        while len(archived(table)) < 2:
+            assert time.monotonic() < deadline, "the new partition was not found"
+            commit(writer, clock)
+    assert archived(table) == ["a", "b"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dispatch.settings import RetrySettings
+from dispatch.wall_clock import has_come
 
 Kind = Literal["quick", "slow", "failing", "away"]
 """What a push says about its endpoint: it answered at once; it took long; it answered that it failed, which may be the
@@ -45,7 +46,8 @@ class Sign:
 class Health:
     """What is known of one endpoint; the default is one of which nothing bad is known.
 
-    `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then.
+    `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then;
+    `probe_at_ms` when it is probed, as was decided at `opened_ms`.
     """
 
     breaker: Breaker = "closed"
@@ -53,6 +55,7 @@ class Health:
     failed_message: str = ""
     failing_since_ms: int = 0
     probe_at_ms: int = 0
+    opened_ms: int = 0
     probes: int = 0
     sick: bool = False
     quick: int = 0
@@ -61,7 +64,9 @@ class Health:
 
     def may_try(self, now_ms: int) -> bool:
         """Whether a push may begin now: with an open breaker, only the one that is its probe."""
-        return self.breaker == "closed" or (self.breaker == "open" and now_ms >= self.probe_at_ms)
+        if self.breaker == "open":
+            return has_come(self.probe_at_ms, self.opened_ms, now_ms)
+        return self.breaker == "closed"
 
     def forgettable(self, now_ms: int) -> bool:
         """Whether nothing is lost by keeping no record of this endpoint."""
@@ -83,11 +88,11 @@ def without_probe(health: Health) -> Health:
 
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
     """The endpoint's health after one more push."""
+    health = _by_now(health, now_ms)
     if sign.kind in ("away", "failing"):
         return _after_failure(health, sign, now_ms, settings)
-    answered = dataclasses.replace(
-        health, breaker="closed", failures=0, failed_message="", failing_since_ms=0, probes=0, probe_at_ms=0
-    )
+    # An answer ends what is known of failures; not what is known of the speed.
+    answered = Health(sick=health.sick, quick=health.quick, relapses=health.relapses, relapsed_ms=health.relapsed_ms)
     if sign.kind == "slow":
         return dataclasses.replace(_relapsed(answered, now_ms), quick=0)
     quick = answered.quick + 1
@@ -118,6 +123,18 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
         breaker="open",
         probes=health.probes + 1,
         probe_at_ms=now_ms + max(wait_ms, asked_ms),
+        opened_ms=now_ms,
+    )
+
+
+def _by_now(health: Health, now_ms: int) -> Health:
+    """What has happened later than now, by a clock that was put back, has happened now."""
+    if max(health.failing_since_ms, health.relapsed_ms) <= now_ms:
+        return health
+    return dataclasses.replace(
+        health,
+        failing_since_ms=min(health.failing_since_ms, now_ms),
+        relapsed_ms=min(health.relapsed_ms, now_ms),
     )
 
 

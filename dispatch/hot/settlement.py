@@ -139,20 +139,21 @@ class Settlement:
     def _judged(
         self, subscription: Subscription, notification: Notification, push: Push, outcome: Outcome, cut_off: bool
     ) -> Verdict:
+        now_ms = self._now_ms()
         if cut_off:
             # The batch was impatient, which says nothing about how often the receiver may be asked.
-            verdict, counted = Verdict("parked", self._now_ms()), 0
+            verdict, counted = Verdict("parked", now_ms), 0
         elif outcome.delivered:
             verdict, counted = DELIVERED, 1
         else:
             counted = 1
             history = History(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
             policy = policy_of(subscription.policy, self._retry)
-            verdict = judge(outcome, policy, history, self._now_ms(), self._chance(), push.result.retry_after_s)
+            verdict = judge(outcome, policy, history, now_ms, self._chance(), push.result.retry_after_s)
         row = attempt(subscription, notification, 1, verdict, outcome, push, self._batch)
         self._journal.record(row)
         if verdict.state == "parked":
-            self._journal.park(subscription, notification, Tries(1, counted, verdict.next_ms))
+            self._journal.park(subscription, notification, Tries(1, counted, verdict.next_ms, now_ms))
         elif verdict.state in ("dead", "expired"):
             self._journal.bury(subscription, notification, row)
         return verdict

@@ -20,7 +20,7 @@ class Choice:
         if subscription.policy.strict:
             # Whatever has its push under way may be the first.
             first = None if lane.flight else self._store.first(lane.name)
-            return [first] if first is not None and first.tries.due_ms <= now_ms else []
+            return [first] if first is not None and first.tries.is_due(now_ms) else []
         if not lane.pushing:
             together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
             untried = self._travelling(self._store.untried(lane.name, together))

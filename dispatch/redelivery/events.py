@@ -56,7 +56,9 @@ class DeadLetterAlarm:
 
     def look(self, now_ms: int) -> None:
         """Tell, when there is something and the time has come."""
-        if self._untold and (self._told_ms is None or now_ms - self._told_ms >= _DEAD_EVERY_MS):
+        told_ms = self._told_ms
+        # Told in the future: by a clock that was put back.
+        if self._untold and (told_ms is None or not 0 <= now_ms - told_ms < _DEAD_EVERY_MS):
             subscription, endpoint, detail = self._last
             self._tell(OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._untold, detail))
             self._untold, self._told_ms = 0, now_ms

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dispatch.wall_clock import has_come
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 from topic_model.record_versions import KnownVersion
@@ -37,11 +38,17 @@ class Place(NamedTuple):
 
 
 class Tries(NamedTuple):
-    """What a delivery has been through: pushes made, how many of them count against it, and when it is due again."""
+    """What a delivery has been through: pushes made, how many of them count against it, when it is due again, and when
+    that was decided."""
 
     number: int = 0
     counted: int = 0
     due_ms: int = 0
+    decided_ms: int = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it need not wait any longer."""
+        return has_come(self.due_ms, self.decided_ms, now_ms)
 
 
 class Delivery(NamedTuple):

@@ -17,23 +17,25 @@ from typing import Any, NamedTuple
 
 from dispatch.redelivery import parked
 from dispatch.redelivery.parked import Delivery, Parked, Place, Tries
+from dispatch.wall_clock import TOLERANCE_MS
 from topic_model import notifications
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is made anew from the log.
-_FORM = 2
+_FORM = 3
 
 _SCHEMA = """
 CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
     redrive INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
-    accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
+    decided_ms INTEGER NOT NULL, accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
 );
 CREATE UNIQUE INDEX waiting_order ON waiting (lane, tried, batch, part, place, redrive);
 CREATE INDEX waiting_age ON waiting (lane, accepted_ms);
 CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
+CREATE INDEX waiting_decided ON waiting (lane, decided_ms) WHERE tried = 1;
 CREATE INDEX waiting_tries ON waiting (lane, number, due_ms) WHERE tried = 1;
 CREATE TABLE position (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -44,9 +46,11 @@ _KEY = " WHERE lane = ? AND tried IN (0, 1) AND batch = ? AND part = ? AND place
 _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND number < ?"
-_TRIED = "UPDATE waiting SET tried = 1, number = ?, counted = ?, due_ms = ?" + _KEY + _LATER  # noqa: S608  # constants
+_TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?"
+_TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
 
-_READ = "SELECT batch, part, place, redrive, number, counted, due_ms, notification FROM waiting WHERE lane = ? AND "
+_READ = "SELECT batch, part, place, redrive, number, counted, due_ms, decided_ms, notification"
+_READ += " FROM waiting WHERE lane = ? AND "
 
 _IN_ORDER = "ORDER BY batch, part, place, redrive LIMIT ?"
 
@@ -130,7 +134,7 @@ class ParkedStore:
             return False  # a repeated batch has parked it again; we may know of later tries
         _, notification = notifications.encode(record.notification)
         self._execute(
-            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (lane, *place, tries.number > 0, *tries, record.notification.accepted_ms, notification),
         )
         self._count += 1
@@ -170,18 +174,28 @@ class ParkedStore:
 
     def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Waiting]:
         """Deliveries of a lane to be tried again by now, those due for the longest first, without those `besides`."""
-        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, limit + len(besides))
+        most = limit + len(besides)
+        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, most)
+        if len(found) < most:
+            found += self._put_back(lane, now_ms, most)
         return [waiting for waiting in found if waiting.delivery not in besides][:limit]
 
+    def _put_back(self, lane: str, now_ms: int, limit: int) -> list[Waiting]:
+        """Deliveries that are due only because the clock was put back since they were tried."""
+        condition = "tried = 1 AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
+        return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit)
+
     def least_tried(self, lane: str, now_ms: int, besides: Collection[Delivery] = ()) -> Waiting | None:
-        """The delivery with the fewest tries of those that are to be tried again by now."""
+        """The delivery with the fewest tries of those that are to be tried again by now; those that are due only
+        because the clock was put back come behind."""
         number: int | None = 0
         while True:
             # From each number of tries to the next: there are few, however many deliveries are not due.
             more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
             number = self._one(more, lane, number)
             if number is None:
-                return None
+                put_back = self._put_back(lane, now_ms, 1 + len(besides))
+                return next((waiting for waiting in put_back if waiting.delivery not in besides), None)
             found = self._read(
                 lane,
                 "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?",
@@ -257,10 +271,10 @@ class ParkedStore:
         return [
             Waiting(
                 Delivery(lane, Place(batch, part, place, redrive)),
-                Tries(number, counted, due_ms),
+                Tries(number, counted, due_ms, decided_ms),
                 notifications.decode(notification),
             )
-            for batch, part, place, redrive, number, counted, due_ms, notification in rows
+            for batch, part, place, redrive, number, counted, due_ms, decided_ms, notification in rows
         ]
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -59,7 +59,7 @@ class Settling:
             number, counted = waiting.tries.number + 1, waiting.tries.counted + (not excused)
             history = History(waiting.notification.accepted_ms, counted, len(taken) - 1)
             verdict = judge(outcome, policy, history, now_ms, self._chance(), push.result.retry_after_s)
-            tries = Tries(number, counted, verdict.next_ms)
+            tries = Tries(number, counted, verdict.next_ms, now_ms)
             if verdict.state == "parked" and not self._store.tried(waiting.delivery, tries):
                 continue  # the log says meanwhile that it is finished; then this was one push too many
             row = attempt(subscription, waiting.notification, number, verdict, outcome, push, NO_BATCH)

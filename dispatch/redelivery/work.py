@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import uuid
 from collections.abc import Callable
 
@@ -40,7 +41,10 @@ from dispatch.room import Bounds
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushRequest, PushResult, Transport
 from dispatch.verdict import Push
+from dispatch.wall_clock import WatchedClock
 from topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
 
 # An answer is quick when it took less than this share of what a batch would wait.
 _QUICK_SHARE = 1 / 2
@@ -82,7 +86,7 @@ class Redelivery:
         self._envelope_of = envelope_of
         self._push = push
         self._retry = retry
-        self._now_ms = now_ms
+        self._clock = WatchedClock(now_ms)
         self._tell = tell
         self._spans = spans
         self._alarm = DeadLetterAlarm(tell)
@@ -122,7 +126,7 @@ class Redelivery:
 
     def due(self) -> int:
         """Lanes whose turn has come, and that wait for room."""
-        return self._turns.overdue(self._now_ms()) + len(self._room)
+        return self._turns.overdue(self._clock.now_ms()) + len(self._room)
 
     def found(self, name: str) -> None:
         """Something new waits in this lane."""
@@ -135,11 +139,11 @@ class Redelivery:
         if self._store.has_untried(name):
             lane.held = True
             self._holds.found(name)
-        self._turns.set(name, self._now_ms())
+        self._turns.set(name, self._clock.now_ms())
 
     def look_at_subscriptions(self) -> None:
         """Some subscription has changed: give those a turn that are over, paused, resumed, or something else now."""
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         for lane in self._lanes.values():
             current = self._subscriptions.subscription(lane.name)
             changed = current is not lane.seen and current != lane.seen
@@ -153,7 +157,8 @@ class Redelivery:
 
     def work(self) -> None:
         """Give everyone who is due their turn, as far as pushes may be under way."""
-        now_ms = self._now_ms()
+        self._look_at_clock()
+        now_ms = self._clock.now_ms()
         for _ in range(_TURNS_AT_ONCE):
             if self._transport.in_flight >= self._push.max_in_flight:
                 break
@@ -170,6 +175,13 @@ class Redelivery:
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""
         self._transport.drive(timeout_s)
+
+    def _look_at_clock(self) -> None:
+        """When it was put back, nobody's turn is at the time that was thought."""
+        back_ms = self._clock.put_back_ms()
+        if back_ms:
+            logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
+            self._go_on(list(self._lanes), self._clock.now_ms())
 
     def _serve(self, lane: Lane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""
@@ -231,7 +243,7 @@ class Redelivery:
         self._room.enter(endpoint)
 
         def finished(result: PushResult) -> None:
-            ended_ms = self._now_ms()
+            ended_ms = self._clock.now_ms()
             outcome = classify(result)
             end(span, outcome)
             lane.flight.difference_update(waiting.delivery for waiting in taken)

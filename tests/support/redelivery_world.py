@@ -26,7 +26,7 @@ from topic_model.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
-START_MS = 1_000_000
+START_MS = 1_700_000_000_000
 
 # More than there could be to do at one time.
 _MOST_TURNS = 10_000
@@ -38,9 +38,10 @@ BROKEN = PushResult(500)
 
 @dataclass(frozen=True)
 class Arrival:
-    """A push as its receiver saw it."""
+    """A push as its receiver saw it; `at_ms` by the engine's clock, `true_ms` by none that anybody sets."""
 
     at_ms: int
+    true_ms: int
     endpoint: str
     subscription: str
     notifications: tuple[str, ...]
@@ -84,7 +85,12 @@ class FakeLog:
         self._unsettled.clear()
 
     def add(self, attempt: Attempt) -> None:
-        self._unsettled.append(lambda: self._world.attempts.append(attempt))
+        def written() -> None:
+            self._world.attempts.append(attempt)
+            self._world.decided.append(now)
+
+        now = self._world.true_ms, self._world.now_ms
+        self._unsettled.append(written)
 
     def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
         self._unsettled.append(lambda: self._world.buried.append(letter))
@@ -132,6 +138,10 @@ class World:
     most_in_flight: int = 0
     most_at: dict[str, int] = field(default_factory=dict)
     too_much: list[str] = field(default_factory=list)
+    # By how much somebody has put the clock forward.
+    ahead_ms: int = 0
+    # When each row was decided: the true time, and what the clock showed.
+    decided: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._places = itertools.count(1)
@@ -194,6 +204,19 @@ class World:
         if lane is not None:
             self.redelivery.found(lane)
         return delivery
+
+    @property
+    def true_ms(self) -> int:
+        """The time, whatever the clock shows."""
+        return self.now_ms - self.ahead_ms
+
+    def set_clock(self, forward_ms: int) -> None:
+        """Somebody sets the clock; pushes under way end when they would have."""
+        self.now_ms += forward_ms
+        self.ahead_ms += forward_ms
+        self._under_way = [
+            (at_ms + forward_ms, tie, request, callback) for at_ms, tie, request, callback in self._under_way
+        ]
 
     def run(self, for_ms: int) -> None:
         """Let time pass, and everything happen that does."""
@@ -263,7 +286,14 @@ class World:
 
         heapq.heappush(self._under_way, (self.now_ms + takes_ms, next(self._ties), request, answered))
         self.arrivals.append(
-            Arrival(self.now_ms, request.url, headers[SUBSCRIPTION_HEADER], ids, int(headers[ATTEMPT_HEADER]))
+            Arrival(
+                at_ms=self.now_ms,
+                true_ms=self.true_ms,
+                endpoint=request.url,
+                subscription=headers[SUBSCRIPTION_HEADER],
+                notifications=ids,
+                attempt=int(headers[ATTEMPT_HEADER]),
+            )
         )
 
     def _check(self, request: PushRequest) -> None:

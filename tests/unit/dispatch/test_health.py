@@ -112,6 +112,22 @@ def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
     assert not having(much_later, "quick", "quick", "quick", now=10_001_000).sick
 
 
+def test_a_probe_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
+    health = having(WELL, "away", "away", "away", now=3_600_000)
+
+    assert not health.may_try(3_600_000)
+    assert health.may_try(50_000)
+    assert not probing(health).may_try(50_000)
+
+
+def test_what_has_happened_later_than_now_has_happened_now() -> None:
+    sick = having(WELL, "away", "away", "slow", "away", now=3_600_000)
+    back = having(sick, "away", now=10_000)
+
+    assert (back.failing_since_ms, back.relapsed_ms) == (10_000, 10_000)
+    assert not having(back, "quick", "quick", "quick", now=11_000).sick
+
+
 def test_what_is_well_for_long_is_forgotten() -> None:
     recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
 

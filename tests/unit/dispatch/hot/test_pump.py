@@ -106,7 +106,10 @@ def test_messages_that_travel_together_share_a_push_and_its_outcome_and_are_each
         ("n2", "parked", 500, 2),
     ]
     assert len({each.push for each in ran.rows}) == 1
-    assert ran.journal.parked == {("s", "n1"): Tries(1, 1, NOW_MS + 1000), ("s", "n2"): Tries(1, 1, NOW_MS + 1000)}
+    assert ran.journal.parked == {
+        ("s", "n1"): Tries(1, 1, NOW_MS + 1000, NOW_MS),
+        ("s", "n2"): Tries(1, 1, NOW_MS + 1000, NOW_MS),
+    }
 
 
 def test_no_more_pushes_under_way_than_allowed() -> None:
@@ -139,7 +142,7 @@ def test_what_waits_behind_an_endpoint_that_is_away_is_parked_untried() -> None:
         ("n3", "parked", "waiting"),
     ]
     assert ran.journal.parked == {
-        ("away", "n1"): Tries(1, 1, NOW_MS + 1000),
+        ("away", "n1"): Tries(1, 1, NOW_MS + 1000, NOW_MS),
         ("away", "n2"): Tries(),
         ("away", "n3"): Tries(),
     }
@@ -181,7 +184,7 @@ def test_time_out_of_the_batch_is_no_failure_of_the_receiver() -> None:
 
     ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(0, "timeout", duration_s=2.0))
 
-    assert ran.journal.parked == {("slow", "n1"): Tries(1, 0, NOW_MS), ("slow", "n2"): Tries()}
+    assert ran.journal.parked == {("slow", "n1"): Tries(1, 0, NOW_MS, NOW_MS), ("slow", "n2"): Tries()}
     assert ran.report.signs == [("http://slow/", Sign("slow"))]
 
 

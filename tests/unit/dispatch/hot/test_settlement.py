@@ -61,7 +61,7 @@ def test_endpoint_that_asks_to_be_left_alone_is_reported_with_the_time() -> None
     journal, settlement = settled(PushResult(503, retry_after_s=30.0))
 
     assert settlement.report.signs == [("http://s/", Sign("away", "n", 30_000))]
-    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 30_000)}
+    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 30_000, NOW_MS)}
 
 
 def test_answers_that_took_long_are_reported_whatever_they_said() -> None:
@@ -77,7 +77,7 @@ def test_error_answers_are_signs_and_answers_about_the_message_good_ones() -> No
 def test_time_out_is_the_receivers_when_the_batch_gave_it_all_its_time() -> None:
     journal, settlement = settled(PushResult(0, "timeout"), push=PushSettings(total_timeout_s=2.0))
 
-    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 1000)}
+    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 1000, NOW_MS)}
     assert settlement.report.signs == [("http://s/", Sign("away", "n"))]
 
 

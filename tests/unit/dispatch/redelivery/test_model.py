@@ -7,7 +7,8 @@ After each step, whatever happened:
 - in a strict lane, none is pushed before the one before it is settled;
 - nobody is pushed to who is paused, suspended or over, and nothing that is too old;
 - no more is under way at an endpoint than allowed, and behind an open breaker only a probe;
-- what is tried again is tried when it was promised, not earlier; and not more often than the policy says.
+- what is tried again is tried when it was promised, not earlier; and not more often than the policy says;
+- nobody who may be tried is left alone for longer than was promised, though somebody sets the clock.
 
 And in the end, when all endpoints answer and time passes, nothing waits any more.
 """
@@ -22,7 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dispatch.redelivery.parked import Parked, Tries, decode, decode_key
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushResult
+from dispatch.wall_clock import TOLERANCE_MS
 from tests.support.redelivery_world import FakeEndpoint, World
+from topic_model.subscriptions import Subscription
 
 LIFESPAN_MS = 600_000
 ATTEMPTS = 3
@@ -37,6 +40,11 @@ ANSWERS = {
     "wrong": PushResult(400),
 }
 TAKES_MS = {"slow": 5_000, "hanging": 15_000}
+
+# How long an endpoint is left alone at most while something waits for it: a push that hangs, then a probe that waits
+# for its time, then a message that waits for its own; the clock may be a little wrong.
+LEFT_ALONE_MS = 15_000 + 20_000 + 20_000 + TOLERANCE_MS
+FIRST_WAIT_MS = 2_000
 
 NAMES = ("plain", "together", "strict", "mate", "legacy")
 
@@ -71,7 +79,13 @@ class Histories(RuleBasedStateMachine):
         self.parked: dict[str, list[str]] = {name: [] for name in NAMES}
         self.checked = 0
         self.over: set[str] = set()
-        self.crashed = self.stepped = False
+        self.crashed = False
+        # Those that batches have tried, and when: the true time, and what the clock showed.
+        self.tried: dict[str, tuple[int, int]] = {}
+        # When somebody last set the clock, and how many rows there were then: what was promised before means nothing.
+        self.set_ms, self.rows_when_set = self.world.true_ms, 0
+        # Since when nobody has changed anything.
+        self.quiet_ms = self.world.true_ms
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 5))
     def park(self, name: str, count: int) -> None:
@@ -87,7 +101,8 @@ class Histories(RuleBasedStateMachine):
         for _ in range(count):
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
-            self._park(name, notification, Tries(1, 1, self.world.now_ms + 2_000))
+            self.tried[notification] = self.world.true_ms, self.world.now_ms
+            self._park(name, notification, Tries(1, 1, self.world.now_ms + FIRST_WAIT_MS, self.world.now_ms))
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)))
     def behave(self, name: str, how: str) -> None:
@@ -104,8 +119,8 @@ class Histories(RuleBasedStateMachine):
         """Time goes on."""
         self.world.run(for_ms)
         self._nobody_waits_for_nothing()
-        if not self.stepped:
-            self._nothing_is_too_old()
+        self._nobody_waits_longer_than_promised()
+        self._nothing_is_too_old()
 
     @precondition(lambda self: "pause" in self.happens)
     @rule(name=st.sampled_from(NAMES), paused=st.booleans())
@@ -115,6 +130,7 @@ class Histories(RuleBasedStateMachine):
         if known is not None:
             self.world.subscriptions[name] = msgspec.structs.replace(known, paused=paused)
             self.world.redelivery.look_at_subscriptions()
+            self._changed()
 
     @precondition(lambda self: "suspend" in self.happens)
     @rule()
@@ -130,6 +146,7 @@ class Histories(RuleBasedStateMachine):
         """Somebody resumes what was suspended."""
         self.world.suspended_now.clear()
         self.world.redelivery.look_at_subscriptions()
+        self._changed()
 
     @precondition(lambda self: "end" in self.happens)
     @rule(name=st.sampled_from(NAMES))
@@ -140,10 +157,13 @@ class Histories(RuleBasedStateMachine):
         self.world.redelivery.look_at_subscriptions()
 
     @precondition(lambda self: "crash" in self.happens)
-    @rule()
-    def crash(self) -> None:
-        """Everything that is not in a log is lost."""
+    @rule(remembered=st.booleans())
+    def crash(self, remembered: bool) -> None:
+        """Everything that is not in a log is lost; what was known of endpoints may have been kept."""
+        health = self.world.health.everything()
         self.world.restart()
+        if remembered:
+            self.world.health.restore(health)
         self.crashed = True
 
     @precondition(lambda self: "crash" in self.happens)
@@ -154,13 +174,13 @@ class Histories(RuleBasedStateMachine):
         self.world.writes_left, self.world.landing = writes, landing
         self.crashed = True
 
-    @rule(forward=st.sampled_from([3_600_000, -3_600_000]))
-    @precondition(lambda self: "clock" in self.happens and not self.world.in_flight)
-    def step_the_clock(self, forward: int) -> None:
+    @rule(forward_ms=st.sampled_from([3_600_000, 60_000, -1_000, -10_000, -60_000, -3_600_000]))
+    @precondition(lambda self: "clock" in self.happens)
+    def set_the_clock(self, forward_ms: int) -> None:
         """Somebody sets the clock."""
-        if self.world.now_ms + forward > 0:
-            self.world.now_ms += forward
-            self.stepped = True  # what was promised before means nothing now
+        self.world.set_clock(forward_ms)
+        self.set_ms, self.rows_when_set = self.world.true_ms, len(self.world.attempts)
+        self._changed()
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -213,7 +233,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_tried_before_the_time_that_was_promised(self) -> None:
-        if self.stepped or self.crashed:
+        if self.crashed:
             return
         for arrival in self.world.arrivals[self.checked :]:
             for each in arrival.notifications:
@@ -222,8 +242,13 @@ class Histories(RuleBasedStateMachine):
         self.checked = len(self.world.arrivals)
 
     def _promised(self, notification: str, attempt: int) -> int:
-        rows = [row for row in self.world.attempts if row.notification == notification and row.number == attempt - 1]
-        return rows[-1].next_ms if rows else 0
+        if attempt == 2 and notification in self.tried:
+            true_ms, clock_ms = self.tried[notification]
+            return clock_ms + FIRST_WAIT_MS if true_ms > self.set_ms else 0
+        rows = self.world.attempts[self.rows_when_set :]
+        return max(
+            (row.next_ms for row in rows if row.notification == notification and row.number < attempt), default=0
+        )
 
     @invariant()
     def first_attempts_are_in_order(self) -> None:
@@ -274,35 +299,68 @@ class Histories(RuleBasedStateMachine):
         self.world.redelivery.suspensions_are_known()
         # Hanging pushes, waits, probes and Retry-After take less together; lifespans take longer.
         self.world.run(120_000)
-        if self.stepped:
-            self.world.run(48 * 3_600_000)  # a clock that was set back
         self.nothing_is_lost()
         left = [decode_key(key) for key in self.world.log]
         assert (left, self.world.redelivery.lanes, self.world.in_flight) == ([], 0, 0)
         assert self.world.redelivery.next_turn_ms() is None
         assert self.world.lanes.for_batch() == frozenset()
 
+    def _changed(self) -> None:
+        self.quiet_ms = self.world.true_ms
+
     def _park(self, name: str, notification: str, tries: Tries | None) -> None:
+        self._changed()
         self.accepted[notification] = self.world.now_ms
         self.world.park(name, notification, tries)
 
     def _nobody_waits_for_nothing(self) -> None:
         """With nothing under way, whatever may be tried has been."""
         world = self.world
-        if world.in_flight or self.stepped:
-            return
+        if world.in_flight or world.true_ms - self.set_ms < TOLERANCE_MS:
+            return  # a clock that was put back by less than that has to get there again
         for name, subscription in world.subscriptions.items():
             closed = world.health.get(subscription.consumer.address).breaker == "closed"
-            stopped = subscription.paused or name in world.suspended_now or name in world.suspended_said
-            if closed and not stopped and not subscription.policy.strict:
+            if closed and not self._stopped(subscription) and not subscription.policy.strict:
                 assert not world.store.has_untried(name)
                 assert not world.store.due(name, world.now_ms, 1)
 
+    def _nobody_waits_longer_than_promised(self) -> None:
+        """With nothing under way, everyone has been tried when it was promised, counted from the last time that
+        somebody set the clock at the latest, and endpoints that do not answer are asked now and then."""
+        world = self.world
+        if world.in_flight:
+            return
+        promised = {name: (at_ms, FIRST_WAIT_MS) for name, (at_ms, _) in self.tried.items()}
+        for row, (true_ms, clock_ms) in zip(world.attempts, world.decided, strict=True):
+            promised[row.notification] = true_ms, max(row.next_ms - clock_ms, 0)
+        for subscription, notification in self._waiting():
+            endpoint = subscription.consumer.address
+            if self._stopped(subscription):
+                continue
+            asked_ms = [arrival.true_ms for arrival in world.arrivals if arrival.endpoint == endpoint]
+            assert world.true_ms - max([self.quiet_ms, *asked_ms]) <= LEFT_ALONE_MS
+            if notification in promised and world.health.get(endpoint).breaker == "closed":
+                since_ms, wait_ms = promised[notification]
+                assert world.true_ms - max(since_ms, self.set_ms) <= wait_ms + TOLERANCE_MS
+
+    def _waiting(self) -> list[tuple[Subscription, str]]:
+        """What waits by the log, for subscriptions that are in force."""
+        return [
+            (self.world.subscriptions[name], record.notification.id)
+            for key, value in self.world.log.items()
+            if isinstance(record := decode(value), Parked)
+            and (name := decode_key(key)[0].subscription) in self.world.subscriptions
+        ]
+
+    def _stopped(self, subscription: Subscription) -> bool:
+        """Whether nothing is to be tried for it."""
+        return subscription.paused or subscription.id in self.world.suspended_now | self.world.suspended_said.keys()
+
     def _nothing_is_too_old(self) -> None:
         """Lifespans run on for everybody, whatever else they wait for; with a push under way, once that has ended."""
-        for name in NAMES:
-            for waiting in self.world.store.accepted_before(name, self.world.now_ms - LIFESPAN_MS - 20_000, 10):
-                assert waiting.notification.id == ""
+        for lane in self.world.redelivery._lanes.values():
+            old_ms = self.world.now_ms - LIFESPAN_MS
+            assert self.world.store.accepted_before(lane.name, old_ms, 1, lane.flight) == []
 
     def _behave(self, name: str, how: str) -> None:
         self._set(name, lambda ids: ANSWERS[how], TAKES_MS.get(how, 10))

@@ -13,9 +13,15 @@ NOTIFICATION = Notification("n1", TopicPath("a/b"), b"<x>\xc3\xa4</x>", 5, messa
 DELIVERY = Delivery("urn:s/1", Place(3, 1, 12_000_000_000))
 
 
-@pytest.mark.parametrize("record", [Parked(NOTIFICATION, Tries(2, 1, 77)), Tried(Tries(3, 1, 99))])
+@pytest.mark.parametrize("record", [Parked(NOTIFICATION, Tries(2, 1, 77, 55)), Tried(Tries(3, 1, 99, 66))])
 def test_records_come_out_as_they_went_in(record: Parked | Tried) -> None:
     assert parked.decode(parked.encode(record)) == record
+
+
+def test_records_of_before_the_time_of_decision_are_read() -> None:
+    older = msgspec.msgpack.encode({"v": 1, "record": {"type": "tried", "tries": [3, 1, 99]}})
+    assert parked.decode(older) == Tried(Tries(3, 1, 99))
+    assert not Tries(3, 1, 99).is_due(98)
 
 
 def test_a_key_tells_one_life_of_a_delivery_from_the_next() -> None:

@@ -9,6 +9,7 @@ import pytest
 from dispatch.redelivery import parked
 from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, Waiting
+from dispatch.wall_clock import TOLERANCE_MS
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 from topic_model.topics import TopicPath
@@ -73,6 +74,21 @@ def test_tried_ones_come_when_due_the_longest_due_first(store: ParkedStore) -> N
     assert store.next_due_ms("s") == 10
     assert store.next_due_ms("s", {delivery(2), delivery(3), delivery(1)}) == 99
     assert offsets(store.untried("s", 10)) == [5]
+
+
+def test_what_was_tried_later_than_now_is_due_behind_the_others(store: ParkedStore) -> None:
+    park(store, delivery(1), Tries(2, 2, 900_000, 600_000))
+    park(store, delivery(2), Tries(3, 3, 800_000, 500_000))
+    park(store, delivery(3), Tries(4, 4, 10, 5))
+    park(store, delivery(4), Tries(1, 1, 110_000, 100_000 + TOLERANCE_MS))
+
+    def due(limit: int, *besides: Delivery) -> list[int]:
+        return offsets(store.due("s", 100_000, limit, besides))
+
+    assert (due(10), due(2), due(1, delivery(3)), due(9, delivery(2))) == ([3, 2, 1], [3, 2], [2], [3, 1])
+    assert due(9, delivery(1), delivery(2), delivery(3)) == []
+    least = [store.least_tried("s", 100_000, besides) for besides in ((), {delivery(3)}, {delivery(3), delivery(2)})]
+    assert offsets([each for each in least if each]) == [3, 2, 1]
 
 
 def test_the_least_tried_of_those_that_are_due(store: ParkedStore) -> None:
@@ -169,6 +185,11 @@ QUERIES = [
     (
         "SELECT * FROM waiting WHERE lane = ? AND tried = 1 AND number = 5 AND due_ms <= 5 ORDER BY due_ms LIMIT 1",
         "waiting_tries",
+    ),
+    (
+        "SELECT * FROM waiting WHERE lane = ? AND tried = 1 AND decided_ms > 5 AND due_ms > 5"
+        " ORDER BY decided_ms LIMIT 1",
+        "waiting_decided",
     ),
     ("SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > 3", "waiting_tries"),
     ("SELECT * FROM waiting WHERE lane = ? AND accepted_ms <= 5 ORDER BY accepted_ms LIMIT 1", "waiting_age"),

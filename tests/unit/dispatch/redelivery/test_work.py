@@ -481,3 +481,68 @@ def test_nothing_happens_while_nothing_is_due() -> None:
     world.run(0)
 
     assert world.redelivery.next_turn_ms() == START_MS + HOUR_MS
+
+
+def test_a_clock_that_is_put_back_delays_nobody_for_longer_than_was_promised() -> None:
+    world = World()
+    for name in ("failing", "away", "strict"):
+        world.subscribe(name, order="strict" if name == "strict" else "acceptance")
+        world.endpoint(name).answer = lambda ids: BROKEN
+        world.park(name, f"{name}1")
+    world.endpoint("away").answer = lambda ids: REFUSED
+    world.run(30_000)
+    probed = len(world.arrived("away"))
+    for name in ("failing", "strict"):
+        world.endpoint(name).answer = lambda ids: OK
+
+    world.set_clock(-HOUR_MS)
+    world.run(1_000)
+
+    assert [world.states()[name, f"{name}1"] for name in ("failing", "strict")] == ["delivered", "delivered"]
+    assert len(world.arrived("away")) == probed + 1
+    world.endpoint("away").answer = lambda ids: OK
+    world.run(61_000)
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_a_clock_that_was_put_back_while_nobody_looked_delays_nobody_either() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "a")
+    world.run(1_000)
+    world.park("s", "by another machine", Tries(1, 1, world.now_ms + HOUR_MS + 2_000, world.now_ms + HOUR_MS))
+
+    world.set_clock(-HOUR_MS)
+    world.restart()
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(1_000)
+
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_a_clock_that_is_put_back_a_little_changes_nothing() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "a")
+    world.run(1_000)
+
+    world.set_clock(-1_000)
+    world.run(1_900)
+    assert len(world.arrived("s")) == 1
+    world.run(200)
+    assert len(world.arrived("s")) == 2
+
+
+def test_dead_letters_are_told_of_after_the_clock_was_put_back() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(400)
+    world.park("s", "a")
+    world.run(1_000)
+    world.set_clock(-HOUR_MS)
+    world.park("s", "b")
+    world.run(1_000)
+
+    assert [event.kind for event in world.told] == ["dead-letters-growing", "dead-letters-growing"]

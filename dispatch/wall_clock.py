@@ -1,0 +1,46 @@
+"""Times of the wall clock that something waits for, though somebody may set that clock. Pure.
+
+Such a time is written down together with when it was decided. When that lies ahead, the clock was put back since then,
+or that of another machine is wrong: how much of the wait is over cannot be told any more, and it counts as over. So
+nobody waits longer than was once decided, counted from whatever was done to the clock; and nothing but these two times
+has to be known for that, also after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# As far apart are the clocks of machines, and as far are they corrected now and then: that means nothing.
+TOLERANCE_MS = 5_000
+
+
+def lies_ahead(at_ms: int, now_ms: int) -> bool:
+    """Whether a moment that has passed has yet to come, by the clock of now."""
+    return at_ms > now_ms + TOLERANCE_MS
+
+
+def has_come(due_ms: int, decided_ms: int, now_ms: int) -> bool:
+    """Whether what was to wait until `due_ms`, as was decided at `decided_ms`, need not wait any longer."""
+    return due_ms <= now_ms or lies_ahead(decided_ms, now_ms)
+
+
+class WatchedClock:
+    """A clock that notices when it was put back. Milliseconds since the epoch."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._latest_ms = now_ms()
+
+    def now_ms(self) -> int:
+        """What it shows."""
+        now_ms = self._now_ms()
+        self._latest_ms = max(self._latest_ms, now_ms)
+        return now_ms
+
+    def put_back_ms(self) -> int:
+        """By how much it was put back since this was last asked, 0 when by none that matters."""
+        now_ms, latest_ms = self._now_ms(), self._latest_ms
+        if not lies_ahead(latest_ms, now_ms):
+            return 0
+        self._latest_ms = now_ms
+        return latest_ms - now_ms

@@ -19,6 +19,7 @@ from dispatch.redelivery.dead_letters import DeadLetter
 from dispatch.redelivery.parked import Delivery, Tries
 from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from dispatch.redelivery.settling import NO_BATCH
+from dispatch.wall_clock import has_come
 from topic_model.settings import KafkaSettings
 
 # Bounds memory, and what a crash in between leaves half done.
@@ -27,6 +28,11 @@ _AT_ONCE = 500
 SETTLED_AFTER_S = 10.0
 """A letter is written before its delivery is taken out of what waits. After a crash in between the delivery is tried
 again by itself, so letters are left alone for so long."""
+
+
+def settled(letter: DeadLetter, now_s: float) -> bool:
+    """Whether a letter may be sent again by now; also one that a clock has dated ahead that was put back since."""
+    return has_come(letter.at_ms + int(SETTLED_AFTER_S * 1000), letter.at_ms, int(now_s * 1000))
 
 
 class DeadLetterDesk:
@@ -61,8 +67,8 @@ class DeadLetterDesk:
         would be so at once.
         """
         done = 0
-        settled_ms = int((self._now() - SETTLED_AFTER_S) * 1000)
-        for some in _chunks(each for each in letters if each[1].at_ms <= settled_ms):
+        now_s = self._now()
+        for some in _chunks(each for each in letters if settled(each[1], now_s)):
             now_ms = int(self._now() * 1000)
             for _, letter in some:
                 detail = f"redriven after {letter.number} attempts, the last {letter.error or letter.state}"

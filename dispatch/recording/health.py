@@ -37,6 +37,8 @@ class _Seen(NamedTuple):
     sick: bool
 
 
+_WRITER = "endpoint-health"
+
 _WELL = _Seen("closed", False)
 
 
@@ -68,7 +70,9 @@ class HealthHistory:
                 rows.append(_row(endpoint, state, health, now_ms))
         if rows:
             try:
-                self._table.append(ENDPOINT_HEALTH.arrow(rows), "endpoint-health", now_ms)
+                # Not now_ms alone: what was written by a clock that was put back since is not all there will ever be.
+                number = max(now_ms, (self._table.progress(_WRITER) or 0) + 1)
+                self._table.append(ENDPOINT_HEALTH.arrow(rows), _WRITER, number)
             except BaseException:
                 self._table.reopen()
                 self._seen = None

@@ -149,20 +149,20 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits anew, in its old place, with all its tries and its whole lifespan."""
-    from dispatch.dead_desk import SETTLED_AFTER_S, DeadLetterDesk
+    from dispatch.dead_desk import SETTLED_AFTER_S, DeadLetterDesk, settled
     from jobs.cli.topics_work import read_table
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
     table = read_table(kafka)
-    settled_ms = int((time.time() - SETTLED_AFTER_S) * 1000)
+    now_s = time.time()
     left_alone = Counter[str]()
 
     def possible() -> Iterator[Found]:
         for delivery, letter in _search(kafka, wanted):
             if table.get(letter.subscription) is None:
                 left_alone["over"] += 1
-            elif letter.at_ms > settled_ms:
+            elif not settled(letter, now_s):
                 left_alone["too_new"] += 1
             else:
                 yield delivery, letter

@@ -93,7 +93,8 @@ def test_letters_are_found_by_what_is_known_of_them(kafka_settings: KafkaSetting
 def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     kafka_settings: KafkaSettings, buried: DeadLetterLog
 ) -> None:
-    bury(buried, letter("n1"), letter("n2"), letter("now", at_ms=int(time.time() * 1000)))
+    now_ms = int(time.time() * 1000)
+    bury(buried, letter("n1"), letter("n2", at_ms=now_ms + 3_600_000), letter("now", at_ms=now_ms))
     before_ms = int(time.time() * 1000)
     with DeadLetterDesk(kafka_settings) as desk:
         assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 2

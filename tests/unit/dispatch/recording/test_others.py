@@ -59,6 +59,17 @@ def test_health_has_a_row_for_each_change_and_none_for_what_stays(tmp_path: Path
     ]
 
 
+def test_health_goes_on_to_be_recorded_when_the_clock_was_put_back(tmp_path: Path) -> None:
+    known = {"http://bad/": SICK}
+    now = iter((7_200.0, 3_600.0))
+    recorded = HealthHistory(str(tmp_path), lambda: known, clock=lambda: next(now))
+    recorded.step()
+    known.clear()
+    recorded.step()
+
+    assert [breaker for _, breaker, _, _ in history(tmp_path)] == ["closed", "open"]
+
+
 def test_health_after_a_restart_is_compared_with_the_table(tmp_path: Path) -> None:
     HealthHistory(str(tmp_path), lambda: {"http://bad/": SICK}, clock=lambda: 1.0).step()
     again = HealthHistory(str(tmp_path), lambda: {"http://bad/": SICK}, clock=lambda: 2.0)

@@ -1,8 +1,9 @@
 """What happens to deliveries that are parked: each is tried when its time has come, at its endpoint's own pace.
 
-    work, lane, choosing    who is tried when (time, chance, transport, store and journal are passed in)
+    work, lane, lanes, choosing      who is tried when (time, chance, transport, store and journal are passed in)
     agenda, waiting_room, endpoints      who waits for a time, for room, for an endpoint's breaker
-    suspending          what becomes of subscriptions whose endpoint fails for too long
+    pushes              a push, and what follows from its outcome
+    stopping            what becomes of subscriptions whose receiver is gone, or whose endpoint fails for too long
     settling            from the outcome of a push to its rows, its tries, its end
     parked, parked_store, parking   the `parked` log: its records, its fold in a local file, writing to it
     dead_letters        the `dead` log's records

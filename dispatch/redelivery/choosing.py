@@ -32,6 +32,10 @@ class Choice:
             return [least] if least is not None else []
         return self._store.due(lane.name, now_ms, 1, lane.flight)
 
+    def beside(self, lane: Lane, subscription: Subscription) -> bool:
+        """Whether something in it may be pushed while the first attempt of others is under way."""
+        return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
+
     def _travelling(self, head: list[Waiting]) -> list[Waiting]:
         size = 0
         for count, waiting in enumerate(head):

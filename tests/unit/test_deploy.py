@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from dispatch import runtime
+from jobs.gateway import process
 from jobs.gateway.parts import check_exposed
-from jobs.settings import RESERVED_ENV, Settings, load_settings
+from jobs.settings import RESERVED_ENV, Settings, declarations, load_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -35,7 +39,7 @@ def workloads() -> list[Manifest]:
 
 
 def pods() -> Iterator[tuple[Manifest, Manifest]]:
-    for workload in workloads():
+    for workload in workloads() + of_kind("Job"):
         yield workload, workload["spec"]["template"]["spec"]
 
 
@@ -125,6 +129,38 @@ def test_selectors_select() -> None:
         assert [port["targetPort"] for port in service["spec"]["ports"]] == open_ports
 
 
+def test_a_pod_is_given_the_time_that_a_stop_takes(tmp_path: Path) -> None:
+    """Else the kubelet kills what would have ended in order a moment later."""
+    found = settings(tmp_path)
+    (gateway,), (job,) = of_kind("Deployment"), of_kind("StatefulSet")
+    pod = gateway["spec"]["template"]["spec"]
+    first = float(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > first + found.gateway.stop_timeout_s + process._STOP_S
+    queries = 3 * 5.0
+    batch = 2 * found.retry.hot_budget_s + runtime._STOP_MARGIN_S
+    beside = runtime._RECORDING_STOP_S + runtime._REDELIVERY_STOP_S
+    assert job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1.5 * (batch + queries + beside)
+
+
+def test_each_part_is_walled_in(tmp_path: Path) -> None:
+    policies = {each["metadata"]["name"]: each["spec"] for each in of_kind("NetworkPolicy")}
+    assert set(policies) == {each["metadata"]["name"] for each in workloads()}
+    for policy in policies.values():
+        assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+        assert all(rule["from"] for rule in policy["ingress"]), "nobody is let in unnamed"
+        blocks = [each["ipBlock"] for rule in policy["egress"] for each in rule.get("to", ())]
+        shut = [ipaddress.ip_network(each) for block in blocks for each in block["except"]]
+        for service in ("169.254.169.254", "100.100.100.200", "fd00:ec2::254"):
+            assert any(ipaddress.ip_address(service) in each for each in shut), service
+
+
+def test_no_secret_is_in_a_config_map() -> None:
+    (config,) = of_kind("ConfigMap")
+    given = tomllib.loads(config["data"]["arborcast.toml"])
+    secret = {(each.section, each.name) for each in declarations() if each.info.secret}
+    assert not {(section, name) for section, values in given.items() for name in values} & secret
+
+
 def test_nothing_runs_as_root_or_writes_to_its_image() -> None:
     for _, pod in pods():
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -170,3 +206,29 @@ def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:
     images = {each["image"].partition(":")[2] for each in containers()}
     assert images == {re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]}  # type: ignore[index]
     assert all(f"COPY {package} " in recipe for package in ("topic_model", "ingest", "dispatch", "jobs"))
+
+
+def test_the_user_has_a_name() -> None:
+    """Hadoop's login, and with it Spark, fails for a user that is only a number."""
+    recipe = (DEPLOY / "Containerfile").read_text()
+    assert re.search(r"useradd --uid (\d+)", recipe)[1] == re.search(r"^USER (\d+)", recipe, re.MULTILINE)[1]  # type: ignore[index]
+
+
+def lock(file: Path) -> dict[str, set[str]]:
+    """The packages with their versions, and the sums of their files."""
+    entries = re.split(r"\n(?=\S)", file.read_text())
+    return {entry.split()[0]: set(re.findall(r"sha256:(\w+)", entry)) for entry in entries if "==" in entry}
+
+
+def test_the_image_installs_what_we_have_tested_and_no_more() -> None:
+    ours, all_of_them = lock(DEPLOY / "requirements.lock"), lock(ROOT / "requirements.lock")
+    builder = {each for each in ours if each.startswith("setuptools==")}
+    assert f"TOOLS := pip==26.3 {' '.join(builder)}\n" in (ROOT / "Makefile").read_text(), (
+        "built with what we build with"
+    )
+    assert all(ours[each] == all_of_them.get(each) for each in ours.keys() - builder), "make lock"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["otel"]
+    names = {each.partition("==")[0] for each in ours}
+    assert {re.match(r"[\w-]+", each)[0].lower() for each in wanted} <= names  # type: ignore[index]
+    assert not names & {"pytest", "moto", "jupyterlab", "mypy"}

@@ -54,9 +54,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._send_timeout_s = send_timeout_s
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
-        # Of the request that is coming in: whether there is one, whether its head is, and how large that is so far.
+        # Of the request that is coming in: whether there is one, whether its head is, whether the application has it, and
+        # how large its head is so far.
         self._open = False
         self._in_head = False
+        self._handed_over = False
         self._head_bytes = 0
         self._began_now = False
         self._packet = 0
@@ -126,6 +128,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Called by the parser."""
         self._open = self._in_head = self._began_now = True
+        self._handed_over = False
         self._head_bytes = 0
         self._forget_deadline()  # it was for the request before
         super().on_message_begin()
@@ -146,6 +149,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         before = self.cycle
         super().on_headers_complete()
+        self._handed_over = True
         if self.cycle is not before and self._announces_too_much():
             # The application refuses it without reading; the client must have a chance to see that.
             self.cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
@@ -204,14 +208,6 @@ class GatewayProtocol(HttpToolsProtocol):
         self._deadline = None
         if not self._open:
             self.transport.close()  # nothing was asked, so nothing is answered
-        elif self._busy and not self._in_head:
-            if self.cycle.response_started:
-                self.transport.close()
-                return
-            # The application waits for the rest of this very request.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            self._answer_and_linger(408, f"the request was not complete after {self._limits.request_timeout_s:g} s")
         else:
             self._refuse(408, f"the request was not complete after {self._limits.request_timeout_s:g} s")
 
@@ -223,8 +219,16 @@ class GatewayProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
-        """Answer a request of which the application knows nothing."""
-        if self._busy:
+        """Answer the request that is coming in, and nothing after it."""
+        if self._busy and self._open and self._handed_over and not self.pipeline:
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+            # The application waits for the rest of this very request, and would for ever.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._answer_and_linger(status, reason, extra)
+        elif self._busy:
             # Earlier requests on this connection come first: theirs is the last answer then.
             self._deaf = True
             self._forget_deadline()

@@ -54,8 +54,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._send_timeout_s = send_timeout_s
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
-        # Of the request that is coming in: whether there is one, whether its head is, whether the application has it, and
-        # how large its head is so far.
+        # Of the request that is coming in: whether there is one, whether its head is, whether the application has it,
+        # and how large its head is so far.
         self._open = False
         self._in_head = False
         self._handed_over = False

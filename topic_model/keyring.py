@@ -144,6 +144,20 @@ def parse_keys(text: str) -> dict[str, bytes]:
     return keys
 
 
+def remove_key(path: Path, key_id: str) -> None:
+    """Take a key out of a file; the last one, and the first one, which seals, stay. Raises SecretError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        keys = list(parse_keys(text))
+        if key_id not in keys:
+            raise SecretError(f"{path} has no key {key_id[:64]!r}; it has {', '.join(keys) or 'none'}")
+        if key_id == keys[0]:
+            raise SecretError(f"{key_id!r} is the key that seals: put a newer one before it (arborcast keys new)")
+        _replace(path, "".join(line for line in text.splitlines(keepends=True) if line.split()[:1] != [key_id]))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretError(f"the key file {path} cannot be written: {error}") from error
+
+
 def add_key(path: Path, key_id: str) -> None:
     """Put a new key first in a file, which is made if need be, readable by its owner alone. Raises SecretError."""
     try:
@@ -153,16 +167,20 @@ def add_key(path: Path, key_id: str) -> None:
         if key_id in parse_keys(text):
             raise SecretError(f"{path} has a key {key_id!r} already")
         line = f"{key_id} {base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n"
-        # Whoever reads meanwhile sees the old file or the new one. mkstemp makes it for its owner alone.
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(line + text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(draft, path)
-        except BaseException:
-            os.unlink(draft)
-            raise
+        _replace(path, line + text)
     except (OSError, UnicodeDecodeError) as error:
         raise SecretError(f"the key file {path} cannot be written: {error}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    # Whoever reads meanwhile sees the old file or the new one. mkstemp makes it for its owner alone.
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise

@@ -6,6 +6,7 @@
     pull:<id>          PullPointRecord | PullPointEnded | null
     pub:<id>           RegistrationRecord | RegistrationEnded | null
     susp:<id>          SubscriptionSuspended | null
+    seal:<id>          SecretsResealed | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -24,11 +25,11 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 2
+VERSION = 3
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
-# are suspensions.
-_VERSION_FOR_ALL = 1
+# are suspensions; since 3 that ciphertexts can be exchanged.
+_VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING = 1, 2, 3
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -120,6 +121,13 @@ class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspe
     at_ms: int
 
 
+class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):
+    """Ciphertexts of the subscription that were sealed anew, by the old ones; see `topic_model.resealing`."""
+
+    id: str
+    sealed: dict[str, str]
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
 
@@ -136,6 +144,7 @@ _Stated = (
     | RegistrationRecord
     | RegistrationEnded
     | SubscriptionSuspended
+    | SecretsResealed
 )
 ControlRecord = _Stated | Tombstone
 
@@ -179,6 +188,11 @@ def suspension_key(subscription_id: str) -> str:
     return f"susp:{subscription_id}"
 
 
+def resealing_key(subscription_id: str) -> str:
+    """Key of what became of a subscription's ciphertexts: not its own key, as for suspensions."""
+    return f"seal:{subscription_id}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key under which a record belongs."""
     match record:
@@ -196,6 +210,8 @@ def key_of(record: ControlRecord) -> str:
             return registration_key(registration_id)
         case SubscriptionSuspended(id=subscription_id):
             return suspension_key(subscription_id)
+        case SecretsResealed(id=subscription_id):
+            return resealing_key(subscription_id)
         case Tombstone(key=key):
             return key
 
@@ -205,9 +221,7 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     key = key_of(record).encode()
     if isinstance(record, Tombstone):
         return key, None
-    protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
-    newer = protected or isinstance(record, SubscriptionSuspended)
-    return key, _encoder.encode(_Versioned(VERSION if newer else _VERSION_FOR_ALL, record))
+    return key, _encoder.encode(_Versioned(_version_for(record), record))
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
@@ -228,6 +242,13 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
     # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
     _refuse_newer(key, versioned.v)
     return versioned.record
+
+
+def _version_for(record: _Stated) -> int:
+    if isinstance(record, SecretsResealed):
+        return _VERSION_WITH_RESEALING
+    protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
+    return _VERSION_WITH_SECRETS if protected or isinstance(record, SubscriptionSuspended) else _VERSION_FOR_ALL
 
 
 def _version_of(value: bytes) -> int:

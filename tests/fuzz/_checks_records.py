@@ -157,6 +157,8 @@ def control_seeds() -> tuple[bytes, ...]:
         records.SubscriptionEnded("s1", "expired", 7),
         records.PullPointRecord("p1", "http://b/p1", "name", 5),
         records.PullPointEnded("p1", "gone", 7),
+        records.SecretsResealed("s1", {"k1:AAAA": "k2:CCCC", "k1:BBBB": "k2:DDDD"}),
+        records.Tombstone("seal:s1"),
         records.Tombstone("sub:s1"),
     )
     return tuple(key + b"\n" + (value or b"") for key, value in map(records.encode, made))

@@ -74,6 +74,7 @@ CONTROL: list[dict[str, Any]] = [
         },
     },
     {"v": 2, "record": {"type": "subscription-suspended", "id": "s1", "reason": "away", "since_ms": 1, "at_ms": 2}},
+    {"v": 3, "record": {"type": "secrets-resealed", "id": "s1", "sealed": {"k1:x": "k2:y"}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},

@@ -10,14 +10,17 @@ from itertools import islice
 from topic_model.errors import ExpressionError
 from topic_model.records import (
     ControlRecord,
+    SecretsResealed,
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
     TopicRecord,
     TopicRemoved,
+    resealing_key,
     subscription_key,
     topic_key,
 )
+from topic_model.resealing import Resealings
 from topic_model.routing.checkpoint import Checkpoint
 from topic_model.routing.expiry import Expiry
 from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
@@ -43,6 +46,7 @@ _log = logging.getLogger(__name__)
 
 _TOPIC_KEY = topic_key(TopicPath(""))
 _SUBSCRIPTION_KEY = subscription_key("")
+_RESEALING_KEY = resealing_key("")
 
 
 class RoutingTable(Resolver):
@@ -61,13 +65,14 @@ class RoutingTable(Resolver):
         self._links = Links(self.topics, self._entries)
         self._expiry = Expiry(self._subscriptions)
         self._sharing = Sharing()
+        self._resealings = Resealings()
         self._recorders: list[Changes] = []
 
     def apply(self, record: ControlRecord) -> None:
         """Fold one record. Applying the same record again changes nothing."""
         match record:
             case SubscriptionRecord(subscription=subscription):
-                self._put(subscription)
+                self._put(self._resealings.current(subscription))
             case SubscriptionEnded(id=subscription_id):
                 self._end(subscription_id)
             case TopicRecord():
@@ -78,10 +83,20 @@ class RoutingTable(Resolver):
                 self._end(key.removeprefix(_SUBSCRIPTION_KEY))
             case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
                 self._remove_topic(TopicPath(key.removeprefix(_TOPIC_KEY)))
+            case SecretsResealed(id=subscription_id):
+                self._put_if_there(self._resealings.put(record, self.get(subscription_id)))
+            case Tombstone(key=key) if key.startswith(_RESEALING_KEY):
+                subscription_id = key.removeprefix(_RESEALING_KEY)
+                self._put_if_there(self._resealings.take_back(subscription_id, self.get(subscription_id)))
 
     def get(self, subscription_id: str) -> Subscription | None:
         """The subscription with this id."""
         return self._subscriptions.get(subscription_id)
+
+    @property
+    def resealings(self) -> Resealings:
+        """What became of ciphertexts in the records of subscriptions; those in the table are the ones that count."""
+        return self._resealings
 
     def find_equal(self, subscription: Subscription) -> Subscription | None:
         """The oldest subscription that delivers the same things to the same place in the same way."""
@@ -185,7 +200,12 @@ class RoutingTable(Resolver):
         for recorder in self._recorders:
             recorder.touch(selector, new.id, born=old is None and not moved)
 
+    def _put_if_there(self, subscription: Subscription | None) -> None:
+        if subscription is not None:
+            self._put(subscription)
+
     def _end(self, subscription_id: str) -> None:
+        self._resealings.ended(subscription_id)
         old = self._subscriptions.get(subscription_id)
         if old is None:
             return

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topic_model.errors import SecretError
-from topic_model.keyring import KeyFile, KeyRing, UnknownKey, add_key, parse_keys
+from topic_model.keyring import KeyFile, KeyRing, UnknownKey, add_key, parse_keys, remove_key
 
 RING = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
 
@@ -99,3 +99,20 @@ def test_an_id_is_used_once(tmp_path: Path) -> None:
     with pytest.raises(SecretError, match="line 2 of the key file has the id of an earlier line"):
         parse_keys(line + line)
     assert parse_keys("\n# comment\n" + line).keys() == {"k1"}
+
+
+def test_a_key_is_taken_out_but_never_the_one_that_seals(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    add_key(path, "k1")
+    path.write_text("# k1 is the old one\n" + path.read_text())
+    add_key(path, "k2")
+    for wrong, says in (("k2", "the key that seals"), ("k3", "has no key 'k3'; it has k2, k1")):
+        with pytest.raises(SecretError, match=says):
+            remove_key(path, wrong)
+    remove_key(path, "k1")
+    assert list(parse_keys(path.read_text())) == ["k2"]
+    assert "# k1 is the old one" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["keys"]
+    with pytest.raises(SecretError, match="cannot be written"):
+        remove_key(tmp_path / "none", "k1")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.records import (
     ControlRecord,
+    SecretsResealed,
     SubscriptionEnded,
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -54,6 +55,7 @@ RECORDS: list[tuple[ControlRecord, str]] = [
     ),
     (SubscriptionEnded("s1", "expired", 5), "sub:s1"),
     (SubscriptionSuspended("s1", "connect", 3, 5), "susp:s1"),
+    (SecretsResealed("s1", {"k1:AAAA": "k2:BBBB"}), "seal:s1"),
     (Tombstone("sub:s1"), "sub:s1"),
 ]
 
@@ -91,9 +93,9 @@ def test_values_can_be_read_with_any_tool() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        b'{"v":3,"record":{"type":"topic","path":"a"}}',
-        b'{"v":3,"record":{"type":"topic","path":"a","new field":1}}',
-        b'{"v":3,"record":{"type":"a new kind"}}',
+        b'{"v":4,"record":{"type":"topic","path":"a"}}',
+        b'{"v":4,"record":{"type":"topic","path":"a","new field":1}}',
+        b'{"v":4,"record":{"type":"a new kind"}}',
         b'{"v":99,"something else":[]}',
     ],
 )

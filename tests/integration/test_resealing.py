@@ -1,0 +1,113 @@
+"""`arborcast keys reseal` on a real control log, while a gateway goes on changing the same subscriptions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ingest.client import Client, Credentials
+from ingest.verification import new_secret
+from jobs.cli import app
+from jobs.cli.topics_work import read_table
+from tests.support.gateway_process import ROOT, GatewayRun
+from topic_model.control_log import ControlLog
+from topic_model.errors import InfrastructureError, SecretError
+from topic_model.keyring import KeyRing, parse_keys
+from topic_model.records import ControlRecord
+from topic_model.resealing import key_id, sealed_in
+from topic_model.settings import KafkaSettings
+from topic_model.signatures import key_of
+
+pytestmark = pytest.mark.kafka
+
+COUNT = 12
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
+    run = GatewayRun(
+        tmp_path, kafka_settings, more='[secrets]\ncredentials_over_http = true\n[stack]\nbroker = "external"\n'
+    )
+    command = [sys.executable, "-c", "from jobs.cli import main; main()", "keys", "new", "--id", "k1", "--config"]
+    subprocess.run([*command, str(run.config)], check=True, cwd=ROOT, timeout=60)
+    run.start()
+    yield run
+    run.kill()
+
+
+def keys(run: GatewayRun, *arguments: str) -> Any:
+    result = CliRunner().invoke(app, ["keys", *arguments, "--config", str(run.config)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout) if "--json" in arguments else result.stdout
+
+
+def test_keys_are_changed_while_the_engine_runs(
+    gateway: GatewayRun, kafka_settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_file = tmp_path / "home" / "secrets.keys"
+    secret = new_secret()
+    with Client(gateway.base) as client:
+        made = [
+            client.subscribe(
+                "a", to=f"http://127.0.0.1:9/{number}", secret=secret, credentials=Credentials("user", "hemlig")
+            )
+            for number in range(COUNT)
+        ]
+        keys(gateway, "new", "--id", "k2")
+        assert keys(gateway, "reseal", "--dry-run", "--json")["secrets"] == 2 * COUNT
+        with pytest.raises(SecretError, match=f"{2 * COUNT} secrets are still sealed with k1"):
+            keys(gateway, "remove", "k1")
+
+        # It is cut off after a part, and meanwhile a subscription ends and another is given a secret.
+        monkeypatch.setattr("jobs.resealing._AT_ONCE", 5)
+        append, calls = ControlLog.append, 0
+
+        def interrupted(log: ControlLog, batch: list[ControlRecord]) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise InfrastructureError("cut off", 1.0)
+            # What was read is not what is there any more.
+            client.unsubscribe(made[0])
+            client.rotate_secret(made[1], new_secret())
+            client.pause(made[2])
+            return append(log, batch)
+
+        monkeypatch.setattr(ControlLog, "append", interrupted)
+        with pytest.raises(InfrastructureError, match="cut off"):
+            keys(gateway, "reseal")
+        monkeypatch.setattr(ControlLog, "append", append)
+        done = keys(gateway, "reseal", "--json")
+        assert 0 < done["secrets"] < 2 * COUNT
+        assert (done["stuck"], set(done["sealed"])) == ({}, {"k2"})
+        assert keys(gateway, "reseal", "--json")["secrets"] == 0, "once more does nothing"
+
+        table = read_table(kafka_settings)
+        found = {each.consumer.address.rpartition("/")[2]: each for each in table.subscriptions()}
+        assert len(found) == COUNT - 1, "what ended meanwhile has not come back"
+        assert found["2"].paused, "nor is what others changed undone"
+        keys(gateway, "remove", "k1")
+        ring = KeyRing(parse_keys(key_file.read_text()))
+        assert ring.current == "k2"
+        for name, each in found.items():
+            opened = [ring.open(sealed, each.sealing_context()) for sealed in sealed_in(each)]
+            assert {key_id(sealed) for sealed in sealed_in(each)} == {"k2"}
+            assert opened[-1].startswith(b"Basic ")
+            assert (opened[0] == key_of(secret)) == (name != "1")
+            assert key_of(secret) in opened
+
+        # The gateway goes on with the new key alone: it opens what it replaces.
+        client.rotate_secret(made[3], new_secret())
+        client.renew(made[4], timedelta(hours=1))
+    for each in read_table(kafka_settings).subscriptions():
+        assert {key_id(sealed) for sealed in sealed_in(each)} == {"k2"}

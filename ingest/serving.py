@@ -14,6 +14,7 @@ from collections.abc import Generator
 import uvicorn
 
 from ingest.access.connections import PeerConnections
+from ingest.access.handshakes import Door
 from ingest.access.settings import LimitSettings
 from ingest.access.tls import Handshakes, ServerTls
 from ingest.app import GatewayApp
@@ -33,26 +34,16 @@ class GatewayServer(uvicorn.Server):
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's would give a client that stalls in its TLS handshake a minute."""
+        """uvicorn's would give a client that stalls in its TLS handshake a minute, and any number of them room."""
         if self._tls is None or sockets is None:
             await super().startup(sockets)
             return
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                functools.partial(self._begin, self._tls.handshakes),
-                sock=listener,
-                ssl=self._tls.context,
-                ssl_handshake_timeout=self._tls.handshake_timeout_s,
-                backlog=_BACKLOG,
-            )
-            for listener in sockets
-        ]
+        make = functools.partial(self._protocol, self._tls.handshakes)
+        self.servers = [Door(listener, self._tls, make) for listener in sockets]  # type: ignore[misc]  # closes like one
         self.started = True
 
-    def _begin(self, handshakes: Handshakes) -> asyncio.Protocol:
-        """Called for each connection before its handshake; its `connection_made` comes after it."""
-        handshakes.begun += 1
+    def _protocol(self, handshakes: Handshakes) -> asyncio.Protocol:
+        """For a connection whose handshake begins; its `connection_made` comes after that."""
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
             config=self.config, server_state=self.server_state, app_state={}, handshakes=handshakes
         )

@@ -17,9 +17,10 @@ from lxml import etree
 
 from ingest.access.bearer import Bearer, WrongToken
 from ingest.access.errors import NotAuthenticated, TokenRefused
+from ingest.access.nonces import NonceMemory
 from ingest.access.settings import METHODS, AccessSettings
 from ingest.access.tls import certificate_names
-from ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
+from ingest.access.username_token import UsernameToken, digest_matches, find_token
 from ingest.access.users import Users
 from ingest.access.users_file import may_be_name
 from ingest.access.visitor import Identity
@@ -41,11 +42,12 @@ class Authenticator:
         users: Users,
         clock: Callable[[], float] = time.time,
         bearer: Bearer | None = None,
+        nonces: NonceMemory | None = None,
     ) -> None:
         self._settings = settings
         self._methods = frozenset(settings.chosen())
         self._users = users
-        self._nonces = NonceMemory(settings.token_window_s, settings.token_nonces)
+        self._nonces = nonces or NonceMemory(settings.token_window_s, settings.token_nonces)
         self._clock = clock
         self._bearer = bearer
         challenges = {"basic": _BASIC_CHALLENGE, "bearer": _BEARER_CHALLENGE}

@@ -30,6 +30,19 @@ class TlsSettings:
     handshake_timeout_s: float = setting(
         10.0, "A client that has not finished the handshake by then is cut off.", minimum=0.1, maximum=60, unit="s"
     )
+    handshakes: int = setting(
+        1_000,
+        "TLS handshakes under way at a time (per worker); for each one more, the oldest is cut off.",
+        minimum=16,
+        maximum=100_000,
+    )
+    handshakes_per_client: int = setting(
+        250,
+        "Of these, by one address (of IPv6, the network of 64 bits); connections beyond are closed at once. Give it "
+        "more where many clients come from behind one address.",
+        minimum=1,
+        maximum=100_000,
+    )
     minimum: Literal["1.2", "1.3"] = setting("1.2", "The oldest version of TLS that is spoken.")
 
     def __post_init__(self) -> None:
@@ -90,7 +103,9 @@ class AccessSettings:
         300.0, "How far wsu:Created of a UsernameToken may lie from our clock.", minimum=1, maximum=3_600, unit="s"
     )
     token_nonces: int = setting(
-        100_000, "So many nonces are remembered (per worker); beyond this digests are refused.", minimum=100
+        100_000,
+        "So many nonces are remembered, for all workers together; beyond this digests are refused.",
+        minimum=100,
     )
 
     jwks_file: str = setting("", "With bearer: the public keys of who signs tokens, a JSON Web Key Set.")

@@ -20,19 +20,19 @@ _LOOK_AGAIN_S = 10.0
 
 @dataclass
 class Handshakes:
-    """How many there were. What was begun and has not succeeded has failed, or is under way for its time at most."""
+    """How many there were. What was begun and neither succeeded nor was refused has failed, or is under way."""
 
     begun: int = 0
     succeeded: int = 0
+    refused: int = 0
 
 
 class ServerTls:
     """The context that a server listens with. The constructor raises ConfigError for files that cannot be used."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.handshakes = Handshakes()
-        self.handshake_timeout_s = settings.handshake_timeout_s
         self.context = _context(settings)
         self._stamps = self._look()
 
@@ -53,17 +53,17 @@ class ServerTls:
         self._stamps = stamps
         try:
             # Tried on another one first: a key that does not go with its certificate would spoil the one in use.
-            _context(self._settings)
-            _load(self.context, self._settings)
+            _context(self.settings)
+            _load(self.context, self.settings)
         except ConfigError as error:
             logger.error("%s; the certificate that was there stays in use", error)
             return False
-        logger.info("the certificate %s was read again", self._settings.certificate_file)
+        logger.info("the certificate %s was read again", self.settings.certificate_file)
         return True
 
     def _look(self) -> tuple[object, ...]:
         found: list[tuple[int, int, int] | None] = []
-        for name in (self._settings.certificate_file, self._settings.key_file):
+        for name in (self.settings.certificate_file, self.settings.key_file):
             try:
                 stat = Path(name).stat()
             except OSError:

@@ -11,7 +11,6 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -115,42 +114,3 @@ def _moment(text: str) -> float:
     except ValueError as error:
         raise TokenRefused(f"wsu:Created {text[:60]!r} is no time", "InvalidSecurityToken") from error
     return moment.astimezone(UTC).timestamp() + float(f"0.{fraction or 0}")
-
-
-class NonceMemory:
-    """Nonces that were used, for as long as their time of creation is within the window. Bounded.
-
-    When it is full a new token is refused rather than an old nonce forgotten: forgetting would open the door to a
-    replay, and only those who know a password can fill it.
-    """
-
-    def __init__(self, window_s: float, maximum: int) -> None:
-        self._window_s = window_s
-        self._maximum = maximum
-        self._used: set[tuple[str, bytes]] = set()
-        self._in_order: deque[tuple[float, tuple[str, bytes]]] = deque()
-
-    def check_time(self, token: UsernameToken, now_s: float) -> None:
-        """Raises TokenRefused for a token from another time."""
-        if not abs(now_s - token.created_s) <= self._window_s:
-            raise TokenRefused(
-                f"wsu:Created is more than {self._window_s:g} s away from the clock here: make a new token, and set "
-                "the clock",
-                "MessageExpired",
-            )
-
-    def use(self, token: UsernameToken, now_s: float) -> None:
-        """Take the nonce of a token that proved right. Raises TokenRefused when it was used before."""
-        while self._in_order and self._in_order[0][0] < now_s:
-            self._used.discard(self._in_order.popleft()[1])
-        key = (token.name, token.nonce)
-        if key in self._used:
-            raise TokenRefused("the wsse:Nonce was used before")
-        if len(self._used) >= self._maximum:
-            raise TokenRefused(f"{self._maximum} nonces were used within {2 * self._window_s:g} s, no more are taken")
-        self._used.add(key)
-        # A token from the future stays within the window for twice its length; to keep all so long keeps the order.
-        self._in_order.append((now_s + 2 * self._window_s, key))
-
-    def __len__(self) -> int:
-        return len(self._used)

@@ -50,6 +50,12 @@ def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
         "Of these, those that succeeded; others failed, or were cut off after tls.handshake_timeout_s.",
         lambda: handshakes.succeeded,
     )
+    metrics.counted(
+        "arborcast_gateway_tls_handshakes_refused_total",
+        "Of these, those refused because there were tls.handshakes_per_client of their address, or cut off because "
+        "there were more than tls.handshakes in all.",
+        lambda: handshakes.refused,
+    )
 
 
 def declare_ready(metrics: Registry, ready: Callable[[], bool]) -> None:

@@ -9,6 +9,7 @@ from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer
 from ingest.access.connections import is_loopback
 from ingest.access.gate import Gate
+from ingest.access.nonces import NonceMemory
 from ingest.access.policy import read_policy
 from ingest.access.rates import Rates
 from ingest.access.users import FileUsers, Users, UserSource
@@ -61,11 +62,19 @@ def gate(settings: Settings) -> Gate | None:
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
     bearer = Bearer(access) if "bearer" in access.chosen() else None
-    authenticator = Authenticator(access, users, bearer=bearer)
+    authenticator = Authenticator(access, users, bearer=bearer, nonces=_nonces(settings))
     if not access.policy_file:
         return Gate(rates, authenticator)
     policy = WatchedFile(Path(access.policy_file), read_policy)
     return Gate(rates, authenticator, lambda: policy.value)
+
+
+def _nonces(settings: Settings) -> NonceMemory | None:
+    """What all workers, and the gateway that is started after this one, know of digests; None where there are none."""
+    access = settings.access
+    if "token" not in access.chosen() or access.users != "file":
+        return None
+    return NonceMemory(access.token_window_s, access.token_nonces, settings.home / "nonces")
 
 
 def user_source(settings: Settings) -> UserSource:

@@ -41,7 +41,8 @@ def password_matches(password: str, kept: str) -> bool:
         salt, expected = base64.b64decode(salt_text, validate=True), base64.b64decode(hash_text, validate=True)
     except binascii.Error as error:
         raise ValueError("a scrypt hash that is not base64") from error
-    if len(password) > MAX_PASSWORD:
+    # HMAC, which scrypt is made of, fills a short key up with zeros: `secret` and `secret\0` would be the same.
+    if len(password) > MAX_PASSWORD or "\0" in password:
         return False
     return hmac.compare_digest(_scrypt(password, salt, log_n, r, p), expected)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from ingest.app import _OPERATIONS
 from ingest.errors import PublisherRefused, PublisherUnreachable
 from ingest.lookups import Lookups
 from ingest.publishers.calls import PublisherCalls
@@ -188,6 +189,63 @@ def test_addresses_for_answers_are_never_called(
         assert answer.status == (200 if good else 500)
         assert receiver.connections == 0
     assert touched == []
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in _OPERATIONS}))
+def test_no_address_inside_any_message_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the header and not in the body, by whatever element, in whatever message, carried out or refused."""
+    touched: list[object] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *place, **more: touched.append(place))
+    uri, _, local = name[1:].partition("}")
+    kinds = {kind for known, kind in _OPERATIONS if known == name}
+    with Receiver() as receiver:
+        place = f"<wsa:Address>{receiver.url('/inside')}</wsa:Address>"
+        old = place.replace("wsa:", "wse:")
+        references = (
+            "".join(
+                f"<{element}>{place}</{element}>"
+                for element in (
+                    "wsa:ReplyTo",
+                    "wsa:FaultTo",
+                    "wsa:From",
+                    "wsa:EndpointReference",
+                    "wsnt:ProducerReference",
+                )
+            )
+            + f'<wse:NotifyTo xmlns:wse="http://schemas.xmlsoap.org/ws/2004/08/eventing">{place}{old}</wse:NotifyTo>'
+            + f'<wse:EndTo xmlns:wse="http://schemas.xmlsoap.org/ws/2004/08/eventing">{place}{old}</wse:EndTo>'
+            + '<a:ReplyTo xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing">'
+            + place.replace("wsa:", "a:")
+            + "</a:ReplyTo>"
+        )
+        asked = f'<o:{local} xmlns:o="{uri}">{references}{soap.topic("t:a")}</o:{local}>'
+        header = references + f"<wsa:MessageID>urn:uuid:1</wsa:MessageID><wsa:To>{receiver.url('/to')}</wsa:To>"
+        parts = GatewayParts()
+        for kind in kinds:
+            path = kind.value + ("x" if kind.value.endswith("/") else "")
+            for version in ("1.1", "1.2"):
+                assert parts.post(soap.envelope(asked, version, header), path).status in (200, 202, 400, 500)
+        assert receiver.connections == 0
+    assert touched == []
+
+
+@pytest.mark.parametrize("inner", ["http://10.0.0.1/x", "http://public.example/x"])
+def test_of_two_addresses_the_one_that_is_kept_is_the_one_that_is_judged(inner: str) -> None:
+    outer = "http://10.0.0.1/x" if inner != "http://10.0.0.1/x" else "http://public.example/x"
+    shapes = (
+        f"<wsa:Address>{outer}</wsa:Address><wsa:EndpointReference><wsa:Address>{inner}</wsa:Address>"
+        "</wsa:EndpointReference>",
+        f"<wsa:Address>{outer}</wsa:Address><wsa:Address>{inner}</wsa:Address>",
+        f"<wsa:Address>{outer}</wsa:Address><wsa:ReferenceParameters><wsa:Address>{inner}</wsa:Address>"
+        "</wsa:ReferenceParameters>",
+    )
+    for shape in shapes:
+        parts = GatewayParts(outbound=PUBLIC)
+        reference = f"<wsnt:ConsumerReference>{shape}</wsnt:ConsumerReference>"
+        answer = parts.post(soap.envelope(f"<wsnt:Subscribe>{reference}</wsnt:Subscribe>"))
+        kept = [each.consumer.address for each in parts.table.subscriptions()]
+        assert kept == (["http://public.example/x"] if answer.status == 200 else [])
+        assert answer.status in (200, 500)
 
 
 def registration(publisher: str) -> Registration:

@@ -120,6 +120,34 @@ def confused() -> str:
         (unsigned({"alg": "RS256", "kid": "r"}), "not good"),
         (unsigned({"kid": "r"}), "algorithm"),
         (confused(), "algorithm"),
+        *(
+            (jwt.encode(claims(), RSA, "RS256", headers={"kid": "r", **more}), "not good")
+            for more in (
+                {"crit": ["urn:unknown"], "urn:unknown": 1},
+                {"crit": []},
+                {"crit": "exp"},
+                {"crit": ["b64"], "b64": False},
+                {"b64": False},
+            )
+        ),
+        *(
+            (unsigned({"alg": "RS256", "kid": kid}), "no key|not good")
+            for kid in ("../../etc/passwd", "/dev/null", "r\x00", "' OR 1=1", "x" * 5_000, "", 0, True, ["r"], {"r": 1})
+        ),
+        # Keys that the token brings along, or says where to fetch.
+        *(
+            (jwt.encode(claims(), OTHER, "RS256", headers={"kid": "r", **more}), "not good")
+            for more in (
+                {"jwk": public(OTHER, "RS256")},
+                {"jku": "http://127.0.0.1:9/jwks.json"},
+                {"x5u": "http://127.0.0.1:9/x.pem"},
+                {"x5c": ["AAAA"]},
+            )
+        ),
+        (unsigned({"alg": ["RS256"], "kid": "r"}), "algorithm"),
+        (unsigned({"alg": {"RS256": 1}, "kid": "r"}), "algorithm"),
+        (token() + "=", "not good"),
+        (token() + ".x", "not good"),
         (token(sub=None), "no name"),
         (token(sub="a:b"), "no name"),
         (token(groups=[1]), "no list"),

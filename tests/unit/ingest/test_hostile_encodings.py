@@ -1,0 +1,108 @@
+"""Document type declarations, and entities that blow up, in every encoding that a parser may be talked into."""
+
+from __future__ import annotations
+
+import codecs
+import zlib
+
+import pytest
+
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+
+_LAUGHS = '<!DOCTYPE b [<!ENTITY a "ha">' + "".join(
+    f'<!ENTITY {name} "{f"&{before};" * 10}">' for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+)
+BOMBS = {
+    "billion laughs": _LAUGHS + "]><b>&j;</b>",
+    "in an attribute": _LAUGHS + ']><b a="&j;"/>',
+    "quadratic": f'<!DOCTYPE b [<!ENTITY a "{"x" * 20_000}">]><b>{"&a;" * 5_000}</b>',
+    "parameter entities": "<!DOCTYPE b [<!ENTITY % a \"<!ENTITY x 'y'>\"> %a;]><b>&x;</b>",
+    "a file": '<!DOCTYPE b [<!ENTITY a SYSTEM "file:///etc/passwd">]><b>&a;</b>',
+    "a page": '<!DOCTYPE b SYSTEM "http://127.0.0.1:9/x.dtd"><b/>',
+    "an empty one": "<!DOCTYPE b><b/>",
+}
+ENCODINGS = [
+    "utf-8",
+    "utf-8-sig",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "utf-32",
+    "iso-8859-1",
+    "us-ascii",
+    "windows-1252",
+]
+ODD = ["utf-7", "cp037", "hz-gb-2312", "iso-2022-jp", "utf-32-be"]
+
+_DECLARED = {"utf-8-sig": "utf-8", "utf-16-le": "utf-16", "utf-16-be": "utf-16", "utf-32-be": "utf-32"}
+
+
+def document(text: str, encoding: str, *, declared: bool) -> bytes:
+    name = _DECLARED.get(encoding, encoding)
+    if declared:
+        text = f'<?xml version="1.0" encoding="{name}"?>{text}'
+    mark = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE, "utf-32-be": codecs.BOM_UTF32_BE}
+    return mark.get(encoding, b"") + text.encode("hz" if encoding == "hz-gb-2312" else encoding)
+
+
+def refused(answer: HttpAnswer, parts: GatewayParts) -> None:
+    assert answer.status == 400, answer.reason
+    assert answer.reason
+    assert answer.reason != "internal error"
+    assert "root:" not in answer.body.decode(), "nothing of the file"
+    assert len(answer.body) < 10_000
+    assert (parts.notifications.accepted, parts.control.records) == ([], [])
+
+
+@pytest.mark.parametrize("encoding", [*ENCODINGS, *ODD])
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("how", ["declared", "charset", "neither", "both, and they differ"])
+def test_no_encoding_lets_a_bomb_in(name: str, encoding: str, how: str) -> None:
+    parts = GatewayParts()
+    body = document(BOMBS[name], encoding, declared=how in ("declared", "both, and they differ"))
+    charset = {"charset": _DECLARED.get(encoding, encoding), "both, and they differ": "utf-8"}.get(how, "")
+    content_type = "text/xml" + (f"; charset={charset}" if charset else "")
+    refused(parts.post(body, content_type=content_type), parts)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_same_encodings_are_taken_for_what_is_good(encoding: str) -> None:
+    parts = GatewayParts()
+    text = soap.envelope(soap.notify()).decode()
+    text = text.partition("?>")[2] if text.startswith("<?xml") else text
+    answer = parts.post(document(text, encoding, declared=True), content_type="text/xml")
+    assert answer.status == 202, answer.reason
+    (accepted,) = parts.notifications.accepted
+    assert accepted.payload.decode()
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_nor_does_the_text_inside_the_older_envelope(name: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(legacy.wsn_process(BOMBS[name]), "/wsnprocess")
+    refused(answer, parts)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_nor_a_payload_that_is_a_document_of_its_own(name: str) -> None:
+    parts = GatewayParts()
+    refused(parts.post(soap.envelope(soap.notify(soap.message(payload=BOMBS[name])))), parts)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "x-gzip", "br", "zstd", "compress", "identity, gzip", "GZIP"])
+def test_a_compressed_body_is_refused_unread(coding: str) -> None:
+    parts = GatewayParts()
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(b" " * 1_000_000) for _ in range(50)) + packer.flush()
+    answer = parts.post(bomb, content_encoding=coding)
+    assert answer.status == 415
+    assert b"plain" in answer.body
+    assert parts.notifications.accepted == []
+
+
+def test_a_transfer_coding_does_not_unpack_either() -> None:
+    parts = GatewayParts()
+    assert parts.post(zlib.compress(soap.envelope(soap.notify())), transfer_encoding="gzip").status == 400
+    assert parts.notifications.accepted == []

@@ -6,6 +6,8 @@ of the kind costs nothing.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from pathlib import Path
 
@@ -65,7 +67,7 @@ class Guard:
         self.certificate = certificate
         self.fixed = ((AUTHORIZATION, authorization.decode()),) if authorization else ()
         # What a receiver might send back: the value, and where it has parts the one that matters.
-        self._telling = {authorization, authorization.rpartition(b" ")[2]} - {b""}
+        self._telling = {authorization, authorization.rpartition(b" ")[2], *_said_by_basic(authorization)} - {b""}
 
     def signature(self, message_id: str, body: bytes, now_s: float) -> tuple[tuple[str, str], ...]:
         """The headers that sign this body at this moment; none when there is no secret."""
@@ -89,3 +91,16 @@ class Guard:
                     answer = answer[:-size] + HIDDEN
                     break
         return answer
+
+
+def _said_by_basic(authorization: bytes) -> tuple[bytes, ...]:
+    """The password in a value of HTTP Basic, which a receiver may quote in its own words; a very short one would be
+    found in anything."""
+    scheme, _, encoded = authorization.partition(b" ")
+    if scheme != b"Basic":
+        return ()
+    try:
+        password = base64.b64decode(encoded, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return ()
+    return (password,) if len(password) >= _TELLING else ()

@@ -119,7 +119,8 @@ class PushSettings:
         if self.tls_client_key and not self.tls_client_certificate:
             raise ConfigError("push.tls_client_key is set without push.tls_client_certificate: name both, or none")
         if self.proxy and not self.proxy.startswith(("http://", "https://")):
-            raise ConfigError(f"push.proxy must begin with http:// or https://, not {self.proxy!r}")
+            # Not shown: it may hold a password.
+            raise ConfigError("push.proxy must begin with http:// or https://")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,9 @@ import typer
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
 
 HIDDEN = "********"
+
+# A proxy or a collector may want a name and a password in its URL.
+_PASSWORD = re.compile(r"(?<=://)[^/?#\s]*@")
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +34,8 @@ def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption 
     for declaration in declarations():
         value = getattr(getattr(settings, declaration.section), declaration.name)
         shown = HIDDEN if declaration.info.secret and value else value
+        if isinstance(shown, str):
+            shown = _PASSWORD.sub(f"{HIDDEN}@", shown)
         rows.append((declaration.key, shown, settings.origins[declaration.key]))
     if json:
         print_json({key: {"value": value, "origin": origin} for key, value, origin in rows})

@@ -125,6 +125,8 @@ def test_what_a_receiver_sends_back_of_them_is_hidden() -> None:
     assert redact(b"token " + token) == b"token " + HIDDEN
     assert redact(b"cut " + token[:9]) == b"cut " + HIDDEN
     assert redact(b"nothing of it") == b"nothing of it"
+    assert redact(b"user: the password hemligh! is wrong") == b"user: the password " + HIDDEN + b" is wrong"
+    assert redact(b"wrong: hemli") == b"wrong: " + HIDDEN
     assert Envelope(subscription()).redact(BASIC) == BASIC
 
 

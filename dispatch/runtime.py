@@ -17,10 +17,11 @@ from dispatch.hot.sink import SinkJob
 from dispatch.hot.stream import HotPath, accumulator, run_sink
 from dispatch.hot.warmup import empty_frame, touch, warm_up
 from dispatch.keeper import Keeper
-from dispatch.matching.bases import bases_for
+from dispatch.matching.bases import bases_for, workers_are_here
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.job_sources import JobSources, Watched, watched_query
 from dispatch.monitoring.metrics import JobMetrics
+from dispatch.monitoring.under_way import UnderWay
 from dispatch.operator_events import OperatorEvents
 from dispatch.push_spans import make_push_spans
 from dispatch.recording.record import start_recording
@@ -85,6 +86,7 @@ class DispatchJob:
             settings.kafka, spark.sparkContext, bases_for(spark.sparkContext, settings.home / "routing")
         )
         metrics = metrics or JobMetrics()
+        self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view.has_topic)
         self._redeliverer = Redeliverer(
             settings.kafka,
@@ -118,6 +120,7 @@ class DispatchJob:
             gate,
             metrics,
             settings.tracing,
+            self._under_way,
         )
         self._keepers = (
             Keeper("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
@@ -148,8 +151,9 @@ class DispatchJob:
             settings.kafka,
             watched,
             self._view,
-            lambda: {"parked": (now := redelivery()).parked, "due": now.due, "in-flight": now.in_flight},
+            lambda: {"parked": (now := redelivery()).parked, "due": now.due},
             lambda: {str(state): count for state, count in redelivery().breakers.items()},
+            self._pushes,
         )
 
     def run(self, ready: Callable[[], None]) -> bool:
@@ -172,6 +176,10 @@ class DispatchJob:
             self._stop()
         return not any(keeper.gave_up for keeper in self._keepers)
 
+    def _pushes(self) -> dict[str, float]:
+        of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
+        return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
+
     def _warm_up(self) -> None:
         settings = self._settings
         ensure_topics(settings.kafka)
@@ -188,6 +196,7 @@ class DispatchJob:
             batch=-1,
             begun_ms=0,
             tracing=settings.tracing,
+            under_way=self._under_way.file if self._under_way else "",
         )
         warm_up(
             self._spark,

@@ -16,6 +16,7 @@ from dispatch.envelope import Envelope
 from dispatch.hot.lanes import Lanes
 from dispatch.hot.settlement import PutOff, Settlement, waits
 from dispatch.hot.stragglers import Progress, stragglers
+from dispatch.monitoring.under_way import nobody
 from dispatch.outcomes import Outcome, classify, unwritable
 from dispatch.push_spans import PushSpans, end
 from dispatch.transport.contract import PushRequest, PushResult, Transport
@@ -58,8 +59,9 @@ class Pump:
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
 
-    def run(self, lanes: Lanes, settlement: Settlement) -> None:
-        """Return when every lane is empty. A receiver's failure is settled, never raised."""
+    def run(self, lanes: Lanes, settlement: Settlement, tell: Callable[[int], None] = nobody) -> None:
+        """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is told how many
+        pushes are under way, once per round."""
         run = _Run(lanes, settlement)
         started = self._clock()
         look = started + self._budget_s
@@ -69,11 +71,13 @@ class Pump:
                 if taken is None:
                     break
                 self._begin(run, *taken)
+            tell(self._transport.in_flight)
             self._transport.drive(_DRIVE_S)
             now = self._clock()
             if now >= look:
                 look = now + _LOOK_S
                 run.put_off_stragglers(now - started, self._budget_s)
+        tell(0)
 
     def _begin(self, run: _Run, subscription: Subscription, notifications: Sequence[Notification]) -> None:
         away = run.settlement.away(subscription)

@@ -36,6 +36,7 @@ from dispatch.hot.settlement import Settlement, waits
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.matching.filters import Conditions, Subject
 from dispatch.matching.view import SharedView
+from dispatch.monitoring.under_way import Shown
 from dispatch.push_spans import make_push_spans
 from dispatch.room import Bounds
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
@@ -90,7 +91,7 @@ class SinkJob:
     """What a partition needs to know; pickled into every task, so it is small.
 
     `settled` is what an earlier run of the same batch came to; None when there was none. `begun_ms` is when this run
-    began.
+    began. `under_way` is the file in which it is shown how many pushes are; empty for none.
     """
 
     kafka: KafkaSettings
@@ -105,6 +106,7 @@ class SinkJob:
     diversions: Diversions = Diversions()
     settled: Broadcast[Settled] | None = None
     tracing: TracingSettings = NO_TRACING
+    under_way: str = ""
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
@@ -118,7 +120,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
     try:
         settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
         lanes = worker.fill(job, rows, settlement)
-        worker.pump.run(lanes, settlement)
+        worker.pump.run(lanes, settlement, worker.shown.teller(_task()))
         worker.pulls.settle(job.dispatch.outcomes_timeout_s, job.batch, worker.journal.record)
         settlement.report.reach = worker.journal.settle()
         settlement.report.repeated = _is_repeated()
@@ -143,6 +145,7 @@ class _Worker:
         self.journal = SinkJournal(job.kafka, job.dispatch.outcomes_timeout_s)
         self.pulls = PullDelivery(job.kafka)
         self.spans = make_push_spans(job.tracing)
+        self.shown = Shown(job.under_way)
         self.pump = Pump(
             self.transport, self._envelope_of, job.push.max_in_flight, job.retry.hot_budget_s, spans=self.spans
         )
@@ -183,6 +186,8 @@ class _Worker:
                     self._hand_over(job.diversions, lanes, settlement, subscription, notification)
         for partition, counts in matched.items():
             self.journal.matched(partition, job.view.control, counts)
+            settlement.report.notifications += len(counts)
+            settlement.report.deliveries += sum(each.subscriptions for each in counts)
         return lanes
 
     def _wanting(self, view: SnapshotView, notification: Notification, now_ms: int) -> Iterator[Subscription]:
@@ -240,7 +245,13 @@ class _Worker:
 
 
 def _kept_settings(job: SinkJob) -> tuple[object, ...]:
-    return job.kafka, job.push, job.retry, job.outbound, job.secrets, job.tracing
+    return job.kafka, job.push, job.retry, job.outbound, job.secrets, job.tracing, job.under_way
+
+
+def _task() -> int:
+    """The number of the task among those of its batch."""
+    task = TaskContext.get()
+    return task.partitionId() if task is not None else 0
 
 
 def _is_repeated() -> bool:

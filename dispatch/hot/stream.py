@@ -17,6 +17,7 @@ from dispatch.hot.reports import PartitionReport, Reports
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics
+from dispatch.monitoring.under_way import UnderWay
 from dispatch.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.source import Pieces, read_log
@@ -45,6 +46,7 @@ class HotPath:
         gate: StopGate,
         metrics: JobMetrics,
         tracing: TracingSettings = NO_TRACING,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._kafka = kafka
         self._dispatch = dispatch
@@ -57,6 +59,7 @@ class HotPath:
         self._gate = gate
         self._metrics = metrics
         self._tracing = tracing
+        self._under_way = under_way
         self._reports: Accumulator[list[PartitionReport]] | None = None
         # The first batch may be one that another process had begun.
         self._repeating = True
@@ -107,8 +110,9 @@ class HotPath:
                 self._diversions(),
                 settled,
                 self._tracing,
+                self._under_way.file if self._under_way else "",
             )
-            reports = run_sink(frame.select("value", "partition", "offset"), job, self._accumulator(frame))
+            reports = self._run(frame, job)
             stages.over("job")
             self._redeliverer.batch_done(reports)
             if any(report.repeated for report in reports):
@@ -118,6 +122,17 @@ class HotPath:
             self._repeating = False
             if settled is not None:
                 settled.destroy()
+
+    def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
+        try:
+            reports = run_sink(frame.select("value", "partition", "offset"), job, self._accumulator(frame))
+        finally:
+            if self._under_way is not None:
+                self._under_way.clear()
+        self._metrics.dispatched(
+            sum(report.notifications for report in reports), sum(report.deliveries for report in reports)
+        )
+        return reports
 
     def _settled_before(self, frame: DataFrame, batch: int) -> Broadcast[Settled] | None:
         """What an earlier run of this batch, in this process or another, has come to."""

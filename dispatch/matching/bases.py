@@ -43,7 +43,12 @@ class Bases(Protocol):
 
 def bases_for(context: SparkContext, folder: Path) -> Bases:
     """Files in `folder` (which is then ours alone) where the workers run on the driver's host, else broadcasts."""
-    return FileBases(folder) if (context.master or "").startswith("local") else BroadcastBases(context)
+    return FileBases(folder) if workers_are_here(context) else BroadcastBases(context)
+
+
+def workers_are_here(context: SparkContext) -> bool:
+    """Whether the workers run on the driver's host, and see its files."""
+    return (context.master or "").startswith("local")
 
 
 @dataclass(frozen=True)

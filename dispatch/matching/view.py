@@ -18,7 +18,7 @@ from pyspark.core.broadcast import Broadcast
 
 from dispatch.matching.bases import Bases, SharedBase
 from dispatch.matching.rebasing import MIN_OVERLAY, Rebasing
-from dispatch.monitoring.metrics import ViewSize
+from dispatch.monitoring.sources import ViewSize
 from topic_model.control_log import ControlFollower
 from topic_model.records import ControlRecord
 from topic_model.routing import Overlay, RoutingTable
@@ -80,6 +80,7 @@ class RoutingView:
         self._shared: SharedView | None = None
         self._overlay: Overlay | None = None  # what is in the broadcast
         self._made_at = 0.0
+        self._measured: tuple[Overlay, int] | None = None
         self.read_s = 0.0
         """Seconds that reading the control log took, of the last `refresh`."""
 
@@ -92,7 +93,14 @@ class RoutingView:
             self._made_at,
             overlay.size if overlay else 0,
             shared.base.size if shared else 0,
+            self._packed(overlay) if overlay and overlay.size else 0,
         )
+
+    def _packed(self, overlay: Overlay) -> int:
+        """Measured once for each, and only when somebody asks."""
+        if self._measured is None or self._measured[0] is not overlay:
+            self._measured = overlay, overlay.packed_size()
+        return self._measured[1]
 
     def refresh(self, timeout_s: float) -> SharedView:
         """Read the control log to its end and return the view of that moment.

@@ -11,8 +11,8 @@ from kafka import TopicPartition
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatch.monitoring.lag import Lag, LagClock
-from dispatch.monitoring.metrics import ViewSize
 from dispatch.monitoring.progress import Progress, progress_of
+from dispatch.monitoring.sources import ViewSize
 from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import Consumer, make_consumer, translated
 from topic_model.settings import KafkaSettings
@@ -51,7 +51,7 @@ def watched_query(log: str, keeper: HasQuery) -> Watched:
 
 
 class JobSources:
-    """See `metrics.Sources`. Nothing is asked of Spark or Kafka more than once a second, or by itself."""
+    """See `sources.Sources`. Nothing is asked of Spark or Kafka more than once a second, or by itself."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class JobSources:
         view: HasSize,
         waiting: Callable[[], Mapping[str, float]] = dict,
         breakers: Callable[[], Mapping[str, float]] = dict,
+        pushes: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._followers = followers
         self._view = view
@@ -71,6 +72,7 @@ class JobSources:
         self._lag: dict[str, Lag] = {}
         self.waiting = waiting
         self.breakers = breakers
+        self.pushes = pushes
 
     def progress(self) -> Mapping[str, Progress]:
         self._look()

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch.monitoring.endpoints_seen import EndpointFigures, EndpointsSeen
-from dispatch.monitoring.lag import Lag
-from dispatch.monitoring.progress import Progress
+from dispatch.monitoring.sources import NoSources, Sources
 from topic_model.metrics import BUCKETS, Registry
 
 # Seconds from acceptance to answer: retries may take days.
@@ -26,54 +24,6 @@ _DELIVERY_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5
 
 # Seconds of a batch: from one that found nothing to do to one with pushes that timed out, several times.
 _BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-
-class ViewSize(NamedTuple):
-    """The workers' view: entries of the base, when it was made (seconds since the epoch), entries of the overlay, bytes
-    of the base."""
-
-    base: int = 0
-    made_at: float = 0.0
-    overlay: int = 0
-    base_bytes: int = 0
-
-
-class Sources(Protocol):
-    """Where the figures come from that are only looked up when somebody asks."""
-
-    def lag(self) -> Mapping[str, Lag]:
-        """By query."""
-
-    def progress(self) -> Mapping[str, Progress]:
-        """By query."""
-
-    def view(self) -> ViewSize:
-        """The workers' view."""
-
-    def waiting(self) -> Mapping[str, float]:
-        """By kind: `parked`, `due`, `in-flight`."""
-
-    def breakers(self) -> Mapping[str, float]:
-        """Endpoints by the state of their breaker."""
-
-
-class NoSources:
-    """A job that has not begun."""
-
-    def lag(self) -> Mapping[str, Lag]:
-        return {}
-
-    def progress(self) -> Mapping[str, Progress]:
-        return {}
-
-    def view(self) -> ViewSize:
-        return ViewSize()
-
-    def waiting(self) -> Mapping[str, float]:
-        return {}
-
-    def breakers(self) -> Mapping[str, float]:
-        return {}
 
 
 class Stages:
@@ -121,6 +71,11 @@ class JobMetrics:
             self._stage_seconds.observe(seconds, stage)
         self._batches.add()
 
+    def dispatched(self, notifications: int, deliveries: int) -> None:
+        """A batch has matched so many notifications, and these came to so many deliveries."""
+        self._notifications.add(by=notifications)
+        self._deliveries.add(by=deliveries)
+
     def recorded(self, rows: pa.Table) -> None:
         """Attempts that are in the table now: rows as `dispatch.tables.ATTEMPTS` describes them."""
         if not rows.num_rows:
@@ -151,7 +106,7 @@ class JobMetrics:
             "push", use_threads=False
         )
         pushes = first.aggregate(
-            [(name, "first") for name in ("endpoint", "duration_ms", "reused", "failed", "request_bytes")]
+            [(name, "first") for name in ("endpoint", "duration_ms", "reused", "failed", "request_bytes", "error")]
         )
         seconds = pushes["duration_ms_first"].to_numpy() / 1e3
         self._push_seconds.observe_all(_by_bucket(seconds, BUCKETS), float(seconds.sum()))
@@ -159,6 +114,8 @@ class JobMetrics:
         self._connections.add("reused", by=reused)
         self._connections.add("new", by=pushes.num_rows - reused)
         self._bytes.add(by=pc.sum(pushes["request_bytes_first"]).as_py())
+        for row in pushes["error_first"].value_counts().to_pylist():
+            self._pushes.add(row["values"], by=row["counts"])
         by_endpoint = pushes.group_by("endpoint_first", use_threads=False).aggregate(
             [("failed_first", "sum"), ("duration_ms_first", "sum"), ("duration_ms_first", "max"), ([], "count_all")]
         )
@@ -179,6 +136,13 @@ class JobMetrics:
         self._batches = registry.counter("arborcast_dispatch_batches_total", "Batches of the hot path that are done.")
         self._failed_batches = registry.counter(
             "arborcast_dispatch_failed_batches_total", "Batches that came to nothing and are repeated."
+        )
+        self._notifications = registry.counter(
+            "arborcast_dispatch_notifications_total", "Notifications that batches have matched."
+        )
+        self._deliveries = registry.counter(
+            "arborcast_dispatch_deliveries_total",
+            "Deliveries that these came to, one for each subscription.",
         )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",
@@ -234,14 +198,24 @@ class JobMetrics:
             buckets=_DELIVERY_BUCKETS,
         )
         self._push_seconds = registry.histogram("arborcast_push_seconds", "HTTP pushes, whatever came of them.")
+        self._pushes = registry.counter(
+            "arborcast_pushes_total", "HTTP pushes by class of failure, empty for those that were taken.", ("error",)
+        )
+        registry.gauges(
+            "arborcast_pushes_in_flight",
+            "Pushes under way: those of a batch (batch), where its workers run on the job's host, and those that are "
+            "made again (redelivery). Wherever they run, rate(arborcast_push_seconds_sum) is the average of both.",
+            ("by",),
+            lambda: {(by,): count for by, count in self.sources.pushes().items()},
+        )
         self._connections = registry.counter(
             "arborcast_push_connections_total", "Pushes by their connection: new, or reused.", ("connection",)
         )
         self._bytes = registry.counter("arborcast_push_bytes_total", "Bytes of pushed request bodies.")
         registry.gauges(
             "arborcast_deliveries_waiting",
-            "Deliveries that wait: parked, all of them; in-flight, those that are being tried again; and due, the "
-            "subscriptions among them whose turn has come and that wait for room.",
+            "Deliveries that wait: parked, all of them; and due, the subscriptions among them whose turn has come and "
+            "that wait for room.",
             ("kind",),
             lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
         )
@@ -272,6 +246,11 @@ class JobMetrics:
             "arborcast_view_overlay_entries",
             "Changes since, which travel as a broadcast of their own.",
             lambda: self.sources.view().overlay,
+        )
+        registry.gauge(
+            "arborcast_view_overlay_bytes",
+            "Size of that broadcast.",
+            lambda: self.sources.view().overlay_bytes,
         )
 
 

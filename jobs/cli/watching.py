@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,7 +42,7 @@ def top(
     from jobs.monitoring import top as terminal
 
     watch, where = _watch(config, home, url)
-    if once or not sys.stdout.isatty():
+    if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         if not terminal.once(watch, where, sys.stdout):
             raise typer.Exit(1)
     else:
@@ -67,11 +68,14 @@ def report(
 
     now = time.time()
     start = beginning(since, now)
+    if start > now:
+        raise ConfigError(f"--since {since} is yet to come")
     if url and len(url) > 1:
         raise ConfigError("a report needs the one address of an embedded engine: others keep no history")
     seen, where = history_for(url[0] if url else None, settings_of(config, home).home, start)
     write_report(output, seen, where, start, now)
-    error_console().print(f"wrote {output}: {len(seen.moments)} moments", highlight=False, soft_wrap=True)
+    of_what = f"{len(seen.moments)} moments" if not seen.problem else f"nothing in this time; {seen.problem}"
+    error_console().print(f"wrote {output}: {of_what}", highlight=False, soft_wrap=True)
 
 
 def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[Watch, str]:
@@ -81,4 +85,5 @@ def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tu
     if urls:
         return Watch(urls), ", ".join(urls)
     path = settings_of(config, home).home
-    return Watch([metrics_address(path)]), str(path)
+    metrics_address(path)  # raises when no engine runs there; one that stops meanwhile is waited for
+    return Watch(find=lambda: metrics_address(path)), str(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _BARS = "▁▂▃▄▅▆▇█"
+_PLAIN = str.maketrans(_BARS + "…", "_.,-=+*#~")
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float = 0.0) -> str:
@@ -21,6 +22,11 @@ def sparkline(values: Sequence[float | None], width: int, top: float = 0.0) -> s
 
 def _bar(share: float) -> str:
     return _BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))]
+
+
+def plain(text: str) -> str:
+    """The charts in a text made of characters that every terminal has."""
+    return text.translate(_PLAIN)
 
 
 def count(value: float | None) -> str:

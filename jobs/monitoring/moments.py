@@ -39,6 +39,7 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
     lag_records: float = 0
     lag_seconds: float = 0
     waiting: dict[str, float] = {}
+    in_flight: dict[str, float] = {}  # pushes, by whose they are
     breakers: dict[str, float] = {}
     subscriptions: float = 0
     processes: dict[str, ProcessFigures] = {}
@@ -63,6 +64,7 @@ def moment_of(at: float, readings: Readings) -> Moment:
         lag_records=readings.sum("arborcast_dispatch_lag_records", query="push"),
         lag_seconds=readings.most("arborcast_dispatch_lag_seconds", query="push"),
         waiting=readings.by("arborcast_deliveries_waiting", "kind"),
+        in_flight=readings.by("arborcast_pushes_in_flight", "by"),
         breakers=readings.by("arborcast_endpoint_breakers", "state"),
         # Every gateway knows all of them.
         subscriptions=readings.most("arborcast_subscriptions"),

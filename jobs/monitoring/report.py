@@ -33,6 +33,9 @@ from jobs.stack.home import Home
 # As many points as a plot has pixels for.
 _POINTS = 360
 
+# Two looks make a rate.
+_FEWEST = 2
+
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }
 body { max-width: 1480px; margin: 2rem auto; padding: 0 1rem; }
@@ -65,18 +68,27 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
     if url is not None:
         base = base_url(url)
         try:
-            moments = [moment for moment in decode_moments(get(f"{base}/history.json", 30.0)) if moment.at >= start]
+            kept = decode_moments(get(f"{base}/history.json", 30.0))
         except (OSError, ValueError) as error:
             raise StackError(f"no history can be had from {base}: {error}") from error
-        return Seen(moments, Watch([base]).look().endpoints), base
+        return _since(start, kept, Watch([base]).look().endpoints), base
     try:
         endpoints = Watch([metrics_address(path)]).look().endpoints
     except StackError:
         endpoints = ()  # it does not run now; what it was like is in its files
-    found = read_history(Home(path).metrics, start)
-    if not found and not Home(path).metrics.is_dir():
+    folder = Home(path).metrics
+    if not folder.is_dir():
         raise StackError(f"there is no history in {path}: an engine that was started with arborcast up writes one")
-    return Seen(found, endpoints), str(path)
+    return _since(start, read_history(folder), endpoints), str(path)
+
+
+def _since(start: float, kept: Sequence[Moment], endpoints: Sequence[dict[str, Any]]) -> Seen:
+    """What is kept of that time; if that is nothing, of which time there is something."""
+    moments = [moment for moment in kept if moment.at >= start]
+    if len(moments) >= _FEWEST:
+        return Seen(moments, endpoints)
+    there = f"what is kept goes from {_date(kept[0].at)} to {_date(kept[-1].at)}" if kept else "nothing is kept at all"
+    return Seen(moments, endpoints, there)
 
 
 def write_report(output: Path, seen: Seen, where: str, start: float, now: float) -> None:
@@ -94,8 +106,8 @@ def page(seen: Seen, where: str, start: float, now: float) -> str:
     moments = seen.moments
     about = f"{_date(start)} to {_date(now)}, {len(moments)} moments"
     body = [f"<h1>Arborcast at {escape(where)}</h1>", f'<p class="about">{about}</p>']
-    if len(moments) < 2:
-        body.append("<p>Nothing was recorded in this time.</p>")
+    if len(moments) < _FEWEST:
+        body.append(f"<p>Nothing was recorded in this time{escape('; ' * bool(seen.problem) + seen.problem)}.</p>")
     else:
         growth = Growth(moments)
         body += [_tiles(moments, growth), '<div class="plots">', *_plots(moments), "</div>"]
@@ -189,6 +201,14 @@ def _plots(moments: Sequence[Moment]) -> Iterable[str]:
     yield plot(
         "Waiting",
         {kind: [point.waiting.get(kind, 0.0) for point in points] for kind in ("parked", "due")},
+        figures.count,
+    )
+    yield plot(
+        "Pushes under way",
+        {
+            "of batches": [point.in_flight.get("batch") for point in points],
+            "again": [point.in_flight.get("redelivery") for point in points],
+        },
         figures.count,
     )
     yield plot(

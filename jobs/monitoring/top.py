@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from jobs.monitoring import figures
 from jobs.monitoring.top_frame import frame
 from jobs.monitoring.watching import Watch
 
@@ -26,7 +27,7 @@ def once(watch: Watch, where: str, out: TextIO, sleep: Callable[[float], None] =
         sleep(_FIRST_PAUSE_S)
         seen = watch.look()
     columns, rows = shutil.get_terminal_size((80, 24))
-    out.write("\n".join(frame(seen, where, columns, rows)) + "\n")
+    out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
     return bool(seen.moments)
 
 
@@ -43,8 +44,19 @@ def forever(watch: Watch, where: str, out: TextIO, interval_s: float) -> None:
 
 def draw(lines: list[str], out: TextIO) -> None:
     """Over the frame that is there, in one write, clearing only what the new one leaves: nothing flickers."""
-    out.write(_HOME + f"{_REST_OF_LINE}\r\n".join(lines) + _REST_OF_LINE + _REST_OF_SCREEN)
+    text = f"{_REST_OF_LINE}\r\n".join(lines)
+    out.write(_HOME + _suited(text, out) + _REST_OF_LINE + _REST_OF_SCREEN)
     out.flush()
+
+
+def _suited(text: str, out: TextIO) -> str:
+    """With what the terminal's encoding has: not every one has the characters that charts are made of."""
+    encoding = out.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return figures.plain(text).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 @contextmanager

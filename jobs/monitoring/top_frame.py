@@ -12,34 +12,53 @@ from jobs.monitoring.watching import Seen
 _LABEL, _NOW = 20, 9
 _PROCESSES, _FEWEST_ENDPOINTS = 8, 2
 
+# Narrower charts say nothing.
+_NARROWEST = 4
+
 
 def frame(seen: Seen, where: str, width: int = 80, height: int = 24) -> list[str]:
-    """At most `height` lines of at most `width` characters; made for 80 by 24, and good from 60 by 16 on."""
+    """At most `height` lines of at most `width` characters; made for 80 by 24, and good from 60 by 20 on.
+
+    What there is no room for is left out from below; what is wrong stands on top.
+    """
     if not seen.moments:
-        lines = [f"Arborcast at {where}", "", seen.problem or "nothing is known yet"]
-    else:
-        lines = [_headline(seen, where, width), *_charts(seen.moments, width), _state(seen.moments[-1]), ""]
-        lines += [*_processes(seen.moments, width), ""]
-        if seen.problem:
-            lines.append(seen.problem)
-        lines += _endpoints(seen, height - len(lines))
+        lines = [_headline("", "", where, width), "", *_wrapped(seen.problem or "nothing is known yet", width)]
+        return [figures.printable(line).rstrip() for line in lines[:height]]
+    last = seen.moments[-1]
+    head = [_headline(_health(last), _clock(last), where, width)]
+    if seen.problem:
+        head.append(figures.shortened(f"! {seen.problem}", width))
+    head += [*_charts(seen.moments, width), *_state(last, width)]
+    processes = _processes(seen.moments, width)
+    gap = [""] if len(head) + len(processes) + 1 <= height else []
+    lines = [*head, *gap, *processes, *gap]
+    lines += _endpoints(seen, width, height - len(lines))
     return [figures.printable(line)[:width].rstrip() for line in lines[:height]]
 
 
-def _headline(seen: Seen, where: str, width: int) -> str:
-    last = seen.moments[-1]
+def _headline(state: str, at: str, where: str, width: int) -> str:
+    """An engine may have a long name, and how it is must be seen all the same."""
+    right = "   ".join(word for word in (state, at) if word)
+    left = "Arborcast at " + figures.shortened(where, max(8, width - len("Arborcast at ") - len(right) - 3))
+    if not state:
+        return left + right.rjust(max(len(right), width - len(left)))
+    return f"{left}   {state}" + at.rjust(max(len(at) + 1, width - len(left) - 3 - len(state)))
+
+
+def _health(last: Moment) -> str:
     away = [part for part, ready in sorted(last.parts.items()) if not ready]
-    state = f"NOT READY: {', '.join(away)}" if away else "ready" if last.parts else ""
-    at = datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
-    left = f"Arborcast at {where}   {state}"
-    return left + at.rjust(max(len(at) + 1, width - len(left)))
+    return f"NOT READY: {', '.join(away)}" if away else "ready" if last.parts else ""
+
+
+def _clock(last: Moment) -> str:
+    return datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
 
 
 def _charts(moments: Sequence[Moment], width: int) -> list[str]:
-    room = width - _LABEL - _NOW - 2
+    room = max(0, width - _LABEL - _NOW - 2)
     points = thinned(moments, room + 1)
-    minutes = (points[-1].at - points[0].at) / 60
-    heading = f"{'':{_LABEL}}{'now':>{_NOW}}  {'the last ' + figures.seconds(minutes * 60) if len(points) > 1 else ''}"
+    span = f"the last {figures.seconds(points[-1].at - points[0].at)}" if len(points) > 1 else ""
+    heading = f"{'':{_LABEL}}{'now':>{_NOW}}  {span:>{room}}"
     delivered = rates(points, "attempts", "delivered")
     failed = [
         None if every is None or good is None else max(0.0, every - good)
@@ -49,6 +68,7 @@ def _charts(moments: Sequence[Moment], width: int) -> list[str]:
         ("accepted /s", "count", rates(points, "accepted")),
         ("delivered /s", "count", delivered),
         ("not delivered /s", "count", failed),
+        ("pushes under way", "count", [sum(point.in_flight.values()) for point in points]),
         ("delivery, median", "seconds", quantiles(points, "delivery", 0.5)),
         ("delivery, 99 %", "seconds", quantiles(points, "delivery", 0.99)),
         ("append, 99 %", "seconds", quantiles(points, "append", 0.99)),
@@ -67,8 +87,8 @@ def _last(values: Sequence[float | None]) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
 
 
-def _state(last: Moment) -> str:
-    words = [
+def _state(last: Moment, width: int) -> list[str]:
+    facts = [
         f"subscriptions {figures.count(last.subscriptions)}",
         f"parked {figures.count(last.waiting.get('parked', 0))}",
         f"due {figures.count(last.waiting.get('due', 0))}",
@@ -77,36 +97,53 @@ def _state(last: Moment) -> str:
     ]
     open_ones = sum(number for state, number in last.breakers.items() if state != "closed")
     if open_ones:
-        words.append(f"breakers open {figures.count(open_ones)}")
-    return "   ".join(words)
+        facts.append(f"breakers open {figures.count(open_ones)}")
+    lines = [""]
+    for fact in facts:
+        longer = f"{lines[-1]}   {fact}" if lines[-1] else fact
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    return lines
 
 
 def _processes(moments: Sequence[Moment], width: int) -> list[str]:
-    room = max(4, (width - 20 - 7 - 10 - 9 - 8 - 4) // 2)
-    points = thinned(moments, room + 1)
+    room = (width - 55) // 3
+    if room < _NARROWEST:
+        room = 0
+    points = thinned(moments, (room or 12) + 1)
     last = points[-1]
-    lines = [f"{'process':20}{'cpu':>7} {'':{room}}{'memory':>10} {'':{room}}{'threads':>9}{'files':>8}"]
+    lines = [f"{'process':20}{'cpu':>7} {'':{room}}{'memory':>10} {'':{room}}{'threads':>8} {'':{room}}{'files':>7}"]
     for name in sorted(last.processes, key=lambda name: -last.processes[name].memory_bytes)[:_PROCESSES]:
         now = last.processes[name]
         shares = cpu_shares(points, name)
-        memory = [point.processes[name].memory_bytes if name in point.processes else None for point in points]
+        then = [point.processes.get(name) for point in points]
+        memory = [one.memory_bytes if one else None for one in then]
+        threads = [one.threads if one else None for one in then]
         lines.append(
             f"{figures.shortened(name, 19):20}{figures.percent(_last(shares)):>7} "
             # A quarter of a core fills the chart only if nothing is above it: noise should look small.
             f"{figures.sparkline(shares, room, top=0.25)}{figures.size(now.memory_bytes):>10} "
-            f"{figures.sparkline(memory, room)}{now.threads:>9.0f}{now.descriptors:>8.0f}"
+            f"{figures.sparkline(memory, room)}{now.threads:>8.0f} "
+            f"{figures.sparkline(threads, room)}{now.descriptors:>7.0f}"
         )
     return lines
 
 
-def _endpoints(seen: Seen, room: int) -> list[str]:
+def _endpoints(seen: Seen, width: int, room: int) -> list[str]:
     if room < _FEWEST_ENDPOINTS or not seen.endpoints:
         return []
-    lines = [f"{'slowest endpoints':42}{'pushes':>9}{'failed':>9}{'mean':>10}{'longest':>10}"]
+    name = max(18, width - 38)
+    lines = [f"{'slowest endpoints':{name}}{'pushes':>9}{'failed':>9}{'mean':>10}{'longest':>10}"]
     for one in seen.endpoints[: room - 1]:
         lines.append(
-            f"{figures.shortened(str(one['endpoint']), 41):42}{figures.count(one['pushes']):>9}"
+            f"{figures.shortened(str(one['endpoint']), name - 1):{name}}{figures.count(one['pushes']):>9}"
             f"{figures.count(one['failed']):>9}{figures.seconds(one['mean_s']):>10}"
             f"{figures.seconds(one['longest']):>10}"
         )
     return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return [text[begin : begin + width] for begin in range(0, len(text), max(width, 1))]

@@ -15,8 +15,12 @@ from jobs.monitoring.exposition import Readings
 from jobs.monitoring.history import RECENT_S, decode_moments
 from jobs.monitoring.moments import Moment, moment_of
 from jobs.monitoring.stack_monitor import get
-from topic_model.errors import ConfigError
+from topic_model.errors import ArborcastError, ConfigError
 from topic_model.metrics import merged
+
+
+class _NotOurs(ValueError):
+    """Something answers, and it is none of our processes."""
 
 
 @dataclass(frozen=True)
@@ -31,36 +35,53 @@ class Seen:
 @dataclass
 class Watch:
     """Asks an embedded engine's monitor, which remembers the last minutes; or any number of gateways and jobs, whose
-    figures are added up and remembered here."""
+    figures are added up and remembered here. `find` gives the address where that may change: an engine of this machine
+    has other ports after each start."""
 
-    urls: Sequence[str]
+    urls: Sequence[str] = ()
     fetch: Callable[[str], bytes] = get
     clock: Callable[[], float] = time.time
+    find: Callable[[], str] | None = None
     _moments: deque[Moment] = field(default_factory=deque)
+    _last: Seen = Seen()
 
     def __post_init__(self) -> None:
         self.urls = [base_url(url) for url in self.urls]
 
     def look(self) -> Seen:
-        """Never raises; what cannot be reached is said in `problem`."""
+        """Never raises. What cannot be reached is said in `problem`, beside what was seen last."""
+        try:
+            urls = self.urls if self.find is None else [base_url(self.find())]
+        except ArborcastError as error:
+            self._last = Seen(self._last.moments, self._last.endpoints, str(error))
+        else:
+            self._last = self._look(urls)
+        return self._last
+
+    def _look(self, urls: Sequence[str]) -> Seen:
         texts, endpoints, problems = {}, [], []
-        for url in self.urls:
+        for url in urls:
             try:
-                if len(self.urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
-                    status = self._optional(f"{url}/status.json")
-                    slowest = json.loads(status)["slowest_endpoints"] if status else []
-                    return Seen(decode_moments(recent), slowest)
-                texts[urlsplit(url).netloc] = self.fetch(f"{url}/metrics").decode()
-                if (status := self._optional(f"{url}/status.json")) is not None:
-                    endpoints += json.loads(status)["slowest_endpoints"]
-            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-                problems.append(f"{url}: {error}")
-        if texts:
-            self._moments.append(moment_of(self.clock(), Readings.of(merged(texts, "component"))))
-            while self._moments[0].at < self._moments[-1].at - RECENT_S:
-                self._moments.popleft()
+                if len(urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
+                    return Seen(_decoded(recent), self._slowest(url))
+                texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
+                endpoints += self._slowest(url)
+            except (OSError, http.client.HTTPException, _NotOurs) as error:
+                problems.append(f"{url}: {_words(error)}")
+        if not texts:
+            return Seen(self._last.moments, self._last.endpoints, "; ".join(problems))
+        self._moments.append(moment_of(self.clock(), Readings.of(merged(texts, "component"))))
+        while self._moments[0].at < self._moments[-1].at - RECENT_S:
+            self._moments.popleft()
         endpoints.sort(key=lambda one: -float(one["mean_s"]))
         return Seen(tuple(self._moments), endpoints, "; ".join(problems))
+
+    def _slowest(self, url: str) -> list[dict[str, Any]]:
+        status = self._optional(f"{url}/status.json")
+        try:
+            return list(json.loads(status)["slowest_endpoints"]) if status else []
+        except (ValueError, KeyError, TypeError) as error:
+            raise _NotOurs("what answers there is not Arborcast") from error
 
     def _optional(self, url: str) -> bytes | None:
         try:
@@ -69,9 +90,33 @@ class Watch:
             return None
 
 
+def _decoded(recent: bytes) -> list[Moment]:
+    try:
+        return decode_moments(recent)
+    except ValueError as error:
+        raise _NotOurs("what answers there is not Arborcast, or not of this version") from error
+
+
+def _ours(page: bytes) -> str:
+    text = page.decode(errors="replace")
+    if not any(name.startswith("arborcast_") for name in Readings.of(text).names):
+        raise _NotOurs("what answers there shows no metrics of Arborcast's")
+    return text
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, http.client.HTTPException):
+        return "what answers there does not speak HTTP"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def base_url(url: str) -> str:
     """A metrics address as people give it, without the page. Raises ConfigError for what is none."""
-    parts = urlsplit(url if "//" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        parts.port  # noqa: B018  # which is where a port that is none is noticed
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{url} is not the address of an engine; it looks like http://host:port")
     return f"{parts.scheme}://{parts.netloc}{parts.path.removesuffix('/metrics').rstrip('/')}"

@@ -119,6 +119,23 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     ("changes since", "max(arborcast_view_overlay_entries)"),
                 ),
             ),
+            Panel(
+                "The workers' view, size",
+                "bytes",
+                (
+                    ("base", "max(arborcast_view_base_bytes)"),
+                    ("changes since", "max(arborcast_view_overlay_bytes)"),
+                ),
+            ),
+            Panel("The workers' view, age of the base", "s", (("base", "max(arborcast_view_base_age_seconds)"),)),
+            Panel(
+                "What batches matched",
+                "ops",
+                (
+                    ("notifications", f"sum(rate(arborcast_dispatch_notifications_total{_RATE}))"),
+                    ("deliveries", f"sum(rate(arborcast_dispatch_deliveries_total{_RATE}))"),
+                ),
+            ),
         ),
     ),
     (
@@ -136,6 +153,19 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("From acceptance to delivery", "s", _quantiles("arborcast_delivery_seconds")),
             Panel("Pushes", "s", _quantiles("arborcast_push_seconds")),
+            Panel(
+                "Pushes, by class of failure (none: taken)",
+                "ops",
+                (("{{error}}", f"sum by (error) (rate(arborcast_pushes_total{_RATE}))"),),
+            ),
+            Panel(
+                "Pushes under way",
+                "short",
+                (
+                    ("{{by}}, now", "sum by (by) (arborcast_pushes_in_flight)"),
+                    ("all, on average", f"sum(rate(arborcast_push_seconds_sum{_RATE}))"),
+                ),
+            ),
             Panel(
                 "Connections",
                 "ops",

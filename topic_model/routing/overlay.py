@@ -36,6 +36,10 @@ class Overlay(msgspec.Struct, frozen=True, array_like=True):
         """How many differences there are: when they are many it is time for a new base."""
         return sum(len(delta.touched) for delta in self.members.values()) + len(self.linked) + len(self.selected)
 
+    def packed_size(self) -> int:
+        """Bytes that it takes when it is sent. Costs what sending it costs."""
+        return len(_encoder.encode(self))
+
     def __reduce__(self) -> tuple[Callable[[bytes], Overlay], tuple[bytes]]:
         return decode_overlay, (_encoder.encode(self),)
 

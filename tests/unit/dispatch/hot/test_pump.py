@@ -69,7 +69,8 @@ class Ran:
             now=lambda: NOW_S,
             clock=lambda: seconds_each * len(self.transport.sent),
         )
-        pump.run(lanes, settlement)
+        self.told: list[int] = []
+        pump.run(lanes, settlement, self.told.append)
         assert lanes.empty
         assert not self.transport.pending
         self.report = settlement.report
@@ -116,6 +117,7 @@ def test_no_more_pushes_under_way_than_allowed() -> None:
     ran = Ran(filled(*((f"n{i}", subscription(f"s{i}")) for i in range(20))), max_in_flight=3)
 
     assert ran.transport.most_in_flight == 3
+    assert (max(ran.told), ran.told[-1]) == (3, 0)
     assert len(ran.rows) == 20
 
 

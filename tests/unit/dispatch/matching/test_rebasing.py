@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ def test_old_base_serves_with_all_changes_until_the_new_one_is_there() -> None:
     base, overlay = rebasing.current()
     assert base is not first
     assert overlay.size == 3, "what changed while the base was made: one gone, two came"
+    assert 0 <= len(pickle.dumps(overlay)) - overlay.packed_size() < 200, "what travels, but for what pickle adds"
     assert matched(rebasing) == ["s0", "s2", "s3", "s4", "s5", "s6"]
     assert bases.discarded == [first]
 

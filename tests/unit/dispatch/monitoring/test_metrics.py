@@ -8,8 +8,9 @@ import pytest
 from dispatch.monitoring import endpoints_seen
 from dispatch.monitoring.endpoints_seen import EndpointFigures, EndpointsSeen
 from dispatch.monitoring.lag import Lag
-from dispatch.monitoring.metrics import JobMetrics, ViewSize
+from dispatch.monitoring.metrics import JobMetrics
 from dispatch.monitoring.progress import Progress
+from dispatch.monitoring.sources import ViewSize
 from dispatch.tables import ATTEMPTS
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,6 +52,8 @@ def test_recorded_attempts_are_counted_by_notification_and_pushes_once() -> None
     assert 'arborcast_push_connections_total{connection="reused"} 1' in shown
     assert "arborcast_push_seconds_count 3" in shown
     assert "arborcast_push_bytes_total 2100" in shown
+    assert 'arborcast_pushes_total{error=""} 2' in shown
+    assert 'arborcast_pushes_total{error="timeout"} 1' in shown
     # 40 ms until the push began, 20 ms until it was answered.
     assert "arborcast_delivery_seconds_count 3" in shown
     assert 'arborcast_delivery_seconds_bucket{le="0.05"} 0' in shown
@@ -77,10 +80,13 @@ def test_stages_of_a_batch_and_batches_that_fail() -> None:
     with metrics.batch() as stages:
         stages.over("view", ("control", 0.0))
         stages.over("job")
+        metrics.dispatched(3, 12)
     with pytest.raises(ValueError, match="lost"), metrics.batch():
         raise ValueError("lost")
     shown = lines(metrics)
     assert "arborcast_dispatch_batches_total 1" in shown
+    assert "arborcast_dispatch_notifications_total 3" in shown
+    assert "arborcast_dispatch_deliveries_total 12" in shown
     assert "arborcast_dispatch_failed_batches_total 1" in shown
     for stage in ("view", "control", "job"):
         assert f'arborcast_dispatch_batch_seconds_count{{stage="{stage}"}} 1' in shown
@@ -95,13 +101,16 @@ class _Sources:
         return {"push": Progress(7, 12, {}, {"addBatch": 0.25})}
 
     def view(self) -> ViewSize:
-        return ViewSize(100, 1_000.0, 7, 12_345)
+        return ViewSize(100, 1_000.0, 7, 12_345, 678)
 
     def waiting(self) -> dict[str, float]:
         return {"parked": 4, "due": 1}
 
     def breakers(self) -> dict[str, float]:
         return {"open": 2}
+
+    def pushes(self) -> dict[str, float]:
+        return {"batch": 40, "redelivery": 2}
 
 
 def test_what_is_looked_up_when_somebody_asks() -> None:
@@ -119,6 +128,9 @@ def test_what_is_looked_up_when_somebody_asks() -> None:
         "arborcast_view_base_bytes 12345",
         "arborcast_view_base_age_seconds 60.0",
         "arborcast_view_overlay_entries 7",
+        "arborcast_view_overlay_bytes 678",
+        'arborcast_pushes_in_flight{by="batch"} 40',
+        'arborcast_pushes_in_flight{by="redelivery"} 2',
     ):
         assert line in shown
 

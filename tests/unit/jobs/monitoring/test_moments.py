@@ -62,6 +62,8 @@ def test_a_moment_of_a_scrape() -> None:
             Sample("arborcast_subscriptions", {"worker": "0"}, 3),
             Sample("arborcast_subscriptions", {"worker": "1"}, 3),
             Sample("arborcast_part_ready", {"part": "kafka"}, 0),
+            Sample("arborcast_pushes_in_flight", {"by": "batch"}, 40),
+            Sample("arborcast_pushes_in_flight", {"by": "redelivery"}, 2),
             Sample("arborcast_process_cpu_seconds_total", {"process": "kafka"}, 1.5),
             Sample("arborcast_process_threads", {"process": "kafka"}, 70),
         ]
@@ -73,6 +75,7 @@ def test_a_moment_of_a_scrape() -> None:
     assert moment.lag_records == 9
     assert moment.subscriptions == 3
     assert moment.parts == {"kafka": False}
+    assert moment.in_flight == {"batch": 40, "redelivery": 2}
     assert moment.processes == {"kafka": ProcessFigures(1.5, 0, 70, 0)}
 
 

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import http.client
 import io
 import unicodedata
 
+import msgspec
 import pytest
 
 from jobs.monitoring import figures, top
 from jobs.monitoring.exposition import NO_BOUND
+from jobs.monitoring.history import encode_moments
 from jobs.monitoring.moments import Moment, ProcessFigures
 from jobs.monitoring.top_frame import frame
 from jobs.monitoring.watching import Seen, Watch, base_url
+from jobs.stack.errors import StackError
 from topic_model.errors import ConfigError
 from topic_model.metrics import Registry
 
@@ -163,6 +167,110 @@ def _away(url: str) -> bytes:
 def test_addresses_as_people_give_them() -> None:
     assert base_url("localhost:9464") == "http://localhost:9464"
     assert base_url("https://x/arborcast/metrics") == "https://x/arborcast"
-    for wrong in ("ftp://x", "http://", "::"):
+    for wrong in ("ftp://x", "http://", "::", "http://x:port"):
         with pytest.raises(ConfigError, match="http://host:port"):
             base_url(wrong)
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (200, 50)])
+def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
+    seen = busy_engine()
+    last = seen.moments[-1]
+    troubled = msgspec.structs.replace(
+        last,
+        at=last.at + 5,
+        parts={"kafka": True, "gateway": True, "dispatch": False},
+        breakers={"open": 12.0},
+        in_flight={"batch": 250.0, "redelivery": 14.0},
+        waiting={"parked": 1_234_567, "due": 99_999},
+        refused={"InvalidRequest": 88_888.0},
+    )
+    lines = frame(Seen([*seen.moments, troubled], seen.endpoints, "no answer"), "/srv/" + "long/" * 40, width, height)
+    assert len(lines) <= height
+    assert "NOT READY: dispatch" in lines[0]
+    assert lines[0].endswith("00:10:00 UTC")
+    assert lines[1] == "! no answer"
+    assert "264" in line(lines, "pushes under way")
+    facts = "   ".join(one for one in lines if one.startswith(("subscriptions", "refused", "breakers")))
+    assert facts == "subscriptions 3   parked 1.2 M   due 100.0 k   dead 0   refused 88.9 k   breakers open 12"
+    assert line(lines, "process ").split() == ["process", "cpu", "memory", "threads", "files"]
+    shown = [one for one in lines if one.startswith(NAMES)]
+    assert all(one.endswith("300") for one in shown)
+    assert len(shown) >= (len(NAMES) if height > 20 else len(NAMES) - 2)
+    if height > 24:
+        assert line(lines, "http://quick").endswith("100 ms")
+
+
+def test_charts_of_every_process_at_80_columns() -> None:
+    """CPU, memory and threads, each over the time that is remembered."""
+    bars = [one for one in line(frame(busy_engine(), "x", 80, 24), "kafka ").split() if set(one) <= set("▁▂▃▄▅▆▇█")]
+    assert len(bars) == 3
+    assert all(len(bar) >= 7 for bar in bars)
+
+
+def test_a_terminal_that_knows_ascii_only() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    top.draw(frame(busy_engine(), "x"), out)
+    shown = out.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    assert "accepted /s" in shown
+    assert "?" not in shown
+
+
+def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port() -> None:
+    """Ports are others after each start."""
+    pages = {"http://one:1/recent.json": encode_moments(list(busy_engine(3).moments))}
+    addresses = iter(("one:1", "one:1", None, "two:2"))
+
+    def fetch(url: str) -> bytes:
+        if url.endswith("/recent.json") and url not in pages:
+            raise ConnectionRefusedError(111, "Connection refused")
+        if url in pages:
+            return pages[url]
+        raise FileNotFoundError(url)
+
+    def find() -> str:
+        address = next(addresses)
+        if address is None:
+            raise StackError("no engine runs in /srv")
+        return address
+
+    watch = Watch(fetch=fetch, find=find)
+    assert (len(watch.look().moments), watch.look().problem) == (3, "")
+    pages.clear()
+    gone = watch.look()
+    assert (len(gone.moments), gone.problem) == (3, "no engine runs in /srv")
+    pages["http://two:2/recent.json"] = encode_moments(list(busy_engine(4).moments))
+    again = watch.look()
+    assert (len(again.moments), again.problem) == (4, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (TimeoutError("timed out"), "timed out"),
+        (OSError("http://h:1/metrics answered 500"), "answered 500"),
+        (http.client.BadStatusLine("\x00\x00\x00"), "does not speak HTTP"),
+        (b"<html>welcome</html>", "is not Arborcast"),
+        (FileNotFoundError("http://h:1/metrics is not there"), "is not there"),
+    ],
+)
+def test_a_wrong_address_says_what_is_there(answer: Exception | bytes, problem: str) -> None:
+    def fetch(url: str) -> bytes:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    seen = Watch(["h:1"], fetch).look()
+    assert not seen.moments
+    assert seen.problem.startswith("http://h:1: ")
+    assert problem in seen.problem
+
+
+def test_metrics_of_somebody_else_are_not_shown() -> None:
+    def fetch(url: str) -> bytes:
+        if not url.endswith("/metrics"):
+            raise FileNotFoundError(url)
+        return b"process_cpu_seconds_total 1\n"
+
+    assert "no metrics of Arborcast" in Watch(["h:1"], fetch).look().problem

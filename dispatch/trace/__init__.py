@@ -2,7 +2,7 @@
 
 evidence     what is known: gathered by whoever can read logs and tables
 control      what the control log said, and when
-explain      from evidence to a story; pure
+explain, unmatched      from evidence to a story; why there is none; pure
 gathering    reads the tables, and the ends of the logs that the tables do not have yet
 progress     which batch took a notification
 """

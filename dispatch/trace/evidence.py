@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from dispatch.trace.control import ControlHistory
 from topic_model.notifications import Notification
 
-AttemptRow = Mapping[str, object]
-"""A row of the attempts table, by column."""
+Row = Mapping[str, object]
+"""A row of a table, by column."""
+
+AttemptRow = Row
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,23 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Evaluated:
+    """When and by which batch a notification was matched, and for how many subscriptions. `control` is where the
+    control log ended for it."""
+
+    at_ms: int
+    batch: int
+    control: int
+    subscriptions: int
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that is known of one notification. `logged_ms` is Kafka's time stamp, 0 when it is not known.
 
     `attempts` are in order of time. `waiting` are the subscriptions for which the retries table has it, with the time
-    when they are due. `notes` are for the reader: what could not be looked at.
+    when they are due. `forgotten` are rows of the table of subscriptions, for those that the control log does not have
+    any more. `notes` are for the reader: what could not be looked at.
     """
 
     id: str
@@ -37,8 +51,10 @@ class Evidence:
     partition: int = -1
     offset: int = -1
     batch: Batch | None = None
+    evaluated: Evaluated | None = None
     attempts: Sequence[AttemptRow] = ()
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)
+    forgotten: Mapping[str, Row] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 

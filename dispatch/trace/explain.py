@@ -8,18 +8,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import cast
 
-import msgspec
-
-from dispatch.matching.filters import Conditions, Subject
+from dispatch.trace.control import When
 from dispatch.trace.evidence import AttemptRow, Evidence, utc
 from dispatch.trace.story import DeliveryStory, Outcome, Step, Story
-from topic_model.notifications import Notification
+from dispatch.trace.unmatched import expression_of, moment, no_match, without_attempts
 from topic_model.subscriptions import Subscription
 
 # How much of the payload a story shows.
 _PAYLOAD_CHARACTERS = 2_000
-
-_EVERY_TOPIC = "every topic (no topic filter)"
 
 
 def explain(evidence: Evidence, subscription: str | None = None) -> Story:
@@ -27,7 +23,7 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
     notification = evidence.notification
     if notification is None and not evidence.attempts:
         return Story(evidence.id, found=False, notes=evidence.notes)
-    when_ms = _matched_ms(evidence)
+    when = _matched_at(evidence)
     by_subscription = {
         name: list(rows)
         for name, rows in groupby(sorted(evidence.attempts, key=itemgetter("subscription")), itemgetter("subscription"))
@@ -35,12 +31,10 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
     topic = notification.topic if notification else str(evidence.attempts[0]["topic"])
     routes: dict[str, str] = {}
     if notification is not None:
-        table = evidence.control.table(when_ms)
+        table = evidence.control.table(when)
         routes = {route.subscription_id: route.expression for route in table.who(notification.topic)}
     names = {*by_subscription, *routes, *evidence.waiting} if subscription is None else {subscription}
-    deliveries = [
-        _delivery(evidence, str(name), by_subscription.get(name, []), routes, when_ms) for name in sorted(names)
-    ]
+    deliveries = [_delivery(evidence, str(name), by_subscription.get(name, []), routes, when) for name in sorted(names)]
     return Story(
         evidence.id,
         found=True,
@@ -54,16 +48,21 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
     )
 
 
-def _matched_ms(evidence: Evidence) -> int:
-    """When it was matched: just before the first attempt, else when it was logged; the batch follows at once."""
+def _matched_at(evidence: Evidence) -> When:
+    """When it was matched: as the batch has written it down; else just before the first attempt; else when it was
+    logged, for the batch follows at once."""
     if evidence.attempts:
-        return min(round(_time(row, "started_at").timestamp() * 1000) for row in evidence.attempts)
-    accepted = evidence.notification.accepted_ms if evidence.notification else 0
-    return max(evidence.logged_ms, accepted)
+        ms = min(round(_time(row, "started_at").timestamp() * 1000) for row in evidence.attempts)
+    else:
+        accepted = evidence.notification.accepted_ms if evidence.notification else 0
+        ms = max(evidence.logged_ms, accepted)
+    if evidence.evaluated is None:
+        return When(ms)
+    return When(evidence.evaluated.at_ms, evidence.evaluated.control)
 
 
 def _steps(evidence: Evidence) -> list[Step]:
-    """What happened before anybody was matched."""
+    """What happened before anybody was pushed to."""
     steps = []
     if evidence.notification is not None:
         publisher = f"from {evidence.notification.publisher}" if evidence.notification.publisher else ""
@@ -71,6 +70,11 @@ def _steps(evidence: Evidence) -> list[Step]:
     if evidence.offset >= 0:
         place = f"partition {evidence.partition}, offset {evidence.offset}"
         steps.append(Step(utc(evidence.logged_ms) if evidence.logged_ms else None, "stored in the log", place))
+    if evidence.evaluated is not None:
+        matched = evidence.evaluated
+        wanted = f"{matched.subscriptions} subscription" + "s" * (matched.subscriptions != 1)
+        steps.append(Step(utc(matched.at_ms), "matched by the dispatch", f"batch {matched.batch}, for {wanted}"))
+        return steps
     batches = sorted({int(cast(int, row["batch"])) for row in evidence.attempts} - {-1})
     if batches:
         steps.append(Step(None, "taken by the dispatch", "batch " + ", ".join(map(str, batches))))
@@ -85,27 +89,24 @@ def _steps(evidence: Evidence) -> list[Step]:
 
 
 def _delivery(
-    evidence: Evidence, name: str, rows: Sequence[AttemptRow], routes: Mapping[str, str], when_ms: int
+    evidence: Evidence, name: str, rows: Sequence[AttemptRow], routes: Mapping[str, str], when: When
 ) -> DeliveryStory:
-    state = evidence.control.at(name, when_ms)
+    state = evidence.control.at(name, when)
     known = (state.subscription if state else None) or evidence.control.last(name)
+    row = evidence.forgotten.get(name, {})
     rows = sorted(rows, key=itemgetter("started_at", "number"))
-    endpoint = known.consumer.address if known else str(rows[-1]["endpoint"]) if rows else ""
-    steps = [_attempt_step(row) for row in rows]
+    endpoint = known.consumer.address if known else str(rows[-1]["endpoint"] if rows else row.get("endpoint", ""))
+    steps = [_attempt_step(each) for each in rows]
     if rows:
-        outcome, why = _outcome(rows[-1])
+        outcome, why = _outcome(evidence, name, known, rows[-1])
     elif name in evidence.waiting:
-        outcome, why = "waiting", _due(evidence.waiting[name])
+        outcome, why = "waiting", _waits(evidence, name, evidence.waiting[name])
     elif name in routes and known is not None and evidence.notification is not None:
-        outcome, why = _without_attempts(evidence, known, evidence.notification, when_ms)
+        outcome, why = without_attempts(evidence, known, evidence.notification, when)
     else:
-        outcome, why = _no_match(evidence, name, when_ms)
-    expression = _expression(known) if known else routes.get(name, "")
+        outcome, why = no_match(evidence, name, when)
+    expression = expression_of(known) if known else routes.get(name) or str(row.get("expression", ""))
     return DeliveryStory(name, endpoint, expression, outcome, why, steps)
-
-
-def _expression(subscription: Subscription) -> str:
-    return " and ".join(each.text for each in subscription.topics) or _EVERY_TOPIC
 
 
 def _attempt_step(row: AttemptRow) -> Step:
@@ -124,14 +125,16 @@ def _attempt_step(row: AttemptRow) -> Step:
     )
 
 
-def _outcome(row: AttemptRow) -> tuple[Outcome, str]:
+def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: AttemptRow) -> tuple[Outcome, str]:
     """How it stands after the last row."""
     detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
+        case "delivered" if known is not None and known.pull_point:
+            return "delivered", "it was put into the subscription's pull point, where clients fetch it"
         case "delivered":
             return "delivered", f"the receiver took it at attempt {row['number']}"
         case "parked":
-            return "waiting", f"{_due(cast('datetime | None', row.get('next_at')))}: {detail}"
+            return "waiting", f"{_waits(evidence, name, cast('datetime | None', row.get('next_at')))}: {detail}"
         case "dead" if row["error"] == "address":
             return "dead", f"not permitted, kept as a dead letter: {detail}"
         case "dead":
@@ -144,61 +147,20 @@ def _outcome(row: AttemptRow) -> tuple[Outcome, str]:
             return "cancelled", f"the subscription is over: {detail}"
 
 
-def _due(at: datetime | None) -> str:
-    return f"it is tried again at {at:%Y-%m-%d %H:%M:%S} UTC" if at else "it is tried when its turn comes"
-
-
-def _without_attempts(
-    evidence: Evidence, subscription: Subscription, notification: Notification, when_ms: int
-) -> tuple[Outcome, str]:
-    """Why a subscription whose topics match has no attempt."""
-    if subscription.paused:
-        return "skipped", "the subscription was paused then"
-    if subscription.expired(when_ms):
-        return "skipped", f"the subscription's time was over at {_moment(subscription.terminates_ms or 0)}"
-    if notification.only and notification.only != subscription.id:
-        return "skipped", f"it was the topic's current message for the subscription {notification.only} alone"
-    refused = _refused_by(subscription, notification)
-    if refused:
-        return "skipped", refused
-    if evidence.batch is not None and not evidence.batch.begun:
-        return "pending", "the dispatch has not come to it yet"
-    if evidence.batch is not None and evidence.batch.done:
-        return "pending", "its batch is done, but what became of it is not recorded (any more)"
-    return "pending", "it is to be pushed; no outcome has been recorded yet"
-
-
-def _refused_by(subscription: Subscription, notification: Notification) -> str:
-    """The first filter that is not fulfilled, in words; empty when all are."""
-    subject = Subject(Conditions(), notification)
-    for kind, filters in (("content", subscription.content), ("producer", subscription.producer)):
-        for each in filters:
-            alone = msgspec.structs.replace(subscription, content=(), producer=())
-            alone = msgspec.structs.replace(alone, **{kind: (each,)})
-            if not subject.passes(alone):
-                where = "payload" if kind == "content" else "producer's properties"
-                return f"filtered: the {where} do not fulfil {each.text}".replace("payload do", "payload does")
-    return ""
-
-
-def _no_match(evidence: Evidence, name: str, when_ms: int) -> tuple[Outcome, str]:
-    """Why a subscription was not even considered."""
-    states = evidence.control.states.get(name)
-    if not states:
-        return "no match", "there is no such subscription, and there was none lately"
-    state = evidence.control.at(name, when_ms)
-    if state is None:
-        return "no match", f"the subscription was made later, at {_moment(states[0].since_ms)}"
-    if state.subscription is None:
-        return "no match", f"the subscription had ended before, at {_moment(state.since_ms)} ({state.reason})"
-    if evidence.notification is None:
-        return "no match", "the notification itself is not there any more, only what became of it elsewhere"
-    topic = evidence.notification.topic
-    return "no match", f"its topic expression {_expression(state.subscription)} does not select the topic {topic}"
-
-
-def _moment(milliseconds: int) -> str:
-    return f"{utc(milliseconds):%Y-%m-%d %H:%M:%S} UTC"
+def _waits(evidence: Evidence, name: str, due: datetime | None) -> str:
+    """What a delivery that is put aside waits for, as things stand now."""
+    now = evidence.control.now(name)
+    if now is not None and now.subscription is None:
+        return f"the subscription has ended since, at {moment(now.since_ms)} ({now.reason}), so it will be cancelled"
+    suspended = evidence.control.suspensions.get(name)
+    if suspended is not None:
+        return (
+            f"it is kept until somebody resumes the subscription, which is suspended since {moment(suspended.at_ms)} "
+            f"({suspended.reason})"
+        )
+    if now is not None and now.subscription is not None and now.subscription.paused:
+        return "it is kept until the subscription, which is paused, is resumed"
+    return f"it is tried again at {due:%Y-%m-%d %H:%M:%S} UTC" if due else "it is tried when its turn comes"
 
 
 def _time(row: AttemptRow, column: str) -> datetime:

@@ -19,18 +19,16 @@ from dispatch import attempts
 from dispatch.recording.rows import rows_of
 from dispatch.recording.tail import Tail
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, NOTIFICATIONS, RETRIES, TableSpec
+from dispatch.tables import ATTEMPTS, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
 from dispatch.tables.location import is_there, open_table
 from dispatch.trace.control import ControlHistory
-from dispatch.trace.evidence import AttemptRow, Evidence
+from dispatch.trace.evidence import AttemptRow, Evaluated, Evidence, Row
 from dispatch.trace.progress import batch_of
 from topic_model import notifications, records
 from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import ConsumerRecord, TopicPartition, make_consumer, translated
 from topic_model.notifications import Notification
 from topic_model.settings import KafkaSettings
-
-_Row = dict[str, Any]
 
 # Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
 # table there may be some that it does not have.
@@ -56,26 +54,40 @@ class Gatherer:
     home: Path
     checkpoint: str
 
-    def gather(self, notification_id: str) -> Evidence:
-        """All that is known of a notification. What cannot be looked at is left out, and noted; never raises for it."""
+    def gather(self, notification_id: str, subscription: str | None = None) -> Evidence:
+        """All that is known of a notification, and of a subscription that is asked about. What cannot be looked at is
+        left out, and noted; never raises for it."""
         notes: list[str] = []
         found = self._archived(notification_id, notes)
         rows = self._recorded(notification_id, notes)
         waiting = self._waiting(notification_id, notes)
-        control = ControlHistory()
+        control, evaluated = ControlHistory(), None
         try:
             for record in self._log("control", {}, notes, _MOST_RECORDS * 10):
-                control.add(records.decode(record.key, record.value), record.timestamp)
+                control.add(records.decode(record.key, record.value), record.timestamp, record.offset)
             if found.notification is None:
                 found = self._from_log(notification_id, notes) or found
-            rows = _together(rows, self._recent(notification_id, notes))
+            recent, evaluated = self._recent(notification_id, notes)
+            rows = _together(rows, recent)
+            if evaluated is None and found.logged_ms:
+                evaluated = self._evaluated(found, rows)
         except InfrastructureError as error:
             notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
         batch = None
         if found.offset >= 0:
             topic = self.kafka.topic("notifications")
             batch = batch_of(self.checkpoint, topic, found.partition, found.offset)
-        return replace(found, control=control, batch=batch, attempts=rows, waiting=waiting, notes=notes)
+        asked = {str(row["subscription"]) for row in rows} | ({subscription} if subscription else set())
+        return replace(
+            found,
+            control=control,
+            batch=batch,
+            evaluated=evaluated,
+            attempts=rows,
+            waiting=waiting,
+            forgotten=self._forgotten(sorted(asked - control.states.keys())),
+            notes=notes,
+        )
 
     def _archived(self, notification_id: str, notes: list[str]) -> Evidence:
         """From the archive."""
@@ -126,24 +138,47 @@ class Gatherer:
                 return None
         return None
 
-    def _recent(self, notification_id: str, notes: list[str]) -> list[AttemptRow]:
-        """Attempts that the table does not have yet."""
+    def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[AttemptRow], Evaluated | None]:
+        """Attempts that the table does not have yet, and who matched it, if that was lately."""
         positions = self._positions("attempts", self._newest(ATTEMPTS) - _OVERLAP_MS)
-        wanted = []
+        wanted, evaluated = [], None
         for record in self._log("attempts", positions, notes, _MOST_RECORDS):
             if record.value is not None and notification_id.encode() in record.value:
                 wanted += [each for each in attempts.decode(record.value) if each.notification == notification_id]
+                evaluated = _evaluated_in(record, notification_id) or evaluated
         rows: list[AttemptRow] = rows_of(attempts.encode(wanted)).to_pylist()
-        return rows
+        return rows, evaluated
 
-    def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[_Row]:
+    def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> Evaluated | None:
+        """Who matched it, some time ago: the log says so between when it was logged and the first attempt."""
+        until_ms = min((_milliseconds(row["started_at"]) for row in rows), default=found.logged_ms) + _APPEND_MS
+        positions = self._positions("attempts", found.logged_ms - _CLOCKS_MS, only=found.partition)
+        # Without notes: if the log has forgotten it, the times of the records have to do.
+        for record in self._log("attempts", positions, [], _MOST_RECORDS):
+            if record.value is not None and found.id.encode() in record.value:
+                evaluated = _evaluated_in(record, found.id)
+                if evaluated is not None:
+                    return evaluated
+            if record.timestamp > until_ms:
+                break
+        return None
+
+    def _forgotten(self, names: Sequence[str]) -> dict[str, Row]:
+        """What the table knows of subscriptions that the control log has forgotten."""
+        table = self._table(SUBSCRIPTIONS) if names else None
+        if table is None:
+            return {}
+        rows = table.to_pyarrow_dataset().to_table(filter=ds.field("subscription").isin(names)).to_pylist()
+        return {row["subscription"]: row for row in rows}
+
+    def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[dict[str, Any]]:
         table = self._table(spec)
         if table is None:
             notes.append(f"there is no table {spec.name} yet")
             return []
         # Ids sort by time, so files of other times are left out by their statistics.
         where = ds.field("notification") == notification_id
-        rows: list[_Row] = table.to_pyarrow_dataset().to_table(filter=where).to_pylist()
+        rows: list[dict[str, Any]] = table.to_pyarrow_dataset().to_table(filter=where).to_pylist()
         return rows
 
     def _newest(self, spec: TableSpec) -> int:
@@ -160,8 +195,9 @@ class Gatherer:
         location = spec.location(self.tables, self.home)
         return open_table(location) if is_there(location) else None
 
-    def _positions(self, log: str, since_ms: int) -> dict[int, int]:
-        """Where records of this time and later begin, by partition."""
+    def _positions(self, log: str, since_ms: int, only: int | None = None) -> dict[int, int]:
+        """Where records of this time and later begin, by partition. With `only`, a partition of another log, so in the
+        one that its records go to; of all others the end."""
         topic = self.kafka.topic(log)
         consumer = make_consumer(self.kafka, wait_ms=10)
         try:
@@ -173,7 +209,12 @@ class Gatherer:
                 ends = consumer.end_offsets(partitions, timeout_ms=int(self.kafka.request_timeout_s * 1000))
         finally:
             consumer.close(autocommit=False, timeout_ms=500)
-        return {each.partition: at.offset if (at := found.get(each)) is not None else ends[each] for each in partitions}
+        wanted = {
+            each: at.offset
+            for each, at in found.items()
+            if at is not None and (only is None or each.partition == only % len(partitions))
+        }
+        return {each.partition: wanted.get(each, ends[each]) for each in partitions}
 
     def _log(self, name: str, positions: Mapping[int, int], notes: list[str], most: int) -> Iterable[ConsumerRecord]:
         """The log from there on to its end, or as much of it as a question may cost."""
@@ -190,6 +231,15 @@ class Gatherer:
                     return
         finally:
             tail.close()
+
+
+def _evaluated_in(record: ConsumerRecord, notification_id: str) -> Evaluated | None:
+    evaluation = attempts.decode_all(record.value)[1] if record.value is not None else None
+    if evaluation is not None:
+        for each in evaluation.matched:
+            if each.notification == notification_id:
+                return Evaluated(record.timestamp, evaluation.batch, evaluation.control, each.subscriptions)
+    return None
 
 
 def made_at(notification_id: str) -> int:

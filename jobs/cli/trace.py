@@ -86,12 +86,29 @@ def _story(notification: str, subscription: str | None, config: Any, home: Any) 
     settings = settings_of(config, home)
     checkpoint = dispatch_checkpoint(settings, "push")
     gatherer = Gatherer(reachable_kafka(settings), settings.tables, settings.home, checkpoint)
-    story = explain(gatherer.gather(notification), subscription)
+    story = explain(gatherer.gather(notification, subscription), subscription)
     if not story.found:
         for note in story.notes:
             error_console().print(f"note: {note}", style="dim", soft_wrap=True, markup=False)
-        raise NotFound(f"nothing is known of a notification {notification}: neither the tables nor the logs have it")
+        raise NotFound(
+            f"nothing is known of a notification {notification}: neither the tables nor the logs have it; "
+            + _hint(notification, settings.tables.notifications_days)
+        )
     return story
+
+
+def _hint(notification: str, kept_days: int) -> str:
+    """What may be the reason that nothing is known."""
+    from dispatch.trace.evidence import utc
+    from dispatch.trace.gathering import made_at
+
+    made_ms = made_at(notification)
+    if not made_ms:
+        return "an id is what pushes carry as arborcast-notification-id, 32 hexadecimal digits"
+    return (
+        f"the id was made at {utc(made_ms):%Y-%m-%d %H:%M:%S} UTC, and tables.notifications_days = {kept_days}; "
+        "a Notify that was not answered with 202 was not accepted"
+    )
 
 
 def document(story: Story) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Tables:
         gatherer = Gatherer(
             reachable_kafka(settings), settings.tables, settings.home, dispatch_checkpoint(settings, "push")
         )
-        return explain(gatherer.gather(notification_id), subscription)
+        return explain(gatherer.gather(notification_id, subscription), subscription)
 
     def trace(self, notification_id: str) -> pd.DataFrame:
         """Every step of a notification in order: when, for which subscription (empty: for all), what."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import jobs.notebook
 from dispatch.runtime import JobSettings
 from dispatch.tables import (
     ATTEMPTS,
@@ -20,6 +22,7 @@ from dispatch.tables import (
     RETRIES,
     ROUTES,
     SUBSCRIPTIONS,
+    TABLES,
     TOPICS,
     TableSpec,
 )
@@ -28,8 +31,10 @@ from dispatch.trace.gathering import Gatherer
 from jobs.reference.tables_page import EXAMPLES
 from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver, refusing_url
+from topic_model.conditions import XPATH_1
 from topic_model.records import TopicRecord
 from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -80,6 +85,7 @@ def test_every_table_says_what_happened_and_so_does_the_trace(
     receiver: Receiver,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     gatherer = Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
     log.control(TopicRecord(TopicPath("a")), TopicRecord(TopicPath("a/b")))
@@ -138,16 +144,25 @@ def test_every_table_says_what_happened_and_so_does_the_trace(
         "away": "waiting",
         "paused": "waiting",
     }
-    assert story.steps[-1].what == "taken by the dispatch"
+    assert story.steps[-1].what == "matched by the dispatch"
     assert not story.notes
     assert [(each.subscription, each.outcome) for each in younger.deliveries] == [("good", "delivered")]
     assert younger.payload == "<x>2</x>"
 
     monkeypatch.chdir(tmp_path)
-    for title, code in EXAMPLES.items():
-        if "DuckDB" in title and find_spec("duckdb") is None:
-            continue
-        exec(compile(code, title, "exec"), {})  # noqa: S102  # the very lines of the documentation
+    monkeypatch.setattr(jobs.notebook.tables, "_settings", None)
+    (example,) = (code for title, code in EXAMPLES.items() if "Spark" in title)
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/tables.md", "exec"), names)  # noqa: S102  # the very lines of the documentation
+    shown = capsys.readouterr().out
+    session: SparkSession = names["session"]
+    for spec in TABLES:
+        there = DeltaTable(spec.location(settings.tables, settings.home))
+        if there.count():
+            assert session.table(spec.name).columns == [each.name for each in spec.columns]
+            assert session.table(spec.name).count() == there.count()
+    for state, count in session.sql("select state, count(*) from attempts group by state").collect():
+        assert re.search(rf"{state}\s*\|\s*{count}\|", shown)
 
 
 def test_job_that_was_stopped_adds_nothing_twice(
@@ -164,3 +179,67 @@ def test_job_that_was_stopped_adds_nothing_twice(
             rows(settings, SUBSCRIPTIONS, lambda found: len(found) == 1)
 
     assert len(receiver.received("/s")) == 2
+
+
+NAMES = [
+    *("well", "paused", "pulls", "filters", "timed-out", "impatient", "forbidden"),
+    *("elsewhere", "over", "late", "nobody"),
+]
+
+
+def test_why_each_subscription_has_it_or_has_it_not(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    gatherer = Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
+    log.control(TopicRecord(TopicPath("a")), TopicRecord(TopicPath("a/b")))
+    url, now_ms = receiver.url("/well"), int(time.time() * 1000)
+    with running(spark, settings):
+        log.subscribe(
+            subscription("well", url, "a//."),
+            subscription("paused", url, "a/b", paused=True),
+            subscription("pulls", "urn:pull:p", "a/b", paused=True, pull_point="p"),
+            subscription("filters", url, "a/b", content=(XPathFilter(XPATH_1, "//level > 5"),)),
+            subscription("timed-out", url, "a/b", created_ms=1, terminates_ms=now_ms - 1_000),
+            subscription("impatient", url, "a/b", policy=DeliveryPolicy(lifespan_ms=1)),
+            subscription("forbidden", "http://10.0.0.1/", "a/b"),
+            subscription("elsewhere", url, "a/c"),
+            subscription("over", url, "a/b"),
+        )
+        log.end("over")
+        sent = log.notify("a/b", b"<x><level>3</level></x>")
+        receiver.wait_for(1, "/well")
+        log.subscribe(subscription("late", url, "a/b", created_ms=int(time.time() * 1000)))
+        rows(settings, ATTEMPTS, lambda found: len(found) == 4)
+        rows(settings, SUBSCRIPTIONS, lambda found: len(found) == 10)
+        known = gatherer.gather(sent)
+        stories = {name: explain(gatherer.gather(sent, name), name).deliveries[0] for name in NAMES}
+
+    assert {name: (each.outcome, each.why) for name, each in stories.items()} == {
+        "well": ("delivered", "the receiver took it at attempt 1"),
+        "paused": (
+            "waiting",
+            "it is kept until the subscription, which is paused, is resumed: the subscription is paused",
+        ),
+        "pulls": ("skipped", "the subscription was paused then, and for pull points nothing is kept meanwhile"),
+        "filters": ("skipped", "filtered: the payload does not fulfil //level > 5"),
+        "timed-out": ("skipped", stories["timed-out"].why),
+        "impatient": ("expired", "it became too old: too old when read"),
+        "forbidden": ("dead", stories["forbidden"].why),
+        "elsewhere": (
+            "no match",
+            "its topic expression a/c does not select the topic a/b; a/b would, and so would a//.",
+        ),
+        "over": ("no match", stories["over"].why),
+        "late": ("no match", stories["late"].why),
+        "nobody": ("no match", "there is no such subscription, and there was none lately"),
+    }
+    assert stories["timed-out"].why.startswith("the subscription's time was over at ")
+    assert stories["forbidden"].why.startswith("not permitted, kept as a dead letter: ")
+    assert stories["over"].why.endswith("(unsubscribed)")
+    assert stories["late"].why.startswith("the subscription was made later, at ")
+
+    # Those that were to have it, as the batch has counted them; found again when the tables have long had it.
+    assert known.evaluated is not None
+    assert known.evaluated.subscriptions == 4
+    assert gatherer._evaluated(known, known.attempts) == known.evaluated
+    assert explain(known).steps[-1].what == "matched by the dispatch"

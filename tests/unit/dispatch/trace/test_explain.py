@@ -10,14 +10,21 @@ from dispatch import attempts
 from dispatch.attempts import Attempt
 from dispatch.recording.rows import rows_of
 from dispatch.trace.control import ControlHistory
-from dispatch.trace.evidence import AttemptRow, Batch, Evidence
+from dispatch.trace.evidence import AttemptRow, Batch, Evaluated, Evidence
 from dispatch.trace.explain import explain
 from dispatch.trace.gathering import made_at
 from dispatch.trace.progress import batch_of
 from dispatch.trace.story import DeliveryStory
 from topic_model.conditions import XPATH_1
 from topic_model.notifications import Notification
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.records import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    TopicRecord,
+)
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
 from topic_model.topics import TopicPath
 
@@ -131,7 +138,12 @@ def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) ->
 @pytest.mark.parametrize(
     ("record", "outcome", "why"),
     [
-        (subscription("s", paused=True), "skipped", "the subscription was paused then"),
+        (
+            subscription("s", paused=True, pull_point="p"),
+            "skipped",
+            "the subscription was paused then, and for pull points nothing is kept meanwhile",
+        ),
+        (subscription("s", paused=True), "pending", "it is to be pushed; no outcome has been recorded yet"),
         (
             subscription("s", terminates_ms=99_000),
             "skipped",
@@ -152,7 +164,16 @@ def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) ->
             "pending",
             "it is to be pushed; no outcome has been recorded yet",
         ),
-        (subscription("s", "a/c"), "no match", "its topic expression a/c does not select the topic a/b"),
+        (
+            subscription("s", "a/c"),
+            "no match",
+            "its topic expression a/c does not select the topic a/b; a/b would, and so would a//.",
+        ),
+        (
+            subscription("s", "A//."),
+            "no match",
+            "its topic expression A//. does not select the topic a/b: that is A//., of another namespace or spelling",
+        ),
         (
             (200_000, subscription("s", created_ms=200_000)),
             "no match",
@@ -190,7 +211,7 @@ def test_states_are_those_of_the_time_not_of_now() -> None:
     story = explain(evidence(control, attempt("ended", 1, "delivered", ACCEPTED + 10)))
 
     assert {each.subscription: each.outcome for each in story.deliveries} == {
-        "resumed": "skipped",
+        "resumed": "pending",
         "ended": "delivered",
     }
 
@@ -257,3 +278,80 @@ def test_ids_say_when_they_were_made() -> None:
     assert made_at("n1") == 0
     assert made_at("018bcfe5687b4000b000000000000000") == 0
     assert made_at("zzzzzzzzzzzz7000b000000000000000") == 0
+
+
+def test_what_is_parked_waits_for_what_stands_in_its_way_now() -> None:
+    parked = attempt("s", 0, "parked", ACCEPTED + 50, error="waiting", detail="put aside", next_ms=3_600_000)
+
+    def why(*records: ControlRecord | tuple[int, ControlRecord]) -> str:
+        delivery = only(evidence(history(subscription("s"), *records), parked))
+        assert delivery.outcome == "waiting"
+        return delivery.why
+
+    paused = (200_000, subscription("s", paused=True))
+    suspended = (200_000, SubscriptionSuspended("s", "it answers nothing", 1, 200_000))
+    assert why() == "it is tried again at 1970-01-01 01:00:00 UTC: put aside"
+    assert why(paused) == "it is kept until the subscription, which is paused, is resumed: put aside"
+    assert why(paused, (300_000, subscription("s"))) == why()
+    assert why(suspended) == (
+        "it is kept until somebody resumes the subscription, which is suspended since 1970-01-01 00:03:20 UTC "
+        "(it answers nothing): put aside"
+    )
+    assert why(suspended, (300_000, Tombstone("susp:s"))) == why()
+    ended = why((200_000, SubscriptionEnded("s", "unsubscribed", 200_000)))
+    assert ended.startswith("the subscription has ended since, at 1970-01-01 00:03:20 UTC (unsubscribed)")
+
+
+def test_what_was_matched_is_known_to_the_record_when_the_batch_has_said_so() -> None:
+    """Between the batch's look at the control log and its first push others came, went and were paused: by time alone
+    they would have had it, or not."""
+    control = ControlHistory()
+    control.add(TopicRecord(TopicPath("a/b")), 1_000, 0)
+    control.add(subscription("there"), 1_000, 1)
+    control.add(subscription("late", created_ms=ACCEPTED + 4), ACCEPTED + 5, 2)
+    control.add(SubscriptionEnded("there", "unsubscribed", ACCEPTED + 6), ACCEPTED + 6, 3)
+    first_push = attempt("there", 1, "delivered", ACCEPTED + 50, batch=7)
+    matched = Evaluated(ACCEPTED + 8, batch=7, control=2, subscriptions=1)
+    story = explain(evidence(control, first_push, evaluated=matched))
+
+    assert [(each.subscription, each.outcome) for each in story.deliveries] == [("there", "delivered")]
+    assert (story.steps[-1].what, story.steps[-1].detail) == ("matched by the dispatch", "batch 7, for 1 subscription")
+    assert story.steps[-1].at == datetime(1970, 1, 1, 0, 1, 40, 8_000, UTC)
+    late = only(evidence(control, first_push, evaluated=matched), "late")
+    assert late.why == "the subscription was made later, at 1970-01-01 00:01:40 UTC"
+    # With the batch after that it is the other way round.
+    next_batch = Evaluated(ACCEPTED + 8, batch=8, control=4, subscriptions=1)
+    after = explain(evidence(control, evaluated=next_batch))
+    assert [(each.subscription, each.outcome) for each in after.deliveries] == [("late", "pending")]
+    assert "had ended before" in only(evidence(control, evaluated=next_batch), "there").why
+
+
+@pytest.mark.parametrize(
+    ("created", "ended", "why"),
+    [
+        (50_000, 90_000, "the subscription had ended before, at 1970-01-01 00:01:30 UTC (unsubscribed)"),
+        (150_000, 200_000, "the subscription was made later, at 1970-01-01 00:02:30 UTC"),
+        (50_000, 200_000, "the subscription was there; what became of the notification is not recorded (any more)"),
+    ],
+)
+def test_subscription_that_only_the_table_remembers(created: int, ended: int, why: str) -> None:
+    row = {
+        "created_at": datetime.fromtimestamp(created / 1000, UTC),
+        "ended_at": datetime.fromtimestamp(ended / 1000, UTC),
+        "reason": "unsubscribed",
+        "expression": "a//.",
+        "endpoint": "http://s/",
+    }
+    delivery = only(evidence(history(), forgotten={"s": row}), "s")
+
+    assert (delivery.outcome, delivery.why) == ("no match", why)
+    assert (delivery.expression, delivery.endpoint) == ("a//.", "http://s/")
+
+
+def test_pull_points_are_not_said_to_have_been_pushed_to() -> None:
+    delivery = only(evidence(history(subscription("s", pull_point="p")), attempt("s", 1, "delivered", ACCEPTED + 5)))
+
+    assert (delivery.outcome, delivery.why) == (
+        "delivered",
+        "it was put into the subscription's pull point, where clients fetch it",
+    )

@@ -3,7 +3,8 @@ its history is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
@@ -16,6 +17,17 @@ WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
 # Somebody else's commit may come between twice.
 _CHANCES = 3
+
+# What comes nearest to nothing, by type; for the others no bytes.
+_NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
+    (pa.types.is_temporal, datetime(1970, 1, 1, tzinfo=UTC)),
+    (pa.types.is_boolean, False),
+    (pa.types.is_integer, 0),
+    (pa.types.is_floating, 0.0),
+    (pa.types.is_string, ""),
+    (pa.types.is_large_string, ""),
+    (pa.types.is_string_view, ""),
+)
 
 OPERATION = "_operation"
 """The column of `merge`'s changes that says what each row asks for: `put`, `add`, `patch` or `drop`."""
@@ -71,10 +83,15 @@ class HeldTable:
         one it does what a `patch` does: overwrites the columns `patch` if `guard` holds, a condition on `t` (what is
         there) and `s` (the change).
         """
-        names = [column.name for column in self.spec.columns]
-        quoted = {f"`{name}`": f"s.`{name}`" for name in names}
         table = self.open()
         table.update_incremental()
+        names = [column.name for column in self.spec.columns]
+        quoted = {f"`{name}`": f"s.`{name}`" for name in names}
+        inserted = dict(quoted)
+        for field in _unknown(names, table):
+            if not field.nullable:
+                changes = changes.append_column(field.name, _nothing(field, changes.num_rows))
+                inserted[f"`{field.name}`"] = f"s.`{field.name}`"
         merger = table.merge(
             changes,
             f"t.`{self.spec.key}` = s.`{self.spec.key}`",
@@ -88,7 +105,7 @@ class HeldTable:
         if patch:
             condition = f"s.{OPERATION} in ('patch', 'add')" + (f" and ({guard})" if guard else "")
             merger = merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in patch}, condition)
-        merger.when_not_matched_insert(quoted, f"s.{OPERATION} in ('put', 'add')").execute()
+        merger.when_not_matched_insert(inserted, f"s.{OPERATION} in ('put', 'add')").execute()
 
     def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int]) -> None:
         for chance in range(_CHANCES, 0, -1):
@@ -122,7 +139,21 @@ def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:
     if names == rows.column_names:
         return rows
     columns = [
-        rows.column(each.name) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
+        rows.column(each.name) if each.name in rows.column_names else _nothing(each, rows.num_rows)
         for each in pa.schema(table.schema().to_arrow())
     ]
     return pa.Table.from_arrays(columns, names=names)
+
+
+def _unknown(names: Sequence[str], table: DeltaTable) -> list[pa.Field]:
+    """The columns of a table that a newer Arborcast has made, and that we know nothing of."""
+    return [each for each in pa.schema(table.schema().to_arrow()) if each.name not in names]
+
+
+def _nothing(field: pa.Field, count: int) -> pa.Array:
+    """What we write there: null, or where that may not be what comes nearest to it. Else nothing could be written any
+    more after a rollback."""
+    if field.nullable:
+        return pa.nulls(count, field.type)
+    value = next((value for is_so, value in _NEAREST if is_so(field.type)), b"")
+    return pa.array([value] * count, field.type)

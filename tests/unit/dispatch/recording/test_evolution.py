@@ -1,0 +1,162 @@
+"""Tables that another version has made: an older one, and a newer one that was rolled back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from dispatch import attempts
+from dispatch.gate import StopGate
+from dispatch.recording.changes import Changes
+from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.held import HeldTable
+from dispatch.recording.recording import Recording
+from dispatch.recording.rows import rows_of
+from dispatch.recording.upkeep import Upkeep
+from dispatch.settings import TableSettings
+from dispatch.tables import (
+    ATTEMPTS,
+    DELIVERIES,
+    ENDPOINT_HEALTH,
+    NOTIFICATIONS,
+    ROUTES,
+    SUBSCRIPTIONS,
+    TABLES,
+    Column,
+    TableSpec,
+)
+from tests.support.table_rows import attempt, fill, record
+from topic_model.settings import KafkaSettings
+
+NAMES = [spec.name for spec in TABLES]
+NEUTRAL: Mapping[str, object] = {
+    "string": "",
+    "long": 0,
+    "integer": 0,
+    "double": 0.0,
+    "boolean": False,
+    "binary": b"",
+    "date": date(2026, 1, 2),
+    "timestamp": datetime(2026, 1, 2, tzinfo=UTC),
+}
+
+
+def row(spec: TableSpec, name: str) -> dict[str, object]:
+    """A row that can be told by its name, which is its key where the table has one."""
+    made = {column.name: None if column.optional else NEUTRAL[column.type] for column in spec.columns}
+    return {**made, name_of(spec): name}
+
+
+def name_of(spec: TableSpec) -> str:
+    return spec.key or next(column.name for column in spec.columns if column.type == "string")
+
+
+def write(spec: TableSpec, location: str, *names: str, batch: int = 0) -> None:
+    """As this version does: states are merged, events appended, the snapshot of routes replaced."""
+    table = HeldTable(spec, location)
+    rows = [row(spec, name) for name in names]
+    if spec.key:
+        changes = Changes(spec)
+        for name, each in zip(names, rows, strict=True):
+            changes.put(name, each)
+        table.merge(changes.arrow(), {"w": batch})
+    elif spec is ROUTES:
+        table.replace(spec.arrow(rows), {"w": batch})
+    else:
+        table.append(spec.arrow(rows), "w", batch)
+
+
+def found(spec: TableSpec, location: str, column: str) -> dict[object, object]:
+    rows = DeltaTable(location).to_pyarrow_table().to_pylist()
+    return {each[name_of(spec)]: each[column] for each in rows}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_older_table_is_written_with_the_columns_it_lacked(tmp_path: Path, name: str) -> None:
+    (spec,) = (each for each in TABLES if each.name == name)
+    location = str(tmp_path)
+    lacking = next(each.name for each in reversed(spec.columns) if each.name not in (name_of(spec), spec.time, "day"))
+    older = dataclasses.replace(spec, columns=tuple(each for each in spec.columns if each.name != lacking))
+    HeldTable(older, location).append(older.arrow([row(older, "old")]), "w", 0)
+
+    write(spec, location, "new", batch=1)
+
+    expected = {"new": row(spec, "new")[lacking]} | ({} if spec is ROUTES else {"old": None})
+    assert found(spec, location, lacking) == expected
+
+
+@pytest.mark.parametrize("optional", [True, False], ids=["may be null", "may not be null"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_of_a_newer_version_is_written_after_a_rollback(tmp_path: Path, name: str, optional: bool) -> None:
+    (spec,) = (each for each in TABLES if each.name == name)
+    location = str(tmp_path)
+    mood = Column("mood", "string", "Something of the future.", optional=optional)
+    level = Column("level", "long", "Something else of it.", optional=optional)
+    newer = dataclasses.replace(spec, columns=(*spec.columns[:-1], mood, spec.columns[-1], level))
+    for number in range(8):
+        each = {**row(newer, f"newer {number}"), "mood": "good", "level": 7}
+        HeldTable(newer, location).append(newer.arrow([each]), "w", number)
+
+    write(spec, location, "ours", batch=8)
+    Upkeep(spec, location).step()
+
+    ours = None if optional else ""
+    expected: dict[object, object] = {"ours": ours}
+    if spec is not ROUTES:
+        expected |= {f"newer {number}": "good" for number in range(8)}
+    assert found(spec, location, "mood") == expected
+    assert len(DeltaTable(location).file_uris()) == 1, "small files are joined"
+    # The newer version comes back.
+    HeldTable(newer, location).append(newer.arrow([{**row(newer, "again"), "mood": "better", "level": 8}]), "w", 9)
+    assert found(spec, location, "mood") == expected | {"again": "better"}
+
+
+def test_a_delivery_that_ends_again_is_overwritten_in_a_table_of_a_newer_version(tmp_path: Path) -> None:
+    location = DELIVERIES.location(TableSettings(), tmp_path)
+    mood = Column("mood", "string", "Something of the future.")
+    newer = dataclasses.replace(DELIVERIES, columns=(*DELIVERIES.columns, mood))
+    newer.ensure(location)
+    record(tmp_path, attempt("n", "s", "dead", batch=1))
+    again = rows_of(attempts.encode([attempt("n", "s", "delivered", 99, number=2, batch=-1)]))
+    assert EndedDeliveries(location).append(again, "test", 1)
+
+    assert [(each["state"], each["attempts"]) for each in DeltaTable(location).to_pyarrow_table().to_pylist()] == [
+        ("delivered", 2)
+    ]
+
+
+def test_each_table_is_kept_for_as_long_as_its_own_setting_says(tmp_path: Path) -> None:
+    days = ((NOTIFICATIONS, 1), (ATTEMPTS, 2), (DELIVERIES, 3), (ENDPOINT_HEALTH, 4))
+    settings = TableSettings(**{f"{spec.name}_days": kept for spec, kept in days}, ended_subscriptions_days=5)
+    now = datetime.now(UTC)
+    past = [now - timedelta(days=age, minutes=1) for age in range(8)]
+    for spec, _ in days:
+        fill(tmp_path, spec, [{"day": at.date(), spec.time: at} for at in past])
+    ended = [{"subscription": f"ended {age}", "state": "ended", "ended_at": at} for age, at in enumerate(past)]
+    fill(tmp_path, SUBSCRIPTIONS, [*ended, {"subscription": "active", "state": "active"}])
+    recording = Recording(
+        KafkaSettings(),
+        settings,
+        tmp_path,
+        StopGate(),
+        health=dict,
+        control_position=lambda: 0,
+        routes=lambda limit: [],
+    )
+
+    for recorder in recording._recorders:
+        for each in recorder._works:
+            if isinstance(each.work, Upkeep):
+                each.work.step()
+
+    for spec, kept in days:
+        rows = DeltaTable(spec.location(settings, tmp_path)).to_pyarrow_table().to_pylist()
+        # Whole days go.
+        assert min(each["day"] for each in rows) == (now - timedelta(days=kept)).date(), spec.name
+    left = DeltaTable(SUBSCRIPTIONS.location(settings, tmp_path)).to_pyarrow_table()["subscription"].to_pylist()
+    assert sorted(left) == ["active", *(f"ended {age}" for age in range(5))]

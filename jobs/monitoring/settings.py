@@ -46,7 +46,7 @@ class LoggingSettings:
     format: Literal["human", "json"] = setting(
         "human",
         "human: a line for people. json: an object per line, with the keys at, level, part, message, and what it is "
-        "about. What the virtual machines of Kafka and Spark write themselves keeps its form.",
+        "about. Under `arborcast up` that includes what the virtual machines of Kafka and Spark write themselves.",
     )
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "What is less important is not logged. A steady engine logs nothing at info."

@@ -145,6 +145,11 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
     """The parts in the order of their start, for effective settings."""
     environ = {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX) or k in _PASSED_ON}
     environ["PYTHONUNBUFFERED"] = "1"  # or the log lags behind what happened
+    json_log = settings.logging.format == "json"
+    return [dataclasses.replace(spec, json_log=json_log) for spec in _parts(settings, tools, home, environ)]
+
+
+def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
     if settings.stack.broker == "external":
         return [_dispatch(settings, tools, home, environ), _gateway(settings, home, environ, after=())]
     return [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from jobs.stack import processes
+from jobs.stack import json_lines, processes
 from jobs.stack.backoff import failures_after, wait_before_start
 from jobs.stack.errors import StackError
 from jobs.stack.processes import ProcessId
@@ -31,7 +33,8 @@ class PartSpec:
 
     `prepare` runs before every start. `after` names the parts that must be ready before its first start.
     `asked_to_stop` picks, from all processes of the part, those that get the SIGTERM; by default the first one.
-    `stop_share` is how much of the time for stopping the whole engine may have passed when this part is killed.
+    `stop_share` is how much of the time for stopping the whole engine may have passed when this part is killed. With
+    `json_log` whatever it prints becomes JSON.
     """
 
     name: str
@@ -44,6 +47,7 @@ class PartSpec:
     after: tuple[str, ...] = ()
     asked_to_stop: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
     stop_share: float = 0.97
+    json_log: bool = False
 
 
 class Part:
@@ -55,6 +59,7 @@ class Part:
         self._report = report
         self._popen: subprocess.Popen[bytes] | None = None
         self._id: ProcessId | None = None
+        self._log: threading.Thread | None = None
         self._started = 0.0  # monotonic, like _due
         self._spoke = 0.0
         self._due = 0.0
@@ -136,15 +141,20 @@ class Part:
         self._report(f"{self.name}: starting")
         try:
             spec.prepare()
-            self._popen = processes.spawn(spec.command, spec.environ, spec.folder, spec.log)
+            own_log = None if spec.json_log else spec.log
+            self._popen = processes.spawn(spec.command, spec.environ, spec.folder, own_log)
         except (StackError, OSError) as error:
             self._died(time.monotonic(), f"could not be started: {error}")
             return
+        if self._popen.stdout is not None:
+            self._log = json_lines.follow(os.dup(self._popen.stdout.fileno()), spec.log, self.name)
+            self._popen.stdout.close()
         self._id = ProcessId.of(self._popen.pid)
 
     def _died(self, now: float, how: str) -> None:
         # A member that outlives its head would meet its own successor: same port, same checkpoint.
         self._kill()
+        self._drain()
         ran = now - self._started
         self.failures = failures_after(self.failures, ran, self._settings.restart_forget_s)
         self.restarts += 1
@@ -164,7 +174,14 @@ class Part:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(timeout=2)
 
+    def _drain(self) -> None:
+        """Its last words, before anybody asks what they were."""
+        if self._log is not None:
+            self._log.join(timeout=1)
+            self._log = None
+
     def _stopped(self) -> None:
+        self._drain()
         self._popen, self._id = None, None
         self._become(PartState.STOPPED)
 

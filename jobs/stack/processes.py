@@ -54,19 +54,21 @@ class Usage:
     processes: int = 0
 
 
-def spawn(command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own, on a leash, its output appended to `log`.
+def spawn(
+    command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path | None
+) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own, on a leash, its output appended to `log`; None: into a pipe.
 
     To be called from the main thread: Linux ties the leash to the thread that started the child.
     """
-    with log.open("ab") as sink:
+    with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("ab") as sink:
         return subprocess.Popen(
             leashed(command),
             env=dict(environ),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=sink,
-            stderr=sink,
+            stderr=subprocess.STDOUT,
             # Ctrl-C in the terminal must reach the supervisor alone, which stops the parts in their order.
             start_new_session=True,
         )

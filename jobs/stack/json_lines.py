@@ -1,0 +1,127 @@
+"""What a part prints, as JSON line by line, whoever of it prints: our own lines are JSON already, those of the virtual
+machines and of libraries are not.
+
+A part writes into a pipe then, and a thread of the supervisor reads it. In the form for people parts write their log
+files themselves, so that nobody is needed for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from topic_model import log_form
+
+# Further lines of the same event come at once; whatever comes later is news of its own.
+_TOGETHER_S = 0.2
+
+# The longest stack trace that is kept.
+_MOST_LINES = 300
+
+# Spark's lines have our form for people, Kafka's that of slf4j's simple logger.
+_HEAD = re.compile(
+    r"(?P<at>\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+)) +(?P<level>[A-Za-z]+) +(?:[a-z]+: )?"
+    r"(?P<logger>[\w.$-]+)(?: - |: )(?P<message>.*)"
+)
+_MORE = re.compile(r"\s|Caused by: |Suppressed: |[\w.$]+(?:Exception|Error)\b")
+_LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
+
+
+class JsonLines:
+    """Makes lines of JSON from lines of any kind. What may go on (a stack trace) is held until `finish`, or until
+    something else begins."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._open: dict[str, str] = {}
+        self._trace: list[str] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether something is held."""
+        return bool(self._open)
+
+    def take(self, line: str, now: float) -> Iterator[str]:
+        """The next line, without its end; `now` in seconds of the epoch. Gives what is complete by it."""
+        if self._open and _MORE.match(line):
+            if len(self._trace) < _MOST_LINES:
+                self._trace.append(line)
+            return
+        yield from self.finish()
+        if _is_object(line):
+            yield line
+        elif line.strip():
+            self._open = self._begun(line, now)
+
+    def finish(self) -> Iterator[str]:
+        """What is held, if anything."""
+        if self._open:
+            document = {**self._open, **({"trace": "\n".join(self._trace)} if self._trace else {})}
+            self._open, self._trace = {}, []
+            yield json.dumps(document, ensure_ascii=False)
+
+    def _begun(self, line: str, now: float) -> dict[str, str]:
+        head = _HEAD.fullmatch(line)
+        if head is None:
+            document: dict[str, str] = json.loads(log_form.write("json", now, "info", self._part, line))
+            return document
+        level = head["level"].lower()
+        return {
+            "at": head["at"],
+            "level": _LEVELS.get(level, level),
+            "part": self._part,
+            "message": head["message"],
+            "logger": head["logger"],
+        }
+
+
+def follow(source: int, log: Path, part: str) -> threading.Thread:
+    """Write what comes from this descriptor into a log file, until its end; then it is closed."""
+    thread = threading.Thread(target=_copy, args=(source, log, JsonLines(part)), name=f"log-{part}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _copy(source: int, log: Path, lines: JsonLines) -> None:
+    rest = b""
+    try:
+        while True:
+            ready, _, _ = select.select([source], [], [], _TOGETHER_S if lines.open else None)
+            if not ready:
+                _write(log, lines.finish())
+                continue
+            data = os.read(source, 65_536)
+            *complete, rest = (rest + data).split(b"\n")
+            if not data:
+                complete, rest = [rest], b""
+            for line in complete:
+                _write(log, lines.take(line.decode("utf-8", "replace"), time.time()))
+            if not data:
+                return
+    finally:
+        _write(log, lines.finish())
+        os.close(source)
+
+
+def _write(log: Path, lines: Iterator[str]) -> None:
+    # Whatever becomes of the file, the pipe must be read, or the part stands still.
+    with contextlib.suppress(OSError):
+        for line in lines:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def _is_object(line: str) -> bool:
+    if not line.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False

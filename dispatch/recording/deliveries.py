@@ -60,9 +60,7 @@ class EndedDeliveries:
         column = ds.field("notification")
         # The bounds, beside the ids, leave out whole files by their statistics.
         bounds = (column >= notifications[0]) & (column <= notifications[-1])
-        found = table.to_pyarrow_dataset().to_table(
-            columns=["notification", "subscription", "state"], filter=bounds & column.isin(notifications)
-        )
+        found = DELIVERIES.read(table, ["notification", "subscription", "state"], bounds & column.isin(notifications))
         wanted = set(keys)
         states = zip(_keys(found), found["state"].to_pylist(), strict=True)
         return {key: state for key, state in states if key in wanted}

@@ -90,6 +90,7 @@ DELIVERIES = TableSpec(
     ),
     partition_by=("day",),
     time="ended_at",
+    merged=True,
 )
 
 ENDPOINT_HEALTH = TableSpec(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
@@ -48,7 +49,7 @@ class TableSpec:
     """One table.
 
     `time` is the column that says when a row happened, for reading a span of time; with `partition_by` its day.
-    `key` is the column that names a row, for tables whose rows change.
+    `key` is the column that names a row, for tables whose rows change. `merged`: those of this one may, too.
     """
 
     name: str
@@ -57,6 +58,7 @@ class TableSpec:
     partition_by: tuple[str, ...] = ()
     time: str = ""
     key: str = ""
+    merged: bool = False
     properties: Mapping[str, str] = field(default_factory=lambda: _PROPERTIES)
 
     def location(self, settings: TableSettings, home: Path) -> Location:
@@ -78,6 +80,29 @@ class TableSpec:
         return pa.Table.from_arrays(
             [pa.array([row.get(each.name) for row in rows], type=each.type) for each in schema], schema=schema
         )
+
+    def dataset(self, table: DeltaTable) -> ds.Dataset:
+        """The table for pyarrow, and for what reads its datasets (DuckDB).
+
+        What delta-rs has written in a merge or a delete says of its texts that they are "views", which pyarrow cannot
+        compare with anything (neither could DuckDB, which leaves that to pyarrow). Read as dictionaries they can be.
+        """
+        if not (self.merged or self.key):
+            return table.to_pyarrow_dataset()
+        schema = pa.schema(table.schema().to_arrow())
+        texts = [each.name for each in schema if pa.types.is_string(each.type) and each.name not in self.partition_by]
+        options = ds.ParquetReadOptions(dictionary_columns=texts)
+        return table.to_pyarrow_dataset(schema=schema, parquet_read_options=options)
+
+    def read(
+        self, table: DeltaTable, columns: Sequence[str] | None = None, where: ds.Expression | None = None
+    ) -> pa.Table:
+        """Rows as an Arrow table; files that can have no such row are not opened."""
+        found = self.dataset(table).to_table(columns=list(columns) if columns else None, filter=where)
+        plain = [
+            each.with_type(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in found.schema
+        ]
+        return found.cast(pa.schema(plain))
 
     def ensure(self, location: str) -> DeltaTable:
         """The table, created when it is not there, with the columns that an older Arborcast did not know added.

@@ -168,7 +168,7 @@ class Gatherer:
         table = self._table(SUBSCRIPTIONS) if names else None
         if table is None:
             return {}
-        rows = table.to_pyarrow_dataset().to_table(filter=ds.field("subscription").isin(names)).to_pylist()
+        rows = SUBSCRIPTIONS.read(table, where=ds.field("subscription").isin(names)).to_pylist()
         return {row["subscription"]: row for row in rows}
 
     def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ class Gatherer:
             return []
         # Ids sort by time, so files of other times are left out by their statistics.
         where = ds.field("notification") == notification_id
-        rows: list[dict[str, Any]] = table.to_pyarrow_dataset().to_table(filter=where).to_pylist()
+        rows: list[dict[str, Any]] = spec.read(table, where=where).to_pylist()
         return rows
 
     def _newest(self, spec: TableSpec) -> int:

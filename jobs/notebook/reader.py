@@ -50,7 +50,7 @@ class TableReader:
 
     def dataset(self) -> ds.Dataset:
         """For pyarrow, and for what reads its datasets (DuckDB, Polars)."""
-        return self.delta().to_pyarrow_dataset()
+        return self.spec.dataset(self.delta())
 
     def arrow(
         self,
@@ -63,7 +63,7 @@ class TableReader:
         """Rows as an Arrow table. `since` and `until` go by the table's time column (`spec.time`), `where` is a
         pyarrow expression; files that can have no such row are not opened."""
         condition = _and(self._between(since, until), where)
-        return self.dataset().to_table(columns=list(columns) if columns else None, filter=condition)
+        return self.spec.read(self.delta(), columns, condition)
 
     def pandas(
         self,

@@ -41,7 +41,8 @@ class Evidence:
 
     `attempts` are in order of time. `waiting` are the subscriptions for which the retries table has it, with the time
     when they are due. `forgotten` are rows of the table of subscriptions, for those that the control log does not have
-    any more. `notes` are for the reader: what could not be looked at.
+    any more; `endpoints` the latest rows about the health of endpoints. `notes` are for the reader: what could not be
+    looked at.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Evidence:
     attempts: Sequence[AttemptRow] = ()
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)
     forgotten: Mapping[str, Row] = field(default_factory=dict)
+    endpoints: Mapping[str, Row] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 

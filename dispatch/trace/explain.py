@@ -100,7 +100,7 @@ def _delivery(
     if rows:
         outcome, why = _outcome(evidence, name, known, rows[-1])
     elif name in evidence.waiting:
-        outcome, why = "waiting", _waits(evidence, name, evidence.waiting[name])
+        outcome, why = "waiting", _waits(evidence, name, endpoint, evidence.waiting[name])
     elif name in routes and known is not None and evidence.notification is not None:
         outcome, why = without_attempts(evidence, known, evidence.notification, when)
     else:
@@ -134,7 +134,8 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
         case "delivered":
             return "delivered", f"the receiver took it at attempt {row['number']}"
         case "parked":
-            return "waiting", f"{_waits(evidence, name, cast('datetime | None', row.get('next_at')))}: {detail}"
+            due = cast("datetime | None", row.get("next_at"))
+            return "waiting", f"{_waits(evidence, name, str(row['endpoint']), due)}: {detail}"
         case "dead" if row["error"] == "address":
             return "dead", f"not permitted, kept as a dead letter: {detail}"
         case "dead":
@@ -147,7 +148,7 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
             return "cancelled", f"the subscription is over: {detail}"
 
 
-def _waits(evidence: Evidence, name: str, due: datetime | None) -> str:
+def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -> str:
     """What a delivery that is put aside waits for, as things stand now."""
     now = evidence.control.now(name)
     if now is not None and now.subscription is None:
@@ -160,7 +161,12 @@ def _waits(evidence: Evidence, name: str, due: datetime | None) -> str:
         )
     if now is not None and now.subscription is not None and now.subscription.paused:
         return "it is kept until the subscription, which is paused, is resumed"
-    return f"it is tried again at {due:%Y-%m-%d %H:%M:%S} UTC" if due else "it is tried when its turn comes"
+    again = f"it is tried again at {due:%Y-%m-%d %H:%M:%S} UTC" if due else "it is tried when its turn comes"
+    health = evidence.endpoints.get(endpoint, {})
+    if health.get("breaker") == "open":
+        since = f"{_time(health, 'at'):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{again}; since {since} its endpoint, which did not answer, is only probed"
+    return again
 
 
 def _time(row: AttemptRow, column: str) -> datetime:

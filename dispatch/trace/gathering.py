@@ -4,7 +4,7 @@ some seconds behind them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from dispatch import attempts
 from dispatch.recording.rows import rows_of
 from dispatch.recording.tail import Tail
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
+from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
 from dispatch.tables.location import is_there, open_table
 from dispatch.trace.control import ControlHistory
 from dispatch.trace.evidence import AttemptRow, Evaluated, Evidence, Row
@@ -86,6 +86,7 @@ class Gatherer:
             attempts=rows,
             waiting=waiting,
             forgotten=self._forgotten(sorted(asked - control.states.keys())),
+            endpoints=self._health({str(row["endpoint"]) for row in rows if row["state"] == "parked"}),
             notes=notes,
         )
 
@@ -170,6 +171,14 @@ class Gatherer:
             return {}
         rows = SUBSCRIPTIONS.read(table, where=ds.field("subscription").isin(names)).to_pylist()
         return {row["subscription"]: row for row in rows}
+
+    def _health(self, endpoints: Collection[str]) -> dict[str, Row]:
+        """How the endpoints of what waits are."""
+        table = self._table(ENDPOINT_HEALTH) if endpoints else None
+        if table is None:
+            return {}
+        rows = ENDPOINT_HEALTH.read(table, where=ds.field("endpoint").isin(sorted(endpoints))).sort_by("at").to_pylist()
+        return {row["endpoint"]: row for row in rows}
 
     def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[dict[str, Any]]:
         table = self._table(spec)

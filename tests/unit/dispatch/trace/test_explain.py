@@ -355,3 +355,17 @@ def test_pull_points_are_not_said_to_have_been_pushed_to() -> None:
         "delivered",
         "it was put into the subscription's pull point, where clients fetch it",
     )
+
+
+def test_what_waits_for_an_endpoint_that_is_away_says_since_when() -> None:
+    parked = attempt("s", 0, "parked", ACCEPTED + 50, error="waiting", detail="earlier ones wait")
+    health = {"endpoint": "http://s/", "breaker": "open", "at": datetime(1970, 1, 1, tzinfo=UTC)}
+    delivery = only(evidence(history(subscription("s")), parked, endpoints={"http://s/": health}))
+
+    assert delivery.why == (
+        "it is tried when its turn comes; since 1970-01-01 00:00:00 UTC its endpoint, which did not answer, is only "
+        "probed: earlier ones wait"
+    )
+    well = {"http://s/": {**health, "breaker": "closed"}}
+    again = only(evidence(history(subscription("s")), parked, endpoints=well))
+    assert again.why == "it is tried when its turn comes: earlier ones wait"

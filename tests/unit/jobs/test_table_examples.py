@@ -90,3 +90,22 @@ def test_duckdb_reads_every_type_of_column(tmp_path: Path) -> None:
         expected = spec.arrow_schema()
         assert found.column_names == expected.names
         assert found.cast(expected).equals(there.to_table().cast(expected))
+
+
+@without_duckdb
+def test_duckdb_finds_rows_of_a_merged_table_by_their_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import duckdb
+
+    from dispatch.recording.changes import Changes
+    from dispatch.recording.held import HeldTable
+    from dispatch.tables import TOPICS
+
+    fill(tmp_path, TOPICS, [{"topic": "a"}])
+    table = HeldTable(TOPICS, TOPICS.location(TableSettings(), tmp_path))
+    changes = Changes(TOPICS)
+    changes.put("b", {**table.open().to_pyarrow_table().to_pylist()[0], "topic": "b"})
+    table.merge(changes.arrow(), {"w": 1})
+    monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
+    topics = jobs.notebook.Tables().topics.dataset()  # noqa: F841  # named in the query
+
+    assert duckdb.sql("select topic from topics where topic >= 'b' and topic in ('b', 'c')").fetchall() == [("b",)]

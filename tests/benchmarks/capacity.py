@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks._capacity import Load, constants_from, most_per_second, needs
+from tests.benchmarks._capacity import ABOVE, BELOW, Load, checked, constants_from, most_per_second, needs
 from tests.benchmarks._results import ROOT, load
 
 
@@ -28,7 +28,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "docs" / "benchmarks" / "results")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    known = constants_from(load(options.results))
+    results = load(options.results)
+    known = constants_from(results)
     if known is None:
         sys.exit(
             f"{options.results} lacks results; run: python -m tests.benchmarks.page --only throughput gateway routing"
@@ -37,13 +38,27 @@ def main() -> None:
         options.subscriptions, options.rate, options.deliveries, payload=options.bytes, batched=options.batched
     )
     found = needs(asked, known)
-    for title, values in (("constants", asdict(known)), ("needs", asdict(found))):
-        print(f"\n{title}")
-        for name, value in values.items():
-            print(f"  {name:<20} {value if isinstance(value, str) else format(value, ',.4g')}")
+    print("\nconstants (microseconds for a notification, for each delivery, for each byte beyond 800)")
+    for name, value in asdict(known).items():
+        shown = " + ".join(f"{each:,.3g}" for each in value.values()) if isinstance(value, dict) else f"{value:,.4g}"
+        print(f"  {name:<20} {shown}")
+    print("\nneeds")
+    for name, value in asdict(found).items():
+        print(f"  {name:<20} {value if isinstance(value, str) else format(value, ',.4g')}")
     print(f"\nat most on 8 cores: {most_per_second(8, asked, known):,.0f} notifications/s")
+    points = checked(results, known)
+    print(f"\nmeasured points, deliveries/s: the model may allow {ABOVE:g} times as much, and 1/{BELOW:g} at least")
+    for point in points:
+        held = f"not covered: {point.why}" if point.why else f"{point.times:.2f}x"
+        print(f"  {point.what:<44} measured {point.measured:>10,.0f}   model {point.said:>10,.0f}   {held}")
+    if not points:
+        print("  none: only quick runs are stored")
     if options.json:
-        options.json.write_text(json.dumps({"constants": asdict(known), "needs": asdict(found)}, indent=1))
+        options.json.write_text(
+            json.dumps(
+                {"constants": asdict(known), "needs": asdict(found), "points": [asdict(each) for each in points]}
+            )
+        )
 
 
 if __name__ == "__main__":

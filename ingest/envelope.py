@@ -7,6 +7,7 @@ an entity: a document type declaration is refused, and libxml2's own bounds (dep
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -96,7 +97,7 @@ def parse(document: bytes, content_type: bytes = b"") -> Request:
 
 def _parse_xml(document: bytes, content_type: bytes) -> etree._Element:
     try:
-        root = etree.fromstring(document, _parser_for(content_type))
+        root = read_xml(document, _parser_for(content_type))
     except (etree.XMLSyntaxError, LookupError, ValueError) as error:
         # Besides bad syntax: a charset that nobody knows, an empty body.
         raise MalformedMessage(f"the request is not well-formed XML: {_brief(error)}") from error
@@ -120,14 +121,36 @@ def make_parser(encoding: str | None = None) -> etree.XMLParser:
     )
 
 
-_parser = make_parser()
+def read_xml(document: bytes, parser: etree.XMLParser) -> etree._Element:
+    """The root of a document that is well-formed, its namespaces included. Raises XMLSyntaxError or ValueError.
+
+    lxml alone overlooks undeclared prefixes, and names with two colons, when libxml2 has anything to warn of behind
+    them, such as a namespace that is no absolute URI. A payload like that would travel on, and spoil for its receivers
+    what is pushed together with it.
+    """
+    root = etree.fromstring(document, parser)
+    log = parser.error_log
+    if len(log):
+        for error in log.filter_from_errors():
+            raise ValueError(f"{error.message}, line {error.line}, column {error.column}")
+    return root
+
+
+class _Parsers(threading.local):
+    """Of each thread its own: a parser's log of errors is that of whatever it has read last."""
+
+    def __init__(self) -> None:
+        self.utf8 = make_parser()
+
+
+_parsers = _Parsers()
 
 
 def _parser_for(content_type: bytes) -> etree.XMLParser:
     """HTTP's charset wins over the XML declaration; nearly everyone says UTF-8, so the parser is kept for that."""
     charset = _CHARSET.search(content_type)
     if charset is None or charset[1].lower() in (b"utf-8", b"utf8"):
-        return _parser
+        return _parsers.utf8
     return make_parser(charset[1].decode())
 
 

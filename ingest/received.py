@@ -63,7 +63,7 @@ def read_push_request(headers: Mapping[str, str], body: bytes) -> list[ReceivedM
         body,
         headers.get("content-type", "").encode("latin-1", "replace"),
         headers.get("arborcast-notification-id", ""),
-        int(attempt) if attempt.isdigit() else 1,
+        int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 10 else 1,
     )
     replays = headers.get("arborcast-replay")
     if replays is None:

@@ -67,7 +67,9 @@ class KeyRing:
         key_id, _, text = sealed.partition(":")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise UnknownKey(f"a secret was sealed with the key {key_id[:32]!r}, which is not in the key file")
+            # What is no id may be a secret that somebody has stored as it is.
+            shown = repr(key_id) if _KEY_ID.fullmatch(key_id) else "of no id"
+            raise UnknownKey(f"a secret was sealed with the key {shown}, which is not in the key file")
         try:
             data = base64.b64decode(text, validate=True)
             if len(data) < _NONCE_BYTES + _TAG_BYTES:

@@ -10,7 +10,7 @@ import re
 
 from lxml import etree
 
-from ingest.envelope import make_parser
+from ingest.envelope import make_parser, read_xml
 from ingest.errors import MalformedMessage
 from ingest.tag_limits import check_tags
 
@@ -68,7 +68,7 @@ def with_escaped_ampersands(text: str) -> str:
 def _parsed(document: str) -> tuple[etree._Element, bytes]:
     encoded = document.encode()
     try:
-        root = etree.fromstring(encoded, make_parser("utf-8"))
+        root = read_xml(encoded, make_parser("utf-8"))
     except (etree.XMLSyntaxError, ValueError) as error:
         raise MalformedMessage(f"the text of WsnProcess is not well-formed XML: {str(error)[:200]}") from error
     if root.getroottree().docinfo.internalDTD is not None:

@@ -15,7 +15,7 @@ from lxml import etree
 from ingest import answers, outgoing
 from ingest.addresses import OwnAddresses
 from ingest.endpoints import check_consumer, read_reference
-from ingest.envelope import make_parser
+from ingest.envelope import make_parser, read_xml
 from ingest.errors import (
     ConsumerRefused,
     InvalidRequest,
@@ -173,7 +173,7 @@ def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]
         # Some answer what has nothing to say with an empty 202.
         return etree.Element("nothing"), b""
     try:
-        root = etree.fromstring(content, make_parser())
+        root = read_xml(content, make_parser())
     except (etree.XMLSyntaxError, ValueError) as error:
         raise PublisherRefused(f"{url} answered {status} and no SOAP message: {content[:200]!r}") from error
     if root.getroottree().docinfo.internalDTD is not None:

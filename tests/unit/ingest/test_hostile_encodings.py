@@ -6,6 +6,7 @@ import codecs
 import zlib
 
 import pytest
+from lxml import etree
 
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
@@ -106,3 +107,40 @@ def test_a_transfer_coding_does_not_unpack_either() -> None:
     parts = GatewayParts()
     assert parts.post(zlib.compress(soap.envelope(soap.notify())), transfer_encoding="gzip").status == 400
     assert parts.notifications.accepted == []
+
+
+@pytest.mark.parametrize("behind", ['<q xmlns="relative"/>', '<q xml:space="bad"/>', '<q xmlns:r="a:b c"/>', ""])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "<n><p:undeclared/>{}</n>",
+        '<n p:undeclared="1">{}</n>',
+        '<n a:b:c="1">{}</n>',
+        "<n><a:b:c/>{}</n>",
+        '<n xmlns:z="">{}</n>',
+        '<n xmlns:a="urn:u" xmlns:b="urn:u" a:c="1" b:c="2">{}</n>',
+        "<n><?a:b c?>{}</n>",
+        '<n xmlns:xmlns="urn:u">{}</n>',
+        "<n><:x/>{}</n>",
+    ],
+)
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_what_only_some_parsers_take_is_not_passed_on(wrong: str, behind: str, version: str) -> None:
+    """Receivers that are strict would refuse all that is pushed together with it."""
+    parts = GatewayParts()
+    payload = wrong.format(behind)
+    refused(parts.post(soap.envelope(soap.notify(soap.message(payload=payload)), version)), parts)
+    refused(parts.post(soap.envelope(soap.notify(), version, header=f'<h xmlns="urn:h">{payload}</h>')), parts)
+    # The older envelope's clients do not escape: what cannot be read as markup was meant as text.
+    assert parts.post(legacy.wsn_process(legacy.notify("a", payload)), "/wsnprocess").status == 200
+    (accepted,) = parts.notifications.accepted
+    assert len(etree.fromstring(accepted.payload)) == 0
+    assert b"&lt;n" in accepted.payload
+
+
+@pytest.mark.parametrize("odd", ['<q xmlns="relative"/>', '<q xml:space="bad"/>', '<q xml:lang="%%"/>'])
+def test_what_is_merely_odd_is_taken(odd: str) -> None:
+    parts = GatewayParts()
+    assert parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{odd}</n>")))).status == 202
+    (accepted,) = parts.notifications.accepted
+    assert odd.encode() in accepted.payload

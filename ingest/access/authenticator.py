@@ -47,7 +47,8 @@ class Authenticator:
         self._settings = settings
         self._methods = frozenset(settings.chosen())
         self._users = users
-        self._nonces = nonces or NonceMemory(settings.token_window_s, settings.token_nonces)
+        # Not `or`: one that is empty, as each is at first, would count for none.
+        self._nonces = NonceMemory(settings.token_window_s, settings.token_nonces) if nonces is None else nonces
         self._clock = clock
         self._bearer = bearer
         challenges = {"basic": _BASIC_CHALLENGE, "bearer": _BEARER_CHALLENGE}

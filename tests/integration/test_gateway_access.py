@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.certificates import make_certificates
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
+from tests.unit.ingest.access.test_gate import digest
 from topic_model.settings import KafkaSettings
 
 POLICY = '[[allow]]\ndo = ["publish", "subscribe"]\ntopics = ["{urn:t}a//."]\nusers = ["anna"]\n'
@@ -69,6 +71,33 @@ def test_open_to_the_network_it_does_not_start_without_users(tmp_path: Path, kaf
     assert run._process is not None
     assert run._process.wait(30) == 2
     assert "set access.methods" in run.log.read_text()
+
+
+def test_a_digest_that_was_overheard_is_worth_nothing_to_any_worker_nor_after_a_restart(
+    tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    users = tmp_path / "users.toml"
+    write_users({"anna": User("anna", hash_password("secret-a"), clear="secret-a")}, users)
+    access = f'[access]\nmethods = "token"\nusers_file = "{users}"\n'
+    with gateway_run(tmp_path / "gateway", kafka_settings, more=access, workers=2) as run:
+
+        def sent(overheard: bytes) -> int:
+            # A connection of its own, so that the kernel chooses the worker.
+            return requests.post(run.broker, overheard, timeout=10, headers={"Connection": "close"}).status_code
+
+        overheard = [
+            envelope(notify(message("t:a/b")), header=digest("anna", "secret-a", nonce=b"%d" % number, now=time.time()))
+            for number in range(10)
+        ]
+        assert [sent(each) for each in overheard] == [202] * 10
+        # With two workers, ten others after another all miss the one that took it once in a thousand times.
+        assert [sent(each) for each in overheard for _ in range(4)] == [500] * 40
+        run.kill()
+        run.start()
+        assert [sent(each) for each in overheard] == [500] * 10
+        assert sent(envelope(notify(message("t:a/b")), header=digest("anna", "secret-a", now=time.time()))) == 202
+        assert "secret-a" not in run.log.read_text()
+    assert (tmp_path / "gateway" / "home" / "nonces").stat().st_mode & 0o077 == 0
 
 
 def test_all_of_it_over_tls_as_its_supervisor_sees_it(tmp_path: Path, kafka_settings: KafkaSettings) -> None:

@@ -300,12 +300,12 @@ def token(name: str, password: str, *, nonce: str = "", created: str = "", kind:
     )
 
 
-def at(seconds: float) -> str:
-    return (datetime.fromtimestamp(NOW, UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+def at(seconds: float, now: float = NOW) -> str:
+    return (datetime.fromtimestamp(now, UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def digest(name: str, password: str, *, nonce: bytes = b"n1", seconds: float = 0.0) -> str:
-    created = at(seconds)
+def digest(name: str, password: str, *, nonce: bytes = b"n1", seconds: float = 0.0, now: float = NOW) -> str:
+    created = at(seconds, now)
     value = hashlib.sha1(nonce + created.encode() + password.encode()).digest()  # noqa: S324  # the profile's
     encoded = base64.b64encode(value).decode()
     return token(name, encoded, nonce=base64.b64encode(nonce).decode(), created=created, kind="Digest")

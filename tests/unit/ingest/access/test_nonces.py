@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from ingest.access.authenticator import Authenticator
 from ingest.access.errors import IdentitiesAway, TokenRefused
 from ingest.access.nonces import NonceMemory
+from ingest.access.settings import AccessSettings
 from ingest.access.username_token import UsernameToken
+from ingest.access.users import Users
+from tests.unit.ingest.access.test_bearer import Nobody
 from topic_model.errors import ConfigError
 
 NOW = 1_700_000_000.0
@@ -132,3 +136,10 @@ def test_nobody_else_reads_it(tmp_path: Path) -> None:
     (file,) = (tmp_path / "nonces").iterdir()
     assert file.stat().st_mode & 0o077 == 0
     assert (tmp_path / "nonces").stat().st_mode & 0o077 == 0
+
+
+def test_one_that_is_empty_is_used_too(tmp_path: Path) -> None:
+    users = Users(Nobody(), remember_s=60, failures_per_minute=3)
+    one = memory(tmp_path)
+    assert len(one) == 0
+    assert Authenticator(AccessSettings(methods="token"), users, nonces=one)._nonces is one

@@ -87,8 +87,16 @@ lock: $(TOOLBOX) ## Write both requirements.lock anew: what constraints.txt name
 	@rm deploy/requirements.lock.new
 
 audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exceptions, and why, are in audit-exceptions.txt
-	@$(TOOLBOX)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock \
-	  $$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' audit-exceptions.txt)
+	@said=$$(mktemp); status=0; \
+	$(TOOLBOX)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock \
+	  $$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' audit-exceptions.txt) 2>"$$said" || status=$$?; \
+	cat "$$said" >&2; \
+	if [ $$status != 0 ] && grep -q -i -E 'could not be audited|ServiceError|ConnectionError|Max retries|timed out|HTTPError' "$$said"; then \
+	  echo "Nothing was checked: the package index that this machine uses does not answer, or does not know of weaknesses." >&2; \
+	  echo "Run this where PyPI itself can be reached; audit-exceptions.txt is for weaknesses that were looked at." >&2; \
+	  status=3; \
+	fi; \
+	rm -f "$$said"; exit $$status
 
 pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/stack/jars.xml
 	$(BIN)/python -m jobs.stack.pin_jars

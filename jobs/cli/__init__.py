@@ -10,7 +10,21 @@ import sys
 
 import typer
 
-from jobs.cli import access, audit, configuration, dead, engine, keys, messages, replay, topics, trace, users, watching
+from jobs.cli import (
+    access,
+    audit,
+    backup,
+    configuration,
+    dead,
+    engine,
+    keys,
+    messages,
+    replay,
+    topics,
+    trace,
+    users,
+    watching,
+)
 from jobs.cli.common import error_console
 from topic_model.errors import ArborcastError, ConfigError
 
@@ -33,6 +47,7 @@ watching.register(app)
 audit.register(app)
 dead.register(app)
 replay.register(app)
+backup.register(app)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -1,0 +1,141 @@
+"""Taking a backup of an engine that may be running.
+
+The order in which the logs are read is what makes it whole. Something moves from `notifications` to `parked` to `dead`,
+each time written at its new place before it leaves the old one; so they are read in that order of places, after it is
+known which batches are done, and nothing can be between two of them. What is read twice is restored twice at worst, and
+pushed again under its id. The control log is read last: no delivery is without its subscription.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from dispatch import attempts
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading
+from dispatch.redelivery import dead_letters, parked
+from dispatch.redelivery.parking import roomy
+from jobs.backup.chest import Contents, Manifest, Record, seal, write_log
+from jobs.backup.owed import Evaluated, Progress, progress
+from topic_model import notifications, pull_log
+from topic_model.kafka_client import ConsumerRecord
+from topic_model.pull_store import PullLimits, PullStore
+from topic_model.settings import KafkaSettings
+
+# How far back the newest batches are looked for, in seconds, before all of the log is read.
+_LOOKS_BACK_S = (60, 600, 3_600, 86_400)
+
+_EVER = 1 << 62
+
+
+def take(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
+    """Write a backup into a folder that has none; what is in it.
+
+    `limits` are those of the gateways' pull points. Raises InfrastructureError, RecordVersionError, BackupError.
+    """
+    made_ms = int(time.time() * 1000)
+    owed = _first_owed(kafka)
+    logs: dict[str, Contents] = {}
+    # Some of what is owed waits in `parked`, the rest was not dispatched yet. One file: first the older.
+    logs["notifications"] = write_log(folder, "notifications", _owed(kafka, owed))
+    logs["dead"] = write_log(folder, "dead", _letters(kafka))
+    logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits))
+    for name in ("retained", "control"):
+        logs[name] = write_log(folder, name, (Record(each.key, each.value) for each in _all(kafka, name)))
+    manifest = Manifest(made_ms, logs)
+    seal(folder, manifest)
+    return manifest
+
+
+def _all(kafka: KafkaSettings, name: str) -> Iterator[ConsumerRecord]:
+    with LogReading(roomy(kafka), name) as log:
+        ends = log.ends()
+        yield from log.read({number: Stretch(first, ends[number]) for number, first in log.beginnings().items()})
+
+
+def _first_owed(kafka: KafkaSettings) -> dict[int, int]:
+    """Where in each partition begins what no batch is done with for certain."""
+    found = _progress(kafka)
+    with LogReading(kafka, "notifications") as log:
+        firsts = log.beginnings()
+        at = firsts if found.before_ms is None else log.at(found.before_ms)
+        return {number: max(first, found.first_owed(number, at[number])) for number, first in firsts.items()}
+
+
+def _progress(kafka: KafkaSettings) -> Progress:
+    with LogReading(kafka, "attempts") as log:
+        ends, now_ms = log.ends(), int(time.time() * 1000)
+        for back_s in _LOOKS_BACK_S:
+            found = progress(_evaluated(log, log.at(now_ms - back_s * 1000), ends))
+            # Without a batch before the newest one, its beginning may lie further back.
+            if found.before_ms is not None:
+                return found
+        return progress(_evaluated(log, log.beginnings(), ends))
+
+
+def _evaluated(log: LogReading, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[Evaluated]:
+    for record in log.read({number: Stretch(first, ends[number]) for number, first in firsts.items()}):
+        _, evaluation = attempts.decode_all(record.value or attempts.NOTHING)
+        if evaluation is not None and evaluation.matched:
+            offsets = [each.offset for each in evaluation.matched]
+            yield Evaluated(record.timestamp, evaluation.batch, evaluation.partition, min(offsets), max(offsets))
+
+
+def _owed(kafka: KafkaSettings, first_owed: dict[int, int]) -> Iterator[Record]:
+    # A file of SQLite's that goes with the connection: what waits need not fit into memory.
+    with closing(sqlite3.connect("")) as waiting:
+        waiting.execute("create table waiting (key blob primary key, batch, partition, offset, subscription, value)")
+        for record in _all(kafka, "parked"):
+            _note(waiting, record, first_owed)
+        rows = waiting.execute("select subscription, value from waiting order by batch, partition, offset")
+        for subscription, value in rows:
+            kept = parked.decode(value)
+            if isinstance(kept, parked.Parked):
+                yield Record(*notifications.encode(msgspec.structs.replace(kept.notification, only=subscription)))
+    with LogReading(kafka, "notifications") as log:
+        ends = log.ends()
+        for record in log.read({number: Stretch(first, ends[number]) for number, first in first_owed.items()}):
+            yield Record(record.key, record.value)
+
+
+def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_owed: dict[int, int]) -> None:
+    delivery, of_tries = parked.decode_key(record.key)
+    if of_tries:
+        return  # tries begin anew
+    place = delivery.place
+    if record.value is None:
+        waiting.execute("delete from waiting where key = ?", (record.key,))
+    elif place.redrive or place.offset < first_owed.get(place.partition, 0):
+        waiting.execute(
+            "insert or replace into waiting values (?, ?, ?, ?, ?, ?)",
+            (record.key, place.batch, place.partition, place.offset, delivery.subscription, record.value),
+        )
+    # Else its notification is dispatched anew as a whole.
+
+
+def _letters(kafka: KafkaSettings) -> Iterator[Record]:
+    for record in _all(kafka, "dead"):
+        delivery, _ = parked.decode_key(record.key)
+        if record.value is not None:
+            letter = dead_letters.decode(record.value)
+            # Batches and offsets begin anew, and their letters must not take the place of these.
+            place = delivery.place._replace(redrive=delivery.place.redrive or letter.at_ms)
+            yield Record(delivery._replace(place=place).key(), record.value)
+
+
+def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[Record]:
+    """What waits or was claimed and not settled, as it was put in."""
+    store = PullStore(limits)
+    for record in _all(kafka, pull_log.PULL_LOG):
+        store.apply(*pull_log.decode(record.key, record.value), record.offset)
+    kept = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
+    kept |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
+    for record in _all(kafka, pull_log.PULL_LOG):
+        if record.offset in kept:
+            yield Record(record.key, record.value)

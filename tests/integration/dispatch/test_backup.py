@@ -1,0 +1,163 @@
+"""A backup of an engine's logs, taken while it works, from which an engine on another Kafka goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatch.audit import audit
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading
+from dispatch.redelivery import dead_letters, parked
+from jobs.backup.chest import BackupError
+from jobs.backup.restoring import restore
+from jobs.backup.taking import take
+from jobs.stack import ports
+from tests.support.command import Engine
+from tests.support.dispatch_job import job_settings, logs, running, subscription
+from tests.support.receiver import Received, Receiver
+from topic_model import pull_log
+from topic_model.ordered_log import LogWriter
+from topic_model.pull_log import Claimed, Settled, StoredMessage
+from topic_model.pull_store import PullLimits
+from topic_model.records import PullPointRecord
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
+
+LIMITS = PullLimits(1_000, 1 << 20, 1 << 20)
+TOPICS = 3
+
+
+def elsewhere(kafka: KafkaSettings) -> KafkaSettings:
+    """Another Kafka, as far as an engine can tell, with other partitions."""
+    return dataclasses.replace(kafka, prefix=f"elsewhere.{kafka.prefix}", partitions=3)
+
+
+def numbers(received: Iterable[Received]) -> list[int]:
+    """What came, without what came again."""
+    return list(dict.fromkeys(int(each) for one in received for each in re.findall(rb"<x>(\d+)</x>", one.body)))
+
+
+def in_order(found: list[int]) -> bool:
+    """Within each topic."""
+    return all(ours == sorted(ours) for ours in ([n for n in found if n % TOPICS == t] for t in range(TOPICS)))
+
+
+def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
+    with LogReading(kafka, name) as log:
+        ends = log.ends()
+        stretches = {number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}
+        return [(each.key, each.value) for each in log.read(stretches) if each.value is not None]
+
+
+def test_what_was_owed_is_delivered_by_another_engine(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    away, other = ports.free_port(), elsewhere(kafka_settings)
+    total = 0
+
+    def publish(count: int) -> None:
+        nonlocal total
+        for number in range(total, total + count):
+            log.notify(f"a/t{number % TOPICS}", b"<x>%d</x>" % number)
+        total += count
+
+    with Receiver() as receiver:
+        with logs(kafka_settings) as log:
+            log.subscribe(
+                subscription("well", receiver.url("/well"), "a//."),
+                subscription("away", f"http://127.0.0.1:{away}/away", "a//."),
+                subscription("refused", receiver.url("/status/404"), "a/t0"),
+                subscription("over", receiver.url("/over"), "a//."),
+            )
+            log.end("over")
+            with running(spark, job_settings(tmp_path / "one", kafka_settings)):
+                publish(60)
+                deadline = time.monotonic() + 60
+                while len(records(kafka_settings, "dead")) < 60 // TOPICS:
+                    assert time.monotonic() < deadline, "what is refused is given up"
+                    time.sleep(0.1)
+                publish(240)  # some of it is under way while the backup is taken
+                manifest = take(kafka_settings, tmp_path / "backup", LIMITS)
+                accepted = total
+        assert manifest.logs["control"].records >= 5
+        before = {each for each, _ in records(kafka_settings, "dead")}
+        assert accepted <= manifest.logs["notifications"].records + len(numbers(receiver.received("/well")))
+
+        restore(tmp_path / "backup", other)
+
+        letters = [(parked.decode_key(key)[0], dead_letters.decode(value)) for key, value in records(other, "dead")]
+        assert len(letters) >= 60 // TOPICS
+        assert all(delivery.subscription == "refused" and delivery.place.redrive for delivery, _ in letters)
+        assert not before & {delivery.key() for delivery, _ in letters}, "new letters cannot take their places"
+        with Receiver(port=away) as back, running(spark, job_settings(tmp_path / "two", other)):
+            deadline = time.monotonic() + 60
+            while len(numbers(back.received("/away"))) < accepted:
+                assert time.monotonic() < deadline, f"{len(numbers(back.received('/away')))} of {accepted}"
+                time.sleep(0.2)
+            report = audit(other, 0, deep=True, patience_s=30)
+            assert report.balanced, report.problems[:3]
+            assert in_order(numbers(back.received("/away")))
+        assert set(numbers(receiver.received("/well"))) == set(range(accepted)), "by the one or the other"
+        assert not receiver.received("/over")
+
+
+def test_pull_points_keep_what_nobody_has_fetched(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    other = elsewhere(kafka_settings)
+    with logs(kafka_settings) as log:
+        log.control(PullPointRecord("p", "http://gateway/p"))
+    writer = LogWriter(kafka_settings, pull_log.PULL_LOG)
+    first = writer.append_encoded([pull_log.encode("p", StoredMessage(b"<m>%d</m>" % n)) for n in range(6)]) - 5
+    writer.append_encoded(
+        [
+            pull_log.encode("p", Claimed("done", first, first + 1, 0)),
+            pull_log.encode("p", Settled("done")),
+            pull_log.encode("p", Claimed("not known", first + 2, first + 2, 0)),
+        ]
+    )
+    writer.close()
+
+    take(kafka_settings, tmp_path / "backup", LIMITS)
+    restore(tmp_path / "backup", other)
+
+    kept = [pull_log.decode(key, value) for key, value in records(other, pull_log.PULL_LOG)]
+    assert kept == [("p", StoredMessage(b"<m>%d</m>" % n)) for n in range(2, 6)]
+    assert records(other, "control") == records(kafka_settings, "control")
+
+
+def test_the_commands_and_that_nothing_is_mixed_with_what_an_engine_has_written(
+    tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    other, engine, folder = elsewhere(kafka_settings), Engine(tmp_path / "home"), str(tmp_path / "backup")
+
+    def run(command: str, kafka: KafkaSettings) -> tuple[int, str]:
+        variables = {
+            "ARBORCAST_STACK_BROKER": "external",
+            "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "ARBORCAST_KAFKA_PREFIX": kafka.prefix,
+        }
+        done = engine.run(command, folder, "--json", env=variables, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    with logs(kafka_settings) as log:
+        log.notify("a/b")
+
+    status, said = run("backup", kafka_settings)
+    assert (status, json.loads(said)["records"]["notifications"]) == (0, 1)
+    assert run("backup", kafka_settings)[0] == 1, "over an older one"
+    status, said = run("restore", kafka_settings)
+    assert status == 1
+    assert "notifications is not empty" in " ".join(said.split())
+    status, said = run("restore", other)
+    assert (status, json.loads(said)["records"]["notifications"]) == (0, 1)
+    with pytest.raises(BackupError, match="is not empty"):
+        restore(tmp_path / "backup", other)
+    assert records(other, "notifications") == records(kafka_settings, "notifications")

@@ -39,15 +39,19 @@ class Lanes:
             lane = self._lanes[name] = Lane(name)
         lane.expires_ms = 0
         if lane.held:
-            return  # it comes behind others, and has its turn after theirs
+            # It comes behind others, and has its turn after theirs; but it may be older than they are.
+            oldest_ms = self._store.oldest_ms(name, lane.flight)
+            if lane.policy is not None and oldest_ms is not None:
+                self._turns.set_by(name, lane.policy.expires_ms(oldest_ms))
+            return
         if self._store.has_untried(name):
             lane.held = True
             self._holds.found(name)
         self.turn(lane, now_ms)
 
     def let_pass(self, lane: Lane) -> None:
-        """Batches may push past a lane once all in it has had its first attempt."""
-        if lane.held and not lane.pushing and not self._store.has_untried(lane.name):
+        """Batches may push past a lane once all in it has had its first attempt, with an outcome."""
+        if lane.held and not self._store.has_untried(lane.name):
             lane.held = False
             self._holds.drained(lane.name)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dispatch.attempts import Attempt
 from dispatch.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
+from dispatch.health import Sign
 from dispatch.health_book import HealthBook
 from dispatch.outcomes import classify
 from dispatch.redelivery import parked
@@ -195,10 +196,18 @@ class World:
         """The endpoint of a subscription."""
         return self.endpoints[self.subscriptions[name].consumer.address]
 
-    def park(self, name: str, notification: str, tries: Tries | None = None, accepted_ms: int = 0) -> Delivery:
+    def fall(self, name: str) -> None:
+        """Batches find that the endpoint of a subscription is away, until its breaker opens."""
+        endpoint = self.subscriptions[name].consumer.address
+        for number in range(self.retry.breaker_failures):
+            self.health.note(endpoint, Sign("away", f"of a batch {number}"), self.now_ms)
+
+    def park(
+        self, name: str, notification: str, tries: Tries | None = None, accepted_ms: int = 0, topic: str = "a"
+    ) -> Delivery:
         """A batch parks something."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
-        message = Notification(notification, TopicPath("a"), b"<x/>", accepted_ms or self.now_ms)
+        message = Notification(notification, TopicPath(topic), b"<x/>", accepted_ms or self.now_ms)
         self.log[delivery.key()] = parked.encode(Parked(message, tries or Tries()))
         lane = self.store.apply(delivery.key(), self.log[delivery.key()])
         if lane is not None:
@@ -303,7 +312,10 @@ class World:
             self.too_much.append(f"{self.now_ms}: pushed to {subscription and subscription.id}, who wants nothing")
         at = 1 + sum(each.url == request.url for _, _, each, _ in self._under_way)
         self.most_at[request.url] = max(self.most_at.get(request.url, 0), at)
-        if self.health.get(request.url).breaker == "open":
+        breaker = self.health.get(request.url).breaker
+        if breaker == "half-open" and "," in dict(request.headers)[ID_HEADER]:
+            self.too_much.append(f"{self.now_ms}: several messages in a probe of {request.url}")
+        if breaker == "open":
             self.too_much.append(f"{self.now_ms}: pushed to {request.url}, whose breaker is open")
 
     def drive(self, timeout_s: float) -> None:

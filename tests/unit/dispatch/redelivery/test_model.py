@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch.redelivery.parked import Parked, Tries, decode, decode_key
+from dispatch.redelivery.parked import Delivery, Parked, Tries, decode, decode_key
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushResult
 from dispatch.wall_clock import TOLERANCE_MS
@@ -87,13 +87,13 @@ class Histories(RuleBasedStateMachine):
         # Since when nobody has changed anything.
         self.quiet_ms = self.world.true_ms
 
-    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 5))
-    def park(self, name: str, count: int) -> None:
-        """A batch parks some messages."""
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 5), age_ms=st.sampled_from([0, 0, 0, LIFESPAN_MS // 2]))
+    def park(self, name: str, count: int, age_ms: int) -> None:
+        """A batch parks some messages; one that was long in coming, older ones than before."""
         for _ in range(count):
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
-            self._park(name, notification, None)
+            self._park(name, notification, None, age_ms)
 
     @rule(name=st.sampled_from(("plain", "together", "mate", "legacy")), count=st.integers(1, 5))
     def park_tried(self, name: str, count: int) -> None:
@@ -196,9 +196,7 @@ class Histories(RuleBasedStateMachine):
             assert waiting.isdisjoint(over)
         assert self.world.store.count == len(waiting)
         for name, _ in waiting:
-            assert name in {lane.name for lane in self.world.redelivery._lanes}, (
-                "nobody would look at it again"
-            )
+            assert name in {lane.name for lane in self.world.redelivery._lanes}, "nobody would look at it again"
 
     @invariant()
     def what_is_dead_is_kept(self) -> None:
@@ -209,6 +207,16 @@ class Histories(RuleBasedStateMachine):
         assert ended <= set(kept)
         if not self.crashed:
             assert len(kept) == len(ended)
+
+    @invariant()
+    def what_has_ended_stays_so(self) -> None:
+        if self.crashed:
+            return  # it is done again when only its row was written
+        over: set[tuple[str, str]] = set()
+        for row in self.world.attempts:
+            assert (row.subscription, row.notification) not in over
+            if row.state != "parked":
+                over.add((row.subscription, row.notification))
 
     @invariant()
     def tries_are_numbered_on(self) -> None:
@@ -230,6 +238,13 @@ class Histories(RuleBasedStateMachine):
             if row.state == "dead" and row.status != 400:
                 assert counted == ATTEMPTS
             assert counted <= ATTEMPTS
+
+    @invariant()
+    def each_failure_counts_but_that_of_a_probe_without_an_answer(self) -> None:
+        if self.crashed:
+            return
+        for notification, tries in self._tries().items():
+            assert tries.counted == tries.number - self.world.excused[notification]
 
     @invariant()
     def nobody_is_tried_before_the_time_that_was_promised(self) -> None:
@@ -308,10 +323,10 @@ class Histories(RuleBasedStateMachine):
     def _changed(self) -> None:
         self.quiet_ms = self.world.true_ms
 
-    def _park(self, name: str, notification: str, tries: Tries | None) -> None:
+    def _park(self, name: str, notification: str, tries: Tries | None, age_ms: int = 0) -> None:
         self._changed()
-        self.accepted[notification] = self.world.now_ms
-        self.world.park(name, notification, tries)
+        self.accepted[notification] = self.world.now_ms - age_ms
+        self.world.park(name, notification, tries, self.accepted[notification])
 
     def _nobody_waits_for_nothing(self) -> None:
         """With nothing under way, whatever may be tried has been."""
@@ -343,6 +358,19 @@ class Histories(RuleBasedStateMachine):
                 since_ms, wait_ms = promised[notification]
                 assert world.true_ms - max(since_ms, self.set_ms) <= wait_ms + TOLERANCE_MS
 
+    def _tries(self) -> dict[str, Tries]:
+        """What those that wait have been through, by the log."""
+        names: dict[Delivery, str] = {}
+        tries: dict[Delivery, Tries] = {}
+        for key, value in self.world.log.items():
+            delivery, record = decode_key(key)[0], decode(value)
+            if isinstance(record, Parked):
+                names[delivery] = record.notification.id
+                tries.setdefault(delivery, record.tries)
+            else:
+                tries[delivery] = record.tries
+        return {name: tries[delivery] for delivery, name in names.items()}
+
     def _waiting(self) -> list[tuple[Subscription, str]]:
         """What waits by the log, for subscriptions that are in force."""
         return [
@@ -360,6 +388,10 @@ class Histories(RuleBasedStateMachine):
         """Lifespans run on for everybody, whatever else they wait for; with a push under way, once that has ended."""
         for lane in self.world.redelivery._lanes:
             old_ms = self.world.now_ms - LIFESPAN_MS
+            if lane.flight:
+                old_ms -= 20_000
+                if self.world.true_ms - self.set_ms < 20_000:
+                    continue
             assert self.world.store.accepted_before(lane.name, old_ms, 1, lane.flight) == []
 
     def _behave(self, name: str, how: str) -> None:

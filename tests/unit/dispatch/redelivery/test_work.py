@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from dispatch.envelope import Envelope
+from dispatch.redelivery.events import SYSTEM
 from dispatch.redelivery.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport.contract import PushResult
@@ -546,3 +547,177 @@ def test_dead_letters_are_told_of_after_the_clock_was_put_back() -> None:
     world.run(1_000)
 
     assert [event.kind for event in world.told] == ["dead-letters-growing", "dead-letters-growing"]
+
+
+def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
+    world = World()
+    world.subscribe("tried")
+    world.park("tried", "often", Tries(5, 1, START_MS - 60_000, START_MS - 90_000))
+    world.park("tried", "once", Tries(1, 1, START_MS, START_MS - 2_000))
+    world.subscribe("untried", form="notify")
+    world.park("untried", "a")
+    world.park("untried", "b")
+    for name in ("tried", "untried"):
+        world.fall(name)
+        world.endpoint(name).answer = lambda ids: REFUSED
+
+    world.run(2_500)
+
+    assert (world.arrived("tried"), world.arrived("untried")) == (["once"], ["a"])
+    assert world.too_much == []
+
+
+def test_a_breaker_that_a_batch_has_opened_is_probed_in_time() -> None:
+    world = World()
+    world.subscribe("s")
+    world.fall("s")
+    world.park("s", "n")
+
+    world.run(1_999)
+    assert world.arrivals == []
+    world.run(1_000)
+    assert world.states() == {("s", "n"): "delivered"}
+
+
+def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others() -> None:
+    world = World()
+    world.subscribe("once", endpoint="shared", maximum_attempts=1)
+    world.subscribe("other", endpoint="shared")
+    world.fall("once")
+    world.park("once", "a")
+    world.park("other", "b")
+    world.endpoint("once").answer = lambda ids: BROKEN
+
+    world.run(2_500)
+    assert world.states() == {("once", "a"): "dead"}
+    world.endpoint("other").answer = lambda ids: OK
+    world.run(4_000)
+    assert world.states()["other", "b"] == "delivered"
+
+
+def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.endpoint("s").takes_ms = 1_000
+    for number in range(16):
+        world.park("s", f"n{number}", Tries(1, 1, START_MS, START_MS - 2_000))
+
+    world.run(1_500)
+
+    assert len(world.arrivals) == 16
+    assert world.health.get("http://s/").probes == 1
+
+
+def test_a_receiver_that_refuses_messages_is_well() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(404)
+    for number in range(20):
+        world.park("s", f"n{number}")
+
+    world.run(1_000)
+
+    assert set(world.states().values()) == {"dead"}
+    assert world.health.get("http://s/").breaker == "closed"
+
+
+def test_one_message_that_always_fails_suspends_nobody() -> None:
+    world = World(retry=retry(suspend_after_s=600.0, retransmissions=10, longest_wait_s=60.0))
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "n")
+
+    world.run(HOUR_MS)
+
+    assert (world.states(), world.suspended_said) == ({("s", "n"): "dead"}, {})
+
+
+def test_a_try_without_an_answer_counts_as_long_as_the_breaker_is_closed() -> None:
+    world = World(retry=retry(retransmissions=1, breaker_failures=100))
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.park("s", "n")
+
+    world.run(60_000)
+
+    assert (world.states(), len(world.arrivals)) == ({("s", "n"): "dead"}, 2)
+
+
+def test_what_was_tried_is_tried_again_beside_a_first_attempt_that_takes_long() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").takes_ms = 10_000
+    world.park("s", "new")
+    world.park("s", "tried", Tries(1, 1, START_MS + 1_000, START_MS))
+
+    world.run(2_000)
+
+    assert world.arrived("s") == ["new", "tried"]
+
+
+def test_what_the_log_says_is_finished_is_not_parked_again_by_a_push_that_was_one_too_many() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.endpoint("s").takes_ms = 1_000
+    delivery = world.park("s", "n")
+    world.run(500)
+    del world.log[delivery.key()]
+    world.store.apply(delivery.key(), None)
+
+    world.run(1_000)
+
+    assert (world.attempts, world.log, world.redelivery.lanes) == ([], {}, 0)
+
+
+def test_what_is_under_way_when_the_subscription_ends_has_one_end() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").takes_ms = 1_000
+    world.park("s", "a")
+    world.park("s", "b")
+    world.run(500)
+    del world.subscriptions["s"]
+    world.redelivery.look_at_subscriptions()
+
+    world.run(1_000)
+
+    assert [(row.notification, row.state) for row in world.attempts] == [("b", "cancelled"), ("a", "delivered")]
+    assert (world.log, world.redelivery.lanes) == ({}, 0)
+
+
+def test_a_message_that_is_older_than_those_found_before_expires_in_time() -> None:
+    world = World()
+    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)
+    world.park("s", "young")
+    world.run(1_000)
+    world.park("s", "old", accepted_ms=START_MS - DAY_MS + 10_000)
+
+    world.run(10_000)
+
+    assert world.states() == {("s", "old"): "expired"}
+
+
+def test_no_event_tells_of_dead_events() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(400)
+    world.park("s", "n", topic=f"{SYSTEM}/dead-letters")
+
+    world.run(1_000)
+
+    assert (world.states(), world.told) == ({("s", "n"): "dead"}, [])
+
+
+def test_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Envelope, "redact", lambda _, answer: answer.replace(b"hemligt", b"..."))
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(400, response=b"not hemligt")
+    world.park("s", "n")
+
+    world.run(1_000)
+
+    assert [row.response for row in world.attempts] == [b"not ..."]
+    assert world.buried[0].response == b"not ..."

@@ -8,6 +8,7 @@ with Listener(lambda message: print(message.topic, message.payload)) as listener
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ logger = logging.getLogger(__name__)
 _READ_TIMEOUT_S = 30
 
 _MAX_BODY = 64 * 1024 * 1024
+
+# Python's int() takes signs, underscores and other scripts' digits too.
+_LENGTH = re.compile(r"[0-9]{1,10}")
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
@@ -196,10 +201,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes | None:
         """The request's body; None when it could not be read and the answer is given."""
-        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+        codings, lengths = (self.headers.get_all(name) or [] for name in ("Transfer-Encoding", "Content-Length"))
+        if [each.lower() for each in codings] == ["chunked"] and not lengths:
             return self._chunks()
-        length = self.headers.get("Content-Length", "0")
-        if not length.isdigit() or int(length) > _MAX_BODY:
+        # Where it ends must be said in one way only, or a proxy in front may read something else.
+        length = lengths[0] if lengths else "0"
+        if codings or len(lengths) > 1 or not _LENGTH.fullmatch(length) or int(length) > _MAX_BODY:
             self._refuse()
             return None
         return self.rfile.read(int(length))
@@ -208,10 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts: list[bytes] = []
         size = 0
         while True:
-            try:
-                length = int(self.rfile.readline(64).partition(b";")[0], 16)
-            except ValueError:
-                length = -1
+            written = self.rfile.readline(64).partition(b";")[0].strip()
+            length = int(written, 16) if _CHUNK_SIZE.fullmatch(written) else -1
             size += length
             if length < 0 or size > _MAX_BODY:
                 self._refuse()

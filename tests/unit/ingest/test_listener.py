@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,3 +88,49 @@ def test_what_is_not_genuine_is_not_handed_over(signature: str, status: int) -> 
     with Listener(got.append, verify=verify) as listener:
         assert requests.post(listener.url, PUSH, headers=headers, timeout=10).status_code == status
     assert len(got) == (2 if status == 202 else 0)
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+SIZED = b"Content-Length: %d\r\n" % len(PUSH)
+
+
+def raw(head: bytes, body: bytes) -> tuple[bytes, int]:
+    """What a listener answers first, and how many messages it has handed over."""
+    got: list[ReceivedMessage] = []
+    with (
+        Listener(got.append) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+    ):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + head + b"\r\n" + body)
+        return connection.recv(4096), len(got)
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (CHUNKED + SIZED, b"%x\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n"),
+        (SIZED + CHUNKED, PUSH),
+        (SIZED + b"Content-Length: 3\r\n", PUSH),
+        (CHUNKED + CHUNKED, b"%x\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: gzip, chunked\r\n", PUSH),
+        (b"Content-Length: +5\r\n", PUSH),
+        (b"Content-Length: \xc2\xb2\r\n", PUSH),
+        (b"Content-Length: 1_0\r\n", PUSH),
+        (b"Content-Length: " + b"9" * 5_000 + b"\r\n", PUSH),
+        (CHUNKED, b"0x%x\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n"),
+        (CHUNKED, b"-1\r\n" + PUSH),
+        (CHUNKED, b"1_0\r\n" + PUSH),
+        (CHUNKED, b"fffffffff\r\n" + PUSH),
+        (CHUNKED, b"\r\n" + PUSH),
+    ],
+)
+def test_a_push_whose_end_is_not_certain_is_refused(head: bytes, body: bytes) -> None:
+    answer, messages = raw(head, body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert messages == 0
+
+
+def test_chunks_are_read() -> None:
+    answer, messages = raw(CHUNKED, b"%X;a=b\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 202 ")
+    assert messages == 1

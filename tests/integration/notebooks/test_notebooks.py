@@ -53,7 +53,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for after, breaker, sick in changes
         ],
     )
-    tree = [("a", "", "a", 1), ("a/b", "a", "b", 2), ("c", "", "c", 1)]
+    # What is above the last one is no topic itself.
+    tree = [("a", "", "a", 1), ("a/b", "a", "b", 2), ("c", "", "c", 1), ("d/e", "d", "e", 2)]
     fill(tmp_path, TOPICS, [{"topic": t, "parent": parent, "name": n, "depth": depth} for t, parent, n, depth in tree])
     fill(
         tmp_path,
@@ -100,7 +101,7 @@ def test_tour(engine: Path) -> None:
     )
 
     assert found["rows"] == {
-        "topics": 3,
+        "topics": 4,
         "subscriptions": 4,
         "routes": 3,
         "notifications": 9,
@@ -218,9 +219,9 @@ def test_topics(engine: Path) -> None:
     )
 
     assert found == {
-        "drawn": ["a  (1)", "    b  (2)", "c  (0)"],
+        "drawn": ["a  (1)", "    b  (2)", "c  (0)", "d", "    e  (0)"],
         "widest": {"a/b": 2, "a": 1},
-        "unwanted": ["c"],
+        "unwanted": ["c", "d/e"],
         "idle": ["typo"],
         "ended": {"expired": 1},
     }

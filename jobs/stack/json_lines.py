@@ -70,7 +70,8 @@ class JsonLines:
     def _begun(self, line: str, now: float) -> dict[str, str]:
         head = _HEAD.fullmatch(line)
         if head is None:
-            document: dict[str, str] = json.loads(log_form.write("json", now, "info", self._part, line))
+            level = "error" if line.startswith("Traceback ") else "info"
+            document: dict[str, str] = json.loads(log_form.write("json", now, level, self._part, line))
             return document
         level = head["level"].lower()
         return {

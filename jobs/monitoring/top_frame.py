@@ -27,7 +27,8 @@ def frame(seen: Seen, where: str, width: int = 80, height: int = 24) -> list[str
     last = seen.moments[-1]
     head = [_headline(_health(last), _clock(last), where, width)]
     if seen.problem:
-        head.append(figures.shortened(f"! {seen.problem}", width))
+        problem = f"! {seen.problem}"
+        head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
     head += [*_charts(seen.moments, width), *_state(last, width)]
     processes = _processes(seen.moments, width)
     gap = [""] if len(head) + len(processes) + 1 <= height else []

@@ -66,7 +66,7 @@ class Watch:
                     return Seen(_decoded(recent), self._slowest(url))
                 texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
                 endpoints += self._slowest(url)
-            except (OSError, http.client.HTTPException, _NotOurs) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 problems.append(f"{url}: {_words(error)}")
         if not texts:
             return Seen(self._last.moments, self._last.endpoints, "; ".join(problems))
@@ -107,6 +107,8 @@ def _ours(page: bytes) -> str:
 def _words(error: Exception) -> str:
     if isinstance(error, http.client.HTTPException):
         return "what answers there does not speak HTTP"
+    if isinstance(error, UnicodeError):
+        return "that is no name of a host"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

@@ -249,6 +249,7 @@ def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port(
     [
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
         (TimeoutError("timed out"), "timed out"),
+        (UnicodeError("label empty or too long"), "no name of a host"),
         (OSError("http://h:1/metrics answered 500"), "answered 500"),
         (http.client.BadStatusLine("\x00\x00\x00"), "does not speak HTTP"),
         (b"<html>welcome</html>", "is not Arborcast"),

@@ -37,9 +37,10 @@ def write_bundle(
     *,
     master: str | None = None,
     python: str = "python3",
+    driver_python: str = sys.executable,
 ) -> list[Path]:
     """Write the three files, over older ones; returns their paths. `python` is the interpreter's path on the cluster;
-    the driver, which spark-submit starts on this machine, runs with our own.
+    `driver_python` that where spark-submit is run, on this machine our own.
 
     Raises ConfigError when the folder cannot be written.
     """
@@ -49,7 +50,7 @@ def write_bundle(
         _write_zip(code)
         script.write_bytes((_folder_of("jobs") / SCRIPT).read_bytes())
         values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
-        write_properties(file, values | {"spark.pyspark.driver.python": sys.executable})
+        write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
     except OSError as error:
         raise ConfigError(f"the bundle cannot be written to {folder}: {error.strerror}") from error
     return [code, script, file]

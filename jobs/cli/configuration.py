@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -77,13 +78,26 @@ def bundle(
     python: Annotated[
         str, typer.Option(help="The Python of the cluster's hosts that has the packages we need.", metavar="PATH")
     ] = "python3",
+    driver_python: Annotated[
+        str | None,
+        typer.Option(
+            "--driver-python", help="The same where spark-submit is run.", metavar="PATH", show_default="this one"
+        ),
+    ] = None,
 ) -> None:
     """Write the streaming job for a Spark cluster: code, script and properties for spark-submit."""
     from jobs.bundle import write_bundle
     from jobs.stack import jars
 
     settings = settings_of(config, home)
-    code, script, file = write_bundle(folder, settings.dispatch, jars.jar_paths("spark"), master=master, python=python)
+    code, script, file = write_bundle(
+        folder,
+        settings.dispatch,
+        jars.jar_paths("spark"),
+        master=master,
+        python=python,
+        driver_python=driver_python or sys.executable,
+    )
     out = console()
     out.print(f"wrote {code}, {script.name}, {file.name}; to run it:", highlight=False, soft_wrap=True)
     chosen = "" if master else "--master URL "

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import jobs
 from dispatch.settings import DispatchSettings
 from jobs.bundle import write_bundle
 from tests.support.bare_python import bare_python
@@ -43,6 +45,28 @@ def test_script_and_properties_lie_beside_it(tmp_path: Path) -> None:
     assert values["spark.pyspark.python"] == "/opt/env/bin/python"
     assert values["spark.pyspark.driver.python"] == sys.executable, "spark-submit starts the driver here"
     assert "def main" in script.read_text()
+
+
+def test_a_driver_on_another_host_has_a_python_of_its_own(tmp_path: Path) -> None:
+    _, _, file = write_bundle(tmp_path, DispatchSettings(), [], python="/a/python", driver_python="/b/python")
+
+    values = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+    assert (values["spark.pyspark.python"], values["spark.pyspark.driver.python"]) == ("/a/python", "/b/python")
+
+
+def test_everything_that_is_read_beside_the_code_is_in_the_zip(tmp_path: Path) -> None:
+    code, *_ = write_bundle(tmp_path, DispatchSettings(), [])
+    packages = [Path(jobs.__file__).parents[1] / name for name in ("dispatch", "ingest", "jobs", "topic_model")]
+    here = {
+        str(file.relative_to(root.parent))
+        for root in packages
+        for file in root.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+
+    with zipfile.ZipFile(code) as archive:
+        assert set(archive.namelist()) == here
+    assert "dispatch/log4j2.properties" in here
 
 
 def test_same_code_makes_the_same_bytes(tmp_path: Path) -> None:

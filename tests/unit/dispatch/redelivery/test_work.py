@@ -341,6 +341,30 @@ def test_an_endpoint_that_fails_for_days_suspends_its_subscriptions_until_they_a
     assert world.states() == {("a", "a1"): "delivered", ("b", "b1"): "parked"}
 
 
+def test_a_subscription_that_is_resumed_is_tried_at_once_though_others_have_just_found_the_endpoint_away() -> None:
+    world = World(retry=retry(suspend_after_s=600.0))
+    world.subscribe("a", endpoint="shared")
+    world.endpoint("a").answer = lambda ids: REFUSED
+    world.park("a", "a1")
+    world.run(700_000)
+    assert set(world.suspended_said) == {"a"}
+    world.suspended_now = {"a"}
+    world.redelivery.suspensions_are_known()
+    world.subscribe("c", endpoint="shared")
+    world.park("c", "c1")
+    world.run(200_000)
+    probes = len(world.arrived("c"))
+    while len(world.arrived("c")) == probes:
+        world.run(1_000)
+
+    world.endpoint("a").answer = lambda ids: OK
+    world.suspended_now.clear()
+    world.redelivery.look_at_subscriptions()
+    world.run(1_000)
+
+    assert world.states()["a", "a1"] == "delivered"
+
+
 def test_no_endpoint_takes_all_room_and_none_waits_for_ever() -> None:
     world = World(push=PushSettings(max_in_flight=10, max_in_flight_per_host=8, max_in_flight_per_endpoint=4))
     for number in range(30):
@@ -581,17 +605,22 @@ def test_a_breaker_that_a_batch_has_opened_is_probed_in_time() -> None:
 
 def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others() -> None:
     world = World()
-    world.subscribe("once", endpoint="shared", maximum_attempts=1)
+    world.subscribe("first", endpoint="shared")
     world.subscribe("other", endpoint="shared")
-    world.fall("once")
-    world.park("once", "a")
+    world.fall("first")
+    world.park("first", "a")
     world.park("other", "b")
-    world.endpoint("once").answer = lambda ids: BROKEN
+    world.endpoint("first").answer = lambda ids: REFUSED
+    world.endpoint("first").takes_ms = 500
+    world.run(2_200)
+    assert world.arrived("first") == ["a"]
+    del world.subscriptions["first"]
+    world.redelivery.look_at_subscriptions()
 
-    world.run(2_500)
-    assert world.states() == {("once", "a"): "dead"}
+    world.run(1_000)
+    assert world.states() == {("first", "a"): "cancelled"}
     world.endpoint("other").answer = lambda ids: OK
-    world.run(4_000)
+    world.run(5_000)
     assert world.states()["other", "b"] == "delivered"
 
 
@@ -623,7 +652,7 @@ def test_a_receiver_that_refuses_messages_is_well() -> None:
 
 
 def test_one_message_that_always_fails_suspends_nobody() -> None:
-    world = World(retry=retry(suspend_after_s=600.0, retransmissions=10, longest_wait_s=60.0))
+    world = World(retry=retry(suspend_after_s=600.0, retransmissions=30, longest_wait_s=60.0))
     world.subscribe("s")
     world.endpoint("s").answer = lambda ids: BROKEN
     world.park("s", "n")

@@ -3,14 +3,17 @@
 Spark keeps, per batch, a file with what the batch is to read (`offsets/N`) and, when it is done, one that says so
 (`commits/N`). Both are renamed into place, but a machine that loses power, or a disk that fills up, can leave the last
 ones empty or torn, and Spark then refuses to start for ever. Without its plan the last batch is planned anew. Without
-its commit it is repeated, and what it has written already is left out. Older files are never touched.
+its commit it is repeated, and what it has written already is left out. Older files are never touched, unless the query
+has to go back, because what it writes has gone back.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from topic_model.errors import InfrastructureError
@@ -30,8 +33,8 @@ def mend(checkpoint: str) -> list[Path]:
 
     Raises InfrastructureError when the folder cannot be read or changed.
     """
-    folder = Path(checkpoint.removeprefix("file://"))
-    if "://" in checkpoint.removeprefix("file://") or not folder.is_dir():
+    folder = _folder(checkpoint)
+    if folder is None:
         return []
     torn = [path for path in _last_files(folder) if not _is_whole(path)]
     # A batch cannot be done that was never planned.
@@ -60,13 +63,62 @@ def mend(checkpoint: str) -> list[Path]:
     return torn
 
 
+def go_back(checkpoint: str, topic: str, reached: Mapping[int, int]) -> bool:
+    """Have a query begin again where what it writes is, when that is behind the query; whether it was.
+
+    `reached` are offsets in the topic, by partition; a partition without one counts from its beginning. The query comes
+    to some records again, which is for its writer to recognise. Only of a local checkpoint, see `mend`; raises
+    InfrastructureError when that cannot be changed.
+    """
+    folder = _folder(checkpoint)
+    done = _newest(folder, "commits") if folder else None
+    if folder is None or done is None or _within(folder, done, topic, reached):
+        return False
+    plans = sorted(int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdigit())
+    last = max((each for each in plans if _within(folder, each, topic, reached)), default=None)
+    try:
+        if last is None:
+            shutil.rmtree(folder)
+        else:
+            for kind in ("commits", "offsets"):
+                for path in (folder / kind).glob("*"):
+                    if path.name.isdigit() and int(path.name) > last:
+                        path.unlink()
+                        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"{folder} has to go back to where its tables are, and cannot: {error}") from error
+    where = "the log's beginning" if last is None else f"batch {last}"
+    logger.warning("%s is ahead of the tables that it writes: it goes on after %s", folder, where)
+    return True
+
+
+def _within(folder: Path, batch: int, topic: str, reached: Mapping[int, int]) -> bool:
+    """Whether a batch ends at or before these positions."""
+    try:
+        ends = json.loads((folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2])[topic]
+        return all(end <= reached.get(int(partition), 0) for partition, end in ends.items())
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return False
+
+
+def _newest(folder: Path, kind: str) -> int | None:
+    return max((int(path.name) for path in (folder / kind).glob("*") if path.name.isdigit()), default=None)
+
+
+def _folder(checkpoint: str) -> Path | None:
+    """The folder of a local checkpoint that is there."""
+    path = checkpoint.removeprefix("file://")
+    folder = Path(path)
+    return folder if "://" not in path and folder.is_dir() else None
+
+
 def _last_files(folder: Path) -> list[Path]:
     """The query's id, the last plan and the last commit."""
     found = [path for path in (folder / "metadata",) if path.is_file()]
     for kind in ("offsets", "commits"):
-        numbered = [path for path in (folder / kind).glob("*") if path.name.isdigit()]
-        if numbered:
-            found.append(max(numbered, key=lambda path: int(path.name)))
+        newest = _newest(folder, kind)
+        if newest is not None:
+            found.append(folder / kind / str(newest))
     return found
 
 

@@ -32,7 +32,7 @@ class Keeper:
     """
 
     def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate, essential: bool = True) -> None:
-        self._essential = essential
+        self.essential = essential
         self._start = start
         self._gate = gate
         self._query: StreamingQuery | None = None
@@ -90,7 +90,7 @@ class Keeper:
             if self._gate.wait_closed(0):
                 return
             self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
-            if self._essential and self.failures >= MAX_FAILURES:
+            if self.essential and self.failures >= MAX_FAILURES:
                 logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)
                 self.gave_up = True
                 self._gate.close()

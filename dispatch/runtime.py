@@ -24,7 +24,7 @@ from dispatch.monitoring.metrics import JobMetrics
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.operator_events import OperatorEvents
 from dispatch.push_spans import make_push_spans
-from dispatch.recording.record import start_recording
+from dispatch.recording.record import checkpoint_at, start_recording
 from dispatch.recording.recording import Recording
 from dispatch.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
@@ -37,6 +37,11 @@ logger = logging.getLogger(__name__)
 
 # Reading the control log for the first time: a million subscriptions take about 15 s.
 _FIRST_READ_S = 300.0
+
+# How long queries may take to come up. Without the essential ones the engine is not ready; the others are waited for
+# only so that their start does not disturb the first deliveries.
+_START_S = 60.0
+_OTHERS_START_S = 10.0
 
 # Spark ends idle Python workers after 60 s.
 _KEEP_WARM_S = 40.0
@@ -131,7 +136,7 @@ class DispatchJob:
                     settings.kafka,
                     settings.tables,
                     recording.attempts,
-                    mended(settings.checkpoint("record")),
+                    checkpoint_at(settings.checkpoint("record"), settings.kafka, recording.attempts),
                     gate,
                     settings.dispatch.driver_memory_mb,
                     metrics.recorded,
@@ -159,8 +164,8 @@ class DispatchJob:
     def run(self, ready: Callable[[], None]) -> bool:
         """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
 
-        Returns False when a query could not be kept running. Raises InfrastructureError when Kafka or the table cannot
-        be reached at start.
+        Returns False when a query could not be kept running. Raises InfrastructureError when Kafka cannot be reached
+        at start.
         """
         try:
             self._warm_up()
@@ -168,7 +173,7 @@ class DispatchJob:
             self._redeliverer.start(_FIRST_READ_S)
             for keeper in self._keepers:
                 keeper.start()
-            if all(keeper.wait_running(60) for keeper in self._keepers):
+            if self._wait_running():
                 ready()
             self._recording.start()
             self._keep_warm()
@@ -204,6 +209,14 @@ class DispatchJob:
             lambda frame: run_sink(frame, job, accumulator(frame)),
             settings.dispatch.task_slots,
         )
+
+    def _wait_running(self) -> bool:
+        """Wait until the queries have come up; whether those that the engine cannot do without have."""
+        for keeper in self._keepers:
+            running = keeper.wait_running(_START_S if keeper.essential else _OTHERS_START_S)
+            if keeper.essential and not running:
+                return False
+        return True
 
     def _keep_warm(self) -> None:
         """Until the gate closes: see that Spark does not end the workers while nothing happens."""

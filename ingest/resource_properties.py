@@ -3,12 +3,12 @@
     broker         wsnt:TopicExpression, wsnt:FixedTopicSet, wsnt:TopicExpressionDialect, wstop:TopicSet,
                    wsn-br:RequiresRegistration
     subscription   wsnt:ConsumerReference, wsnt:Filter, wsnt:SubscriptionPolicy, wsnt:CreationTime,
-                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
+                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime, p:State (p is urn:arborcast:policy)
     registration   wsn-br:PublisherReference, wsn-br:Topic, wsn-br:Demand, wsn-br:CreationTime,
                    wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
 
-The document has them in the order and of the number that its schema demands; the times of WS-ResourceLifetime have no
-place in it, and are to be asked for by name.
+The document has them in the order and of the number that its schema demands; the times of WS-ResourceLifetime, and what
+is ours, have no place in it, and are to be asked for by name.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ingest.expression_writing import expression_element
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import (
     ACTION_RPW,
+    ARBORCAST_POLICY,
     WSA,
     WSN_BR,
     WSNT,
@@ -195,8 +196,18 @@ def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
             wsnt("SubscriptionPolicy"): _constant(f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"),
             wsnt("CreationTime"): _constant(f"<wsnt:CreationTime>{created}</wsnt:CreationTime>"),
         },
-        _times(gateway, subscription.terminates_ms),
+        {
+            **_times(gateway, subscription.terminates_ms),
+            f"{{{ARBORCAST_POLICY}}}State": _constant(_state(gateway, subscription)),
+        },
     )
+
+
+def _state(gateway: Gateway, subscription: Subscription) -> str:
+    suspension = gateway.suspensions.get(subscription.id)
+    since = "" if suspension is None else f' Since="{termination.written(termination.from_ms(suspension.at_ms))}"'
+    state = gateway.suspensions.state_of(subscription)
+    return f'<p:State xmlns:p="{ARBORCAST_POLICY}"{since}>{state}</p:State>'
 
 
 def _of_registration(gateway: Gateway, registration: Registration) -> _Resource:

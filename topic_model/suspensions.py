@@ -7,6 +7,7 @@ and neither may undo what the other wrote.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from topic_model.records import (
     ControlRecord,
@@ -16,6 +17,9 @@ from topic_model.records import (
     subscription_key,
     suspension_key,
 )
+from topic_model.subscriptions import Subscription
+
+State = Literal["active", "paused", "suspended"]
 
 _KEY = suspension_key("")
 _SUBSCRIPTION_KEY = subscription_key("")
@@ -42,6 +46,13 @@ class Suspensions:
     def get(self, subscription_id: str) -> SubscriptionSuspended | None:
         """Why and since when a subscription is suspended; None when it is not."""
         return self._suspended.get(subscription_id)
+
+    def state_of(self, subscription: Subscription) -> State:
+        """Whether it is pushed to now, and if not, who holds it: its subscriber (paused), or the engine (suspended),
+        which goes first, because that is what somebody has to do something about."""
+        if subscription.id in self._suspended:
+            return "suspended"
+        return "paused" if subscription.paused else "active"
 
     def taking_back(self, subscription_id: str) -> list[ControlRecord]:
         """The record that takes a suspension back, where there is one."""

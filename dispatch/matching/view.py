@@ -26,7 +26,7 @@ from topic_model.routing.routes import Route
 from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
-from topic_model.suspensions import Suspensions
+from topic_model.suspensions import State, Suspensions
 from topic_model.topics import TopicPath
 
 # Looking at so many topics takes about a millisecond.
@@ -143,15 +143,17 @@ class RoutingView:
         with self._lock:
             return self._suspensions.ids()
 
-    def routes(self, limit: int) -> list[Route]:
-        """At most so many routes, for the tables; a batch waits for no more than a piece of that."""
+    def routes(self, limit: int) -> list[tuple[Route, State]]:
+        """At most so many routes with the state of each, for the tables; a batch waits for no more than a piece of
+        that."""
         with self._lock:
             paths = list(islice(self._table.topics.paths(), limit))
-        found: list[Route] = []
+        found: list[tuple[Route, State]] = []
         for begin in range(0, len(paths), _ROUTES_PIECE):
             with self._lock:
                 for path in paths[begin : begin + _ROUTES_PIECE]:
-                    found += self._table.who(path, limit - len(found))
+                    routes = self._table.who(path, limit - len(found))
+                    found += [(route, self._suspensions.state_of(route.subscription)) for route in routes]
             if len(found) >= limit:
                 break
         return found

@@ -3,6 +3,7 @@
     held          one table, held open: what is written to it, exactly once
     rows          the columns of rows, from records
     record        the query that writes what came of each push
+    log_table     what a table has of the log that the query reads; unread: the same, pure
     deliveries    one row for each delivery that has ended
     archive       every notification, payload and all
     tail          following a log of many partitions, from where the table says it is

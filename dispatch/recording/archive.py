@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch.monitoring.progress import Progress
-from dispatch.recording.held import HeldTable
+from dispatch.recording.held import HeldTable, as_progress
 from dispatch.recording.rows import Build, build, days, times
 from dispatch.recording.tail import Replaced, Tail
 from dispatch.tables import NOTIFICATIONS
@@ -72,8 +72,8 @@ class Archive:
         except Replaced as error:
             logger.warning("%s; the archive goes on with its beginning", error)
             self._begin_anew()
-            known = self._known() or self._last_rows()
-            self._table.extend(NOTIFICATIONS.arrow([]), dict.fromkeys(map(_writer, known), 0))
+            known = self._table.positions(LOG) or self._last_rows()
+            self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(known, 0)))
             return True
         except BaseException:
             self._begin_anew()
@@ -86,7 +86,7 @@ class Archive:
 
     def _step(self) -> bool:
         if self._tail is None:
-            self._tail = Tail(self._kafka, LOG, self._known() or self._last_rows())
+            self._tail = Tail(self._kafka, LOG, self._table.positions(LOG) or self._last_rows())
         records = self._tail.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         if records:
             self._gathered.append(notification_rows(map(_logged, records), int(time.time() * 1000)))
@@ -97,18 +97,11 @@ class Archive:
 
     def _commit(self, positions: Mapping[int, int]) -> None:
         rows = pa.concat_tables(self._gathered)
-        self._table.extend(rows, {_writer(partition): offset for partition, offset in positions.items()})
+        self._table.extend(rows, as_progress(LOG, positions))
         self._gathered.clear()
         self._committed_at = self._clock()
         number = self._progress.batch + 1 if self._progress else 0
         self._progress = Progress(number, rows.num_rows, dict(positions))
-
-    def _known(self) -> dict[int, int]:
-        """How far the table is, by partition."""
-        known: dict[int, int] = {}
-        while (offset := self._table.progress(_writer(len(known)))) is not None:
-            known[len(known)] = offset
-        return known
 
     def _last_rows(self) -> dict[int, int]:
         """The same of a table that was written before its commits said so: behind its last rows."""
@@ -166,10 +159,6 @@ def _logged(record: ConsumerRecord) -> Logged:
 
 def _bytes(record: ConsumerRecord) -> int:
     return len(record.value or b"")
-
-
-def _writer(partition: int) -> str:
-    return f"{LOG}-{partition}"
 
 
 def _column(name: str) -> Build[_Archived]:

@@ -14,10 +14,12 @@ from topic_model.records import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
+    SubscriptionSuspended,
     Tombstone,
     TopicRecord,
     TopicRemoved,
     subscription_key,
+    suspension_key,
     topic_key,
 )
 from topic_model.subscriptions import Subscription
@@ -27,13 +29,16 @@ logger = logging.getLogger(__name__)
 
 _TOPIC = topic_key(TopicPath(""))
 _SUBSCRIPTION = subscription_key("")
+_SUSPENSION = suspension_key("")
 
 
 class TopicsFold:
     """The topics that are there."""
 
     spec = TOPICS
+    writer = "control"
     patched: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     guard = ""
 
     def apply(self, record: ConsumerRecord, changes: Changes) -> None:
@@ -51,7 +56,9 @@ class SubscriptionsFold:
     """The subscriptions that are there, and those that were."""
 
     spec = SUBSCRIPTIONS
-    patched = ("state", "reason", "ended_at", "changed_at")
+    writer = "control"
+    patched = ("state", "reason", "ended_at", "suspended_at", "changed_at")
+    kept = ("suspended_at",)
     # The tombstone that follows an end must not take its reason away.
     guard = "t.state <> 'ended'"
 
@@ -66,6 +73,27 @@ class SubscriptionsFold:
                 name = key.removeprefix(_SUBSCRIPTION)
                 if changes.get(name, "state") != "ended":
                     changes.patch(name, _ended("unknown", record.timestamp, record.timestamp))
+
+
+class SuspensionsFold:
+    """Which of them are suspended: records of their own, which say nothing else of the subscription.
+
+    So they fill a column of their own, after `SubscriptionsFold`, and remember by themselves how far they have come.
+    """
+
+    spec = SUBSCRIPTIONS
+    writer = "suspensions"
+    patched = ("suspended_at",)
+    kept: tuple[str, ...] = ()
+    guard = "t.state <> 'ended'"
+
+    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+        """Note what the record means for the table."""
+        match read(record):
+            case SubscriptionSuspended(id=name, at_ms=at_ms):
+                changes.patch(name, {"suspended_at": moment(at_ms)})
+            case Tombstone(key=key) if key.startswith(_SUSPENSION):
+                changes.patch(key.removeprefix(_SUSPENSION), {"suspended_at": None})
 
 
 def read(record: ConsumerRecord) -> ControlRecord | None:

@@ -8,7 +8,7 @@ files that could hold them: 26 ms for 1,000 ids in a table of 2 million.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,14 +29,9 @@ class EndedDeliveries:
     def __init__(self, location: str) -> None:
         self.table = HeldTable(DELIVERIES, location)
 
-    def append(self, attempts: pa.Table, writer: str, batch: int) -> bool:
-        """Record the deliveries that ended with these attempts; False when this writer has written this batch before.
-
-        May be repeated after a crash at any point.
-        """
-        done = self.table.progress(writer)
-        if done is not None and done >= batch:
-            return False
+    def append(self, attempts: pa.Table, progress: Mapping[str, int]) -> None:
+        """Record the deliveries that ended with these attempts, and how far that is. May be repeated after a crash at
+        any point."""
         ended = delivery_rows(attempts)
         keys = _keys(ended)
         batches, states = ended["batch"].to_pylist(), ended["state"].to_pylist()
@@ -49,7 +44,7 @@ class EndedDeliveries:
             self._overwrite(ended.take(changed))
         fresh = [row for row, key in enumerate(keys) if key not in known]
         latest = max([newest or 0, *batches])
-        return self.table.append(ended.take(pa.array(fresh, pa.int64())), writer, batch, also={_NEWEST: latest})
+        self.table.extend(ended.take(pa.array(fresh, pa.int64())), {**progress, _NEWEST: latest})
 
     def _states(self, keys: Sequence[_Key]) -> dict[_Key, str]:
         """The states of those of the deliveries that the table has."""

@@ -7,11 +7,11 @@ the log again changes nothing, so a crash costs nothing but time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from dispatch.recording.changes import Changes
-from dispatch.recording.held import HeldTable
+from dispatch.recording.held import HeldTable, as_progress
 from dispatch.recording.tail import Replaced, Tail
 from dispatch.tables import TableSpec
 from topic_model.kafka_client import ConsumerRecord
@@ -31,12 +31,20 @@ class Fold(Protocol):
         """The table."""
 
     @property
+    def writer(self) -> str:
+        """Under which name the table says how far it has come: another one for each fold that writes into it."""
+
+    @property
     def patched(self) -> Sequence[str]:
         """Columns that change by themselves; see `HeldTable.merge`."""
 
     @property
     def guard(self) -> str:
         """When they do."""
+
+    @property
+    def kept(self) -> Sequence[str]:
+        """Columns that another fold fills; see `HeldTable.merge`."""
 
     def apply(self, record: ConsumerRecord, changes: Changes) -> None:
         """Note what changes. What cannot be read is logged and left out."""
@@ -45,11 +53,11 @@ class Fold(Protocol):
 class FoldedTables:
     """The tables that follow one log."""
 
-    def __init__(self, kafka: KafkaSettings, log: str, folds: Mapping[str, Fold]) -> None:
-        """`folds` by the location of their table."""
+    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, Fold]]) -> None:
+        """`folds` with the location of their table; of several for one table each is done after those before it."""
         self._kafka = kafka
         self._log = log
-        self._folds = [(fold, HeldTable(fold.spec, location)) for location, fold in folds.items()]
+        self._folds = [(fold, HeldTable(fold.spec, location)) for location, fold in folds]
         self._tail: Tail | None = None
 
     @property
@@ -68,8 +76,8 @@ class FoldedTables:
         except Replaced as error:
             logger.warning("%s; its tables are written anew", error)
             for fold, table in self._folds:
-                beginning = {self._writer(partition): 0 for partition in self._known(table)}
-                table.replace(fold.spec.arrow([]), beginning)
+                beginning = dict.fromkeys(table.positions(fold.writer), 0)
+                table.replace(fold.spec.arrow([]), as_progress(fold.writer, beginning))
             self._begin_anew()
             return True
         except BaseException:
@@ -83,7 +91,7 @@ class FoldedTables:
 
     def _step(self) -> bool:
         if self._tail is None:
-            known = [self._known(table) for _, table in self._folds]
+            known = [table.positions(fold.writer) for fold, table in self._folds]
             partitions = range(max(map(len, known)))
             # From where the one is that is furthest back: what is applied again changes nothing.
             begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
@@ -91,30 +99,20 @@ class FoldedTables:
             self._tail = Tail(self._kafka, self._log, begin, seen)
         tail = self._tail
         records = tail.read(_RECORDS_PER_STEP)
-        progress = {self._writer(partition): offset for partition, offset in tail.positions.items()}
         for fold, table in self._folds:
+            progress = as_progress(fold.writer, tail.positions)
             changes = Changes(fold.spec)
             for record in records:
                 fold.apply(record, changes)
             if len(changes):
-                table.merge(changes.arrow(), progress, fold.patched, fold.guard)
-            elif records and not self._known(table):
+                table.merge(changes.arrow(), progress, fold.patched, fold.guard, fold.kept)
+            elif records and not table.positions(fold.writer):
                 # So that "nothing yet" and "crashed before the first commit" can be told apart.
-                table.replace(fold.spec.arrow([]), progress)
+                table.extend(fold.spec.arrow([]), progress)
         return len(records) >= _RECORDS_PER_STEP
-
-    def _known(self, table: HeldTable) -> dict[int, int]:
-        """Where a table is, by partition."""
-        known: dict[int, int] = {}
-        while (offset := table.progress(self._writer(len(known)))) is not None:
-            known[len(known)] = offset
-        return known
 
     def _begin_anew(self) -> None:
         self.close()
         self._tail = None
         for _, table in self._folds:
             table.reopen()
-
-    def _writer(self, partition: int) -> str:
-        return f"{self._log}-{partition}"

@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from dispatch.tables import TableSpec
+from dispatch.tables.mending import mend
+from topic_model.errors import InfrastructureError
 
 # A third of the size of the default (snappy) for ids and XML, at a cost that cannot be told from it.
 WRITER = WriterProperties(compression="ZSTD", compression_level=1)
@@ -43,9 +45,19 @@ class HeldTable:
         self._table: DeltaTable | None = None
 
     def open(self) -> DeltaTable:
-        """The table as we last knew it, created if need be."""
+        """The table as we last knew it, created if need be, and mended where a crash has damaged it.
+
+        Raises InfrastructureError when it cannot be read.
+        """
         if self._table is None:
-            self._table = self.spec.ensure(self.location)
+            try:
+                mend(self.spec, self.location)
+                self._table = self.spec.ensure(self.location)
+            except DeltaError as error:
+                raise InfrastructureError(
+                    f"the table at {self.location} cannot be opened: {str(error).splitlines()[0]}. If it is damaged, "
+                    "move it away, and it is made anew from its log"
+                ) from error
         return self._table
 
     def reopen(self) -> None:
@@ -56,37 +68,50 @@ class HeldTable:
         """How far this writer has come, None when it has written nothing yet."""
         return self.open().transaction_version(writer)
 
-    def append(self, rows: pa.Table, writer: str, batch: int, also: Mapping[str, int] | None = None) -> bool:
-        """Append the rows of a batch; False when this writer has written this batch before.
+    def positions(self, log: str) -> dict[int, int]:
+        """How far a log has been written here: the next offset, by partition. Empty when nothing of it has been."""
+        known: dict[int, int] = {}
+        while (offset := self.progress(f"{log}-{len(known)}")) is not None:
+            known[len(known)] = offset
+        return known
 
-        `also` is progress of others that goes into the same commit.
-        """
+    def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
+        """Append the rows of a batch; False when this writer has written this batch before."""
         done = self.progress(writer)
         if done is not None and done >= batch:
             return False
         if rows.num_rows:
-            self._write(rows, "append", {writer: batch, **(also or {})})
+            self._write(rows, "append", {writer: batch})
         return True
 
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
-        """Append rows whose writer knows that they are not there: it has asked for its progress since it began."""
+        """Append rows, none perhaps, whose writer knows that they are not there: it has asked for its progress since it
+        began."""
         self._write(rows, "append", progress)
 
     def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Make these all the rows there are."""
         self._write(rows, "overwrite", progress)
 
-    def merge(self, changes: pa.Table, progress: Mapping[str, int], patch: Sequence[str] = (), guard: str = "") -> None:
+    def merge(
+        self,
+        changes: pa.Table,
+        progress: Mapping[str, int],
+        patch: Sequence[str] = (),
+        guard: str = "",
+        keep: Sequence[str] = (),
+    ) -> None:
         """Apply changes by key, each key once at most. Doing so again changes nothing.
 
-        A `put` replaces or adds the row, a `drop` takes it out. An `add` adds it where there is none; where there is
-        one it does what a `patch` does: overwrites the columns `patch` if `guard` holds, a condition on `t` (what is
-        there) and `s` (the change).
+        A `put` replaces or adds the row, but leaves the columns `keep` of one that is there as they are; a `drop`
+        takes it out. An `add` adds it where there is none; where there is one it does what a `patch` does: overwrites
+        the columns `patch` if `guard` holds, a condition on `t` (what is there) and `s` (the change).
         """
         table = self.open()
         table.update_incremental()
         names = [column.name for column in self.spec.columns]
         quoted = {f"`{name}`": f"s.`{name}`" for name in names}
+        put = {f"`{name}`": f"s.`{name}`" for name in names if name not in keep}
         inserted = dict(quoted)
         for field in _unknown(names, table):
             if not field.nullable:
@@ -101,7 +126,7 @@ class HeldTable:
             commit_properties=_commit(progress),
         )
         merger = merger.when_matched_delete(f"s.{OPERATION} = 'drop'")
-        merger = merger.when_matched_update(quoted, f"s.{OPERATION} = 'put'")
+        merger = merger.when_matched_update(put, f"s.{OPERATION} = 'put'")
         if patch:
             condition = f"s.{OPERATION} in ('patch', 'add')" + (f" and ({guard})" if guard else "")
             merger = merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in patch}, condition)
@@ -126,6 +151,11 @@ class HeldTable:
                 if chance == 1:
                     raise
                 self.reopen()
+
+
+def as_progress(log: str, positions: Mapping[int, int]) -> dict[str, int]:
+    """Positions in a log as a commit holds them; see `HeldTable.positions`."""
+    return {f"{log}-{partition}": offset for partition, offset in positions.items()}
 
 
 def _commit(progress: Mapping[str, int]) -> CommitProperties:

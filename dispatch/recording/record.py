@@ -1,23 +1,28 @@
 """The record query: from the `attempts` log to the tables `attempts` and `deliveries`.
 
 A batch is written through delta-rs, not through Spark's Delta sink: a commit takes 10 ms instead of seconds, and costs
-the hot path next to nothing. The query's id and the batch's number go into the commit as a Delta application
-transaction, so that a batch which Spark repeats after a crash is recognised and not written twice.
+the hot path next to nothing. How far the log has been read goes into the commit as Delta application transactions, so
+that what Spark repeats after a crash is recognised and not written twice, and a query whose tables are behind its
+checkpoint, because they were mended or deleted, begins again where they are.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from dispatch.checkpoint import go_back, mended
 from dispatch.gate import StopGate
 from dispatch.recording.deliveries import EndedDeliveries
 from dispatch.recording.held import HeldTable
+from dispatch.recording.log_table import LogTable
 from dispatch.recording.rows import rows_of
+from dispatch.recording.tail import Replaced, Tail
 from dispatch.settings import TableSettings
 from dispatch.source import Pieces, read_log
 from dispatch.tables import ATTEMPTS
@@ -26,6 +31,8 @@ from topic_model.settings import KafkaSettings
 __all__ = ["AttemptsTable", "rows_of", "start_recording"]
 
 logger = logging.getLogger(__name__)
+
+LOG = "attempts"
 
 # A full record of attempts takes about 125 KB and passes through the JVM's heap when it is collected, so a batch of so
 # many records for each MB of heap takes a quarter of it at most. After a long absence there would be no other bound.
@@ -39,31 +46,77 @@ class AttemptsTable:
     """`attempts`, and `deliveries` if that has a place."""
 
     def __init__(self, location: str, deliveries: str | None = None) -> None:
-        self._attempts = HeldTable(ATTEMPTS, location)
-        self._deliveries = EndedDeliveries(deliveries) if deliveries else None
+        self._attempts = LogTable(HeldTable(ATTEMPTS, location), LOG)
+        self._ended = EndedDeliveries(deliveries) if deliveries else None
+        self._deliveries = LogTable(self._ended.table, LOG) if self._ended else None
+
+    @property
+    def tables(self) -> Sequence[LogTable]:
+        """Those that are written."""
+        return (self._attempts, self._deliveries) if self._deliveries else (self._attempts,)
 
     def open(self) -> None:
         """Create the tables if need be; afterwards the first batch costs no more than the others."""
-        self._attempts.open()
-        if self._deliveries:
-            self._deliveries.table.open()
-
-    def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
-        """Append the rows of a batch; False when this writer has written this batch before.
-
-        Each table commits for itself: after a crash between the two the batch comes again, and only the second takes
-        it.
-        """
-        new = self._attempts.append(rows, writer, batch)
-        if self._deliveries:
-            self._deliveries.append(rows, writer, batch)
-        return new
+        for each in self.tables:
+            each.held.open()
 
     def reopen(self) -> None:
         """Read the tables' state anew before the next commit."""
-        self._attempts.reopen()
-        if self._deliveries:
-            self._deliveries.table.reopen()
+        for each in self.tables:
+            each.held.reopen()
+
+    def append(self, logged: pa.Table, writer: str, batch: int) -> pa.Table:
+        """Append the rows of a batch of records (`value`, `partition`, `offset`); gives those that are new.
+
+        Each table commits for itself: after a crash between the two the records come again, and only the second takes
+        them.
+        """
+        fresh = self._attempts.missing(logged, writer, batch)
+        rows = _rows(fresh)
+        if fresh.num_rows:
+            self._attempts.held.extend(rows, self._attempts.progress(fresh, writer, batch))
+        if self._ended and self._deliveries:
+            unfinished = self._deliveries.missing(logged, writer, batch)
+            if unfinished.num_rows:
+                progress = self._deliveries.progress(unfinished, writer, batch)
+                self._ended.append(rows if unfinished is fresh else _rows(unfinished), progress)
+        return rows
+
+
+def _rows(logged: pa.Table) -> pa.Table:
+    return rows_of(logged["value"].to_pylist())
+
+
+def checkpoint_at(folder: str, kafka: KafkaSettings, table: AttemptsTable) -> str:
+    """The query's checkpoint, mended, and not ahead of the tables.
+
+    Raises InfrastructureError when the tables or the log cannot be read.
+    """
+    checkpoint = mended(folder)
+    found = [each.reached() for each in table.tables]
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return checkpoint
+    try:
+        with closing(Tail(kafka, LOG, {}, _furthest(known))) as tail:
+            tail.read(0)
+            begins = tail.positions
+    except Replaced as error:
+        logger.warning("%s; all that is in it is added to the tables", error)
+        for each in table.tables:
+            each.begin_anew()
+        known, begins = [{}], {}
+    # What the log no longer has cannot be missing.
+    reached = {
+        partition: max(begin, min(each.get(partition, 0) for each in known)) for partition, begin in begins.items()
+    }
+    go_back(checkpoint, kafka.topic(LOG), reached)
+    return checkpoint
+
+
+def _furthest(reached: Sequence[Mapping[int, int]]) -> Mapping[int, int]:
+    partitions = {partition for each in reached for partition in each}
+    return {partition: max(each.get(partition, 0) for each in reached) for partition in partitions}
 
 
 def start_recording(
@@ -83,16 +136,13 @@ def start_recording(
 
     def write(frame: DataFrame, batch: int) -> None:
         with gate.batch():
-            rows = rows_of(frame.select("value").toArrow().column("value").to_pylist())
+            logged = frame.select("value", "partition", "offset").toArrow()
             try:
-                new = table.append(rows, query_id(frame), batch)
+                rows = table.append(logged, query_id(frame), batch)
             except Exception:
                 table.reopen()
                 raise
-            if new:
-                recorded(rows)
-            else:
-                logger.warning("batch %d of the attempts was in the table already", batch)
+            recorded(rows)
 
     source = read_log(
         spark,

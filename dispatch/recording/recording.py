@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dispatch.gate import StopGate
 from dispatch.recording.archive import Archive
-from dispatch.recording.control import SubscriptionsFold, TopicsFold
+from dispatch.recording.control import SubscriptionsFold, SuspensionsFold, TopicsFold
 from dispatch.recording.folds import Fold, FoldedTables
 from dispatch.recording.health import EndpointState, HealthHistory
 from dispatch.recording.record import AttemptsTable
@@ -30,6 +31,9 @@ from dispatch.tables import (
 )
 from topic_model.routing.routes import Route
 from topic_model.settings import KafkaSettings
+from topic_model.suspensions import State
+
+logger = logging.getLogger(__name__)
 
 # The snapshot of routes is written whole: a busy control log would otherwise have it written all the time.
 _ROUTES_INTERVAL_S = 30.0
@@ -56,20 +60,25 @@ class Recording:
         *,
         health: Callable[[], Mapping[str, EndpointState]],
         control_position: Callable[[], int],
-        routes: Callable[[int], Sequence[Route]],
+        routes: Callable[[int], Sequence[tuple[Route, State]]],
     ) -> None:
-        """`health` gives what is known of endpoints; `routes` so many routes at most, `control_position` the offset up
-        to which the control log is in them."""
+        """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
+        `control_position` the offset up to which the control log is in them."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTable(self._at(ATTEMPTS), self._at(DELIVERIES))
         self.archive = Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s) if settings.archive else None
-        control: dict[str, Fold] = {self._at(TOPICS): TopicsFold(), self._at(SUBSCRIPTIONS): SubscriptionsFold()}
+        subscriptions = self._at(SUBSCRIPTIONS)
+        control: list[tuple[str, Fold]] = [
+            (self._at(TOPICS), TopicsFold()),
+            (subscriptions, SubscriptionsFold()),
+            (subscriptions, SuspensionsFold()),
+        ]
         interval_s, upkeep_s = settings.interval_s, settings.upkeep_interval_s
         states: list[tuple[Work, float]] = [
             (FoldedTables(kafka, "control", control), interval_s),
-            (FoldedTables(kafka, "parked", {self._at(RETRIES): RetriesFold()}), interval_s),
-            (FoldedTables(kafka, "dead", {self._at(DEAD_LETTERS): DeadLettersFold()}), interval_s),
+            (FoldedTables(kafka, "parked", [(self._at(RETRIES), RetriesFold())]), interval_s),
+            (FoldedTables(kafka, "dead", [(self._at(DEAD_LETTERS), DeadLettersFold())]), interval_s),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:
@@ -93,10 +102,16 @@ class Recording:
         )
 
     def open(self) -> None:
-        """Create the largest tables; afterwards their first commit costs no more than the others."""
-        self.attempts.open()
-        if self.archive:
-            self.archive.open()
+        """Create the largest tables; afterwards their first commit costs no more than the others.
+
+        One that cannot be opened now is tried again when it is written: no table is a reason not to push.
+        """
+        for tables, name in ((self.attempts, "attempts"), (self.archive, "notifications")):
+            try:
+                if tables is not None:
+                    tables.open()
+            except Exception as error:
+                logger.warning("%s is not written for now: %s", name, error)
 
     def start(self) -> None:
         """Begin to write the tables that no query writes."""

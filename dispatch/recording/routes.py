@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dispatch.recording.held import HeldTable
 from dispatch.tables import ROUTES
 from topic_model.routing.routes import Route
+from topic_model.suspensions import State
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,11 @@ class RoutesSnapshot:
     name = "routes"
 
     def __init__(
-        self, location: str, limit: int, version: Callable[[], int], routes: Callable[[int], Sequence[Route]]
+        self,
+        location: str,
+        limit: int,
+        version: Callable[[], int],
+        routes: Callable[[int], Sequence[tuple[Route, State]]],
     ) -> None:
         """`version` is a number that grows with each change, over restarts too; `routes` gives so many at most."""
         self._table = HeldTable(ROUTES, location)
@@ -48,10 +53,10 @@ class RoutesSnapshot:
                     "topic": route.topic,
                     "subscription": route.subscription_id,
                     "expression": route.expression,
-                    "state": route.state,
+                    "state": state,
                     "endpoint": route.subscription.consumer.address,
                 }
-                for route in routes
+                for route, state in routes
             ]
             self._table.replace(ROUTES.arrow(rows), {self.name: version})
         except BaseException:

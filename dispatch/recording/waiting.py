@@ -20,7 +20,9 @@ class RetriesFold:
     stays."""
 
     spec = RETRIES
+    writer = "parked"
     patched = ("tries", "counted", "due_at")
+    kept: tuple[str, ...] = ()
     guard = "s.tries > t.tries"
 
     def apply(self, record: ConsumerRecord, changes: Changes) -> None:
@@ -56,7 +58,9 @@ class DeadLettersFold:
     """The deliveries that were given up."""
 
     spec = DEAD_LETTERS
+    writer = "dead"
     patched: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     guard = ""
 
     def apply(self, record: ConsumerRecord, changes: Changes) -> None:

@@ -29,7 +29,7 @@ SUBSCRIPTIONS = TableSpec(
     help="Subscriptions: current ones, and ended ones with the reason.",
     columns=(
         Column("subscription", "string", "The subscription's id."),
-        Column("state", "string", "active, paused or ended."),
+        Column("state", "string", "active, paused or ended; whether it is suspended beside that: suspended_at."),
         Column(
             "reason",
             "string",
@@ -50,6 +50,13 @@ SUBSCRIPTIONS = TableSpec(
         Column("created_at", "timestamp", "When it was made.", "UTC"),
         Column("terminates_at", "timestamp", "When it ends by itself; null: never.", "UTC", optional=True),
         Column("ended_at", "timestamp", "When it ended; null while it has not.", "UTC", optional=True),
+        Column(
+            "suspended_at",
+            "timestamp",
+            "When the engine suspended it because its endpoint had failed for too long; null: it is not suspended.",
+            "UTC",
+            optional=True,
+        ),
         Column("changed_at", "timestamp", "When this state of it was written to the control log.", "UTC"),
     ),
     key="subscription",
@@ -62,7 +69,7 @@ ROUTES = TableSpec(
         Column("topic", "string", "The topic, as a canonical path."),
         Column("subscription", "string", "The subscription's id."),
         Column("expression", "string", "The normal form of the filter through which they meet."),
-        Column("state", "string", "active or paused: whether notifications are pushed through it now."),
+        Column("state", "string", "active, paused or suspended: whether notifications are pushed through it now."),
         Column("endpoint", "string", "The address that is pushed to."),
     ),
 )

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from dispatch import attempts
 from dispatch.recording.rows import rows_of
@@ -181,18 +182,25 @@ class Gatherer:
         return {row["endpoint"]: row for row in rows}
 
     def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[dict[str, Any]]:
-        table = self._table(spec)
-        if table is None:
-            notes.append(f"there is no table {spec.name} yet")
+        try:
+            table = self._table(spec)
+            if table is None:
+                notes.append(f"there is no table {spec.name} yet")
+                return []
+            # Ids sort by time, so files of other times are left out by their statistics.
+            where = ds.field("notification") == notification_id
+            rows: list[dict[str, Any]] = spec.read(table, where=where).to_pylist()
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            notes.append(f"the table {spec.name} cannot be read: {error}")
             return []
-        # Ids sort by time, so files of other times are left out by their statistics.
-        where = ds.field("notification") == notification_id
-        rows: list[dict[str, Any]] = spec.read(table, where=where).to_pylist()
         return rows
 
     def _newest(self, spec: TableSpec) -> int:
         """The newest time in a table, from its files' statistics; 0 when it is empty."""
-        table = self._table(spec)
+        try:
+            table = self._table(spec)
+        except (DeltaError, OSError):
+            return _OVERLAP_MS
         if table is None:
             return _OVERLAP_MS
         files = pa.table(table.get_add_actions(flatten=True))

@@ -20,6 +20,7 @@ from jobs.cli import (
     keys,
     messages,
     replay,
+    subscriptions,
     topics,
     trace,
     users,
@@ -40,6 +41,7 @@ messages.register(app)
 configuration.register(app)
 keys.register(app)
 topics.register(app)
+subscriptions.register(app)
 users.register(app)
 access.register(app)
 trace.register(app)

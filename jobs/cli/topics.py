@@ -296,12 +296,12 @@ def who(
     from jobs.cli import topics_work as commands
 
     path = commands.one_topic(topic, namespaces_of(namespace))
-    table = commands.read_table(_settings(config, home).kafka)
+    table, suspensions = commands.read_subscriptions(_settings(config, home).kafka)
     routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
     rows = [
         (
             route.subscription_id,
-            route.state,
+            suspensions.state_of(route.subscription),
             route.expression,
             commands.conditions_of(route.subscription),
             route.subscription.consumer.address,

@@ -35,6 +35,7 @@ from topic_model.records import ControlRecord, Tombstone, TopicRecord, TopicRemo
 from topic_model.routing import RoutingTable
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import Subscription
+from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 from topic_model.tree import TopicTree
 from topic_model.tree_plans import plan_create, plan_update
@@ -64,6 +65,18 @@ def read_table(kafka: KafkaSettings) -> RoutingTable:
     table = RoutingTable()
     _fold(kafka, table.apply)
     return table
+
+
+def read_subscriptions(kafka: KafkaSettings) -> tuple[RoutingTable, Suspensions]:
+    """The routing table, and which of its subscriptions are suspended. Raises InfrastructureError."""
+    table, suspensions = RoutingTable(), Suspensions()
+
+    def apply(record: ControlRecord) -> None:
+        table.apply(record)
+        suspensions.apply(record)
+
+    _fold(kafka, apply)
+    return table, suspensions
 
 
 def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord], None]) -> None:

@@ -66,6 +66,11 @@ def declare_ready(metrics: Registry, ready: Callable[[], bool]) -> None:
 def declare_routing(metrics: Registry, view: ControlView, gateway: Gateway) -> None:
     """What the control log folds to."""
     metrics.gauge("arborcast_subscriptions", "Subscriptions in force.", lambda: view.table.statistics().subscriptions)
+    metrics.gauge(
+        "arborcast_suspended_subscriptions",
+        "Of these, suspended because their endpoints have failed for too long.",
+        lambda: len(gateway.suspensions),
+    )
     metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(view.table.topics))
     metrics.gauge("arborcast_publisher_registrations", "Publishers registered.", lambda: len(gateway.registrations))
     metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(gateway.pull_points))

@@ -42,6 +42,7 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
     in_flight: dict[str, float] = {}  # pushes, by whose they are
     breakers: dict[str, float] = {}
     subscriptions: float = 0
+    suspended: float = 0  # of these
     processes: dict[str, ProcessFigures] = {}
 
 
@@ -68,6 +69,7 @@ def moment_of(at: float, readings: Readings) -> Moment:
         breakers=readings.by("arborcast_endpoint_breakers", "state"),
         # Every gateway knows all of them.
         subscriptions=readings.most("arborcast_subscriptions"),
+        suspended=readings.most("arborcast_suspended_subscriptions"),
         processes=_processes(readings),
     )
 

@@ -96,6 +96,9 @@ def _state(last: Moment, width: int) -> list[str]:
         f"dead {figures.count(last.attempts.get('dead', 0))}",
         f"refused {figures.count(sum(last.refused.values()))}",
     ]
+    if last.suspended:
+        # First: it is what somebody has to do something about.
+        facts.insert(0, f"SUSPENDED {figures.count(last.suspended)}")
     open_ones = sum(number for state, number in last.breakers.items() if state != "closed")
     if open_ones:
         facts.append(f"breakers open {figures.count(open_ones)}")

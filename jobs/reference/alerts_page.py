@@ -128,6 +128,13 @@ ALERTS = (
         "More and more deliveries wait for receivers that do not answer.",
     ),
     Alert(
+        "ArborcastSubscriptionsSuspended",
+        "max(arborcast_suspended_subscriptions) > 0",
+        "0m",
+        "ticket",
+        "Subscriptions were suspended: their endpoints have failed for days, and what they miss expires.",
+    ),
+    Alert(
         "ArborcastPullPointsDrop",
         "delta(arborcast_pull_dropped_messages[1h]) > 0",
         "0m",

@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 from dispatch import attempts
 from dispatch.attempts import Attempt
 from dispatch.recording.archive import Logged, notification_rows
+from dispatch.recording.deliveries import EndedDeliveries
 from dispatch.recording.held import HeldTable
 from dispatch.recording.record import AttemptsTable, rows_of
 from dispatch.recording.upkeep import Upkeep
@@ -28,6 +29,7 @@ from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
 from jobs.notebook import Tables
 from jobs.settings import load_settings
 from tests.benchmarks._harness import Report, run
+from tests.support.table_rows import logged
 from topic_model import notifications
 from topic_model.notifications import Notification
 from topic_model.topics import TopicPath
@@ -82,7 +84,7 @@ def recording(report: Report) -> None:
         archive.open()
 
         def record_attempts(begin: int, batch: int, values: list[bytes]) -> None:
-            outcomes.append(rows_of(values), "query", batch)
+            outcomes.append(logged(values, begin), "query", batch)
 
         def record_notifications(begin: int, batch: int, values: list[bytes]) -> None:
             places = (Logged(value, 0, begin + each, _START_MS) for each, value in enumerate(values))
@@ -131,11 +133,14 @@ def questions(report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         made = home / "tables"
-        outcomes = AttemptsTable(str(made / "attempts"), str(made / "deliveries"))
+        attempts_table = HeldTable(ATTEMPTS, str(made / "attempts"))
+        deliveries = EndedDeliveries(str(made / "deliveries"))
         piece = 100_000
         pattern = rows_of(attempt_values(0, piece))
         for batch in range(count // piece):
-            outcomes.append(shifted(pattern, batch * piece), "query", batch)
+            rows = shifted(pattern, batch * piece)
+            attempts_table.extend(rows, {})
+            deliveries.append(rows, {})
         for spec in (ATTEMPTS, DELIVERIES):
             Upkeep(spec, str(made / spec.name), unused_hours=0).step()
         HeldTable(RETRIES, str(made / "retries")).open()

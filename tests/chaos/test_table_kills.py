@@ -1,4 +1,5 @@
-"""kill -9 of the whole job while it writes its tables, again and again: they hold what the logs hold, each row once.
+"""What happens to the tables when their writer is killed again and again, when the machine loses power, and when they
+cannot be written at all: they hold what the logs hold, each row once, and no delivery waits for them.
 
 The tables are written all the time here (five commits a second, small files joined every second), so a kill meets
 commits half done. What counts is the log: a push that a crash repeated is two attempts there, and so in the table.
@@ -18,7 +19,7 @@ from deltalake import DeltaTable
 
 from dispatch.recording.rows import rows_of
 from dispatch.recording.tail import Tail
-from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
+from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.receiver import Receiver
@@ -65,6 +66,74 @@ def test_tables_hold_each_row_once_however_often_their_writer_is_killed(
         written = Written(kafka_settings)
         wait(lambda: tables.caught_up(written, sent), job, "the tables to have all that is in the logs")
 
+    assert_each_once(tables, written, sent)
+
+
+def test_tables_that_a_power_cut_has_damaged_are_whole_again_by_themselves(
+    tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    tables = Tables(tmp_path)
+    with (
+        Receiver() as receiver,
+        logs(kafka_settings) as log,
+        running_job(tmp_path, kafka_settings, {**SETTINGS, "tables.upkeep_interval_s": 3_600}) as job,
+    ):
+        log.subscribe(
+            subscription("well", receiver.url("/well"), "a//."),
+            subscription("sick", receiver.url("/status/503"), "a//."),
+        )
+        sent: list[str] = []
+        for _ in range(3):
+            versions = tables.versions()
+            sent += [log.notify("a/b") for _ in range(PER_LIFE)]
+            wait(lambda: all(new > old for new, old in zip(tables.versions(), versions, strict=True)), job, "commits")  # noqa: B023
+        written = Written(kafka_settings)
+        wait(lambda: tables.caught_up(written, sent), job, "the tables to have all that is in the logs")
+        job.kill()
+        # The queries' checkpoints are whole, and say that all of this was done.
+        tear(tables.newest(ATTEMPTS, "_delta_log/*.json"))
+        tables.newest(NOTIFICATIONS, "_delta_log/*.json").write_bytes(b"")
+        tear(tables.newest(DELIVERIES, "*/*.parquet"))
+        tables.newest(RETRIES, "*.parquet").unlink()
+        (tmp_path / "tables" / SUBSCRIPTIONS.name / "_delta_log" / f"{0:020}.json").write_bytes(b"")
+        job.start()
+        sent += [log.notify("a/b") for _ in range(PER_LIFE)]
+        wait(lambda: tables.caught_up(written, sent), job, "the tables to have all that is in the logs again")
+        wait(lambda: tables.counted(SUBSCRIPTIONS.name, "subscription").total() == 2, job, "the subscriptions")
+        assert "is as it was at version" in job.log(100_000)
+    assert_each_once(tables, written, sent)
+
+
+def test_tables_that_cannot_be_written_hold_up_no_delivery(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    tables = Tables(tmp_path)
+    blocked = tmp_path / "tables"
+    blocked.write_text("a file where the folder should be")
+    with (
+        Receiver() as receiver,
+        logs(kafka_settings) as log,
+        running_job(tmp_path, kafka_settings, SETTINGS) as job,
+    ):
+        log.subscribe(subscription("well", receiver.url("/well"), "a//."))
+        sent = [log.notify("a/b") for _ in range(PER_LIFE)]
+        wait(lambda: arrived(receiver, "/well") == set(sent), job, "the deliveries")
+        assert "attempts is not written for now" in job.log(100_000)
+        blocked.unlink()
+        wait(lambda: tables.counted(DELIVERIES.name, "notification").total() == len(sent), job, "the tables")
+
+
+def arrived(receiver: Receiver, path: str) -> set[str]:
+    headers = (request.headers["arborcast-notification-id"] for request in receiver.received(path))
+    return {name for each in headers for name in each.split(",")}
+
+
+def tear(file: Path) -> None:
+    """Leave the first half of it, as a disk does that was not told to write the rest."""
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def assert_each_once(tables: Tables, written: Written, sent: list[str]) -> None:
+    """All that is in the logs is in the tables, each row once."""
     rows = written.attempts
     # Beside them what the engine publishes itself: events about the sick receiver.
     assert written.notifications.keys() >= set(sent)
@@ -96,7 +165,13 @@ class Tables:
             for spec in (NOTIFICATIONS, ATTEMPTS, DELIVERIES, RETRIES)
         ]
 
+    def newest(self, spec: TableSpec, pattern: str) -> Path:
+        """The file that was written last."""
+        return max((self._folder / spec.name).glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+
     def counted(self, name: str, *columns: str) -> Counter[tuple[Any, ...]]:
+        if not DeltaTable.is_deltatable(str(self._folder / name)):
+            return Counter()
         rows = DeltaTable(str(self._folder / name)).to_pyarrow_dataset().to_table(columns=list(columns)).to_pylist()
         return Counter(tuple(row[column] for column in columns) for row in rows)
 

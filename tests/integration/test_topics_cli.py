@@ -1,4 +1,4 @@
-"""`arborcast topics` over a real Kafka."""
+"""`arborcast topics` and `subscriptions` over a real Kafka."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from jobs.cli import app
 from tests.support.directory import topic
 from topic_model.control_log import ControlLog
-from topic_model.errors import TopicError
+from topic_model.errors import ConfigError, TopicError
 from topic_model.expressions import parse_friendly
-from topic_model.records import SubscriptionRecord
+from topic_model.records import SubscriptionRecord, SubscriptionSuspended
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import EndpointReference, Subscription
 
@@ -29,7 +29,10 @@ class Shell:
         self._options = ["--config", str(config), "--home", str(home)]
 
     def __call__(self, *arguments: str) -> str:
-        result = CliRunner().invoke(app, ["topics", *arguments, *self._options], catch_exceptions=False)
+        return self.command("topics", *arguments)
+
+    def command(self, *arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments, *self._options], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -125,3 +128,57 @@ def test_match_and_who(shell: Shell, kafka_settings: KafkaSettings) -> None:
         }
     ]
     assert "nobody" in shell("who", "{urn:t}Größe/x")
+
+
+def test_suspended_subscriptions_are_seen_and_resumed(shell: Shell, kafka_settings: KafkaSettings) -> None:
+    def subscription(name: str, endpoint: str, paused: bool = False) -> SubscriptionRecord:
+        made = Subscription(
+            name, EndpointReference(endpoint), f"http://b/{name}", (parse_friendly("ALARM//."),), paused=paused
+        )
+        return SubscriptionRecord(made)
+
+    with closing(ControlLog(kafka_settings)) as log:
+        log.append(
+            [
+                *(subscription(name, "http://away/") for name in ("s1", "s2")),
+                subscription("s3", "http://other/"),
+                subscription("s4", "http://well/"),
+                subscription("s5", "http://well/", paused=True),
+                *(SubscriptionSuspended(name, "refused", 1_000, 2_000) for name in ("s1", "s2", "s3")),
+            ]
+        )
+
+    def listed(*options: str) -> list[tuple[str, str]]:
+        found = json.loads(shell.command("subscriptions", "list", "--json", *options))
+        return [(each["subscription"], each["state"]) for each in found["subscriptions"]]
+
+    assert [(each["subscription"], each["state"]) for each in shell.json("who", "ALARM")] == [
+        ("s1", "suspended"),
+        ("s2", "suspended"),
+        ("s3", "suspended"),
+        ("s4", "active"),
+        ("s5", "paused"),
+    ]
+    assert [name for name, _ in listed()] == ["s1", "s2", "s3", "s4", "s5"]
+    assert listed("--state", "paused") == [("s5", "paused")]
+    assert listed("--topic", "elsewhere") == []
+    assert [name for name, _ in listed("--endpoint", "http://well/", "--topic", "ALARM:fire")] == ["s4", "s5"]
+    said = shell.command("subscriptions", "list", "--state", "suspended", "--limit", "1")
+    assert "refused, failing since" in said
+
+    for arguments, message in (
+        (("s1", "s4"), "s4 is not suspended"),
+        (("s5",), "paused it.*http://b/s5"),
+        (("s9",), "no subscription s9"),
+        ((), "say which"),
+        (("s1", "--all"), "say which"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            shell.command("subscriptions", "resume", *arguments)
+    assert [name for name, _ in listed("--state", "suspended")] == ["s1", "s2", "s3"], "all or none"
+
+    assert json.loads(shell.command("subscriptions", "resume", "http://b/s1", "--json")) == {"resumed": ["s1"]}
+    assert shell.command("subscriptions", "resume", "--endpoint", "http://away/").split() == ["resumed", "s2"]
+    assert shell.command("subscriptions", "resume", "--all").split() == ["resumed", "s3"]
+    assert listed("--state", "suspended") == []
+    assert "none is suspended" in shell.command("subscriptions", "resume", "--all")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+
+import pyarrow as pa
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
 from dispatch.recording.held import HeldTable
-from dispatch.recording.record import AttemptsTable, rows_of
+from dispatch.recording.record import AttemptsTable
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
 from topic_model.topics import TopicPath
@@ -34,10 +36,22 @@ def attempt(notification: str, subscription: str, state: str, after_ms: int = 50
     return Attempt(notification=notification, subscription=subscription, state=state, **values)  # type: ignore[arg-type]
 
 
+def logged(values: Iterable[bytes], first: int = 0, partition: int = 0) -> pa.Table:
+    """Records with these values as a batch has them, from this offset on."""
+    them = list(values)
+    return pa.table(
+        {
+            "value": pa.array(them, pa.binary()),
+            "partition": pa.array([partition] * len(them), pa.int32()),
+            "offset": pa.array(range(first, first + len(them)), pa.int64()),
+        }
+    )
+
+
 def record(home: Path, *made: Attempt) -> None:
     """Write attempts, and the deliveries that ended with them, into the tables of this data directory."""
     table = AttemptsTable(ATTEMPTS.location(TableSettings(), home), DELIVERIES.location(TableSettings(), home))
-    table.append(rows_of(attempts.encode(made)), "test", 0)
+    table.append(logged(attempts.encode(made)), "test", 0)
 
 
 def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from topic_model.subscriptions import Subscription
@@ -21,11 +19,6 @@ class Route(msgspec.Struct, frozen=True):
     def subscription_id(self) -> str:
         """The subscription's id."""
         return self.subscription.id
-
-    @property
-    def state(self) -> Literal["active", "paused"]:
-        """Whether notifications are pushed through this route now."""
-        return "paused" if self.subscription.paused else "active"
 
 
 class Statistics(msgspec.Struct, frozen=True):

@@ -61,7 +61,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         SUBSCRIPTIONS,
         [
             {"subscription": "good", "state": "active", "expression": "a//."},
-            {"subscription": "bad", "state": "active", "expression": "a/b"},
+            {"subscription": "bad", "state": "active", "expression": "a/b", "suspended_at": NOON},
             {"subscription": "typo", "state": "active", "expression": "aa"},
             {"subscription": "old", "state": "ended", "reason": "expired"},
         ],
@@ -167,6 +167,7 @@ def test_subscriber_health(engine: Path) -> None:
             "latency": "latency.p50.to_dict()",
             "errors": "errors.to_dict('index')",
             "open": "open_minutes.to_dict()",
+            "held": "held.subscription.tolist()",
         },
     )
 
@@ -179,6 +180,7 @@ def test_subscriber_health(engine: Path) -> None:
         "latency": {"good": 15.0, "bad": 1020.0},
         "errors": {"http://bad/": {"connect": 2, "server-error": 1}},
         "open": {"http://bad/": 30.0},
+        "held": ["bad"],
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.checkpoint import mend
+from dispatch.checkpoint import go_back, mend
 
 OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
@@ -66,3 +66,39 @@ def test_torn_query_id_is_made_anew(tmp_path: Path) -> None:
 def test_nothing_there_yet_and_nothing_local(tmp_path: Path) -> None:
     assert mend(str(tmp_path / "none")) == []
     assert mend("s3a://bucket/checkpoint") == []
+
+
+def planned(folder: Path, batch: int, **ends: int) -> None:
+    for kind, lines in (
+        ("offsets", ("v1", '{"batchTimestampMs":1}', json.dumps({"p-attempts": {k[1:]: v for k, v in ends.items()}}))),
+        ("commits", ("v1", '{"nextBatchWatermarkMs":0}')),
+    ):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        (folder / kind / str(batch)).write_text("\n".join(lines))
+
+
+def batches(folder: Path, kind: str) -> list[int]:
+    return sorted(int(path.name) for path in (folder / kind).iterdir())
+
+
+def test_query_that_is_ahead_of_its_tables_goes_back_to_them(tmp_path: Path) -> None:
+    for batch in range(5):
+        planned(tmp_path, batch, p0=10 * batch + 10, p1=5)
+    (tmp_path / "commits" / "4").unlink()
+
+    assert not go_back(str(tmp_path), "p-attempts", {0: 40, 1: 5}), "batch 4 is not done: it is run again anyway"
+    assert not go_back(str(tmp_path), "p-attempts", {0: 99, 1: 99})
+    assert batches(tmp_path, "offsets") == [0, 1, 2, 3, 4]
+
+    assert go_back(str(tmp_path), "p-attempts", {0: 35, 1: 5})
+    assert batches(tmp_path, "offsets") == batches(tmp_path, "commits") == [0, 1, 2]
+    assert not go_back(str(tmp_path), "p-attempts", {0: 35, 1: 5})
+
+    assert go_back(str(tmp_path), "p-attempts", {0: 35}), "nothing of partition 1 is in the tables"
+    assert not tmp_path.exists(), "to the beginning"
+
+
+def test_nothing_goes_back_where_nothing_is(tmp_path: Path) -> None:
+    assert not go_back(str(tmp_path / "none"), "p-attempts", {})
+    assert not go_back("s3a://bucket/checkpoint", "p-attempts", {})
+    assert not go_back(str(tmp_path), "p-attempts", {}), "a query that has done nothing yet"

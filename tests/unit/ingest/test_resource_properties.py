@@ -8,7 +8,7 @@ from ingest import resource_properties
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.records import SubscriptionRecord, TopicRecord
+from topic_model.records import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
 from topic_model.topics import TopicPath
 
@@ -90,3 +90,22 @@ def test_a_subscription_without_filter_has_no_such_property() -> None:
     assert answer.status == 200
     assert len(oasis.validate(answer.body)) == 0
     oasis.validate(document(parts, "/wsn/subscriptions/s").body)
+
+
+def test_a_subscription_says_whether_it_is_held_and_by_whom() -> None:
+    parts = GatewayParts()
+    path = "/wsn/subscriptions/s"
+
+    def state() -> tuple[str | None, str | None]:
+        body = f'<wsrf-rp:GetResourceProperty {RP} xmlns:p="urn:arborcast:policy">p:State</wsrf-rp:GetResourceProperty>'
+        # It is ours: whoever asks for it knows it, the standard's schemas do not.
+        (found,) = parts.post(soap.envelope(body), path).root.iter("{urn:arborcast:policy}State")
+        return found.text, found.get("Since")
+
+    parts.table.apply(SubscriptionRecord(Subscription("s", EndpointReference("http://h/"))))
+    assert state() == ("active", None)
+    parts.table.apply(SubscriptionRecord(Subscription("s", EndpointReference("http://h/"), paused=True)))
+    assert state() == ("paused", None)
+    parts.suspensions.apply(SubscriptionSuspended("s", "refused", 1_000, 2_000))
+    assert state() == ("suspended", "1970-01-01T00:00:02Z")
+    oasis.validate(document(parts, path).body)

@@ -34,6 +34,14 @@ def test_a_suspension_holds_until_it_is_taken_back() -> None:
     assert (suspensions.get("s"), len(suspensions)) == (None, 0)
 
 
+def test_who_holds_a_subscription() -> None:
+    active = Subscription("s", EndpointReference("http://r/"))
+    paused = Subscription("s", EndpointReference("http://r/"), paused=True)
+
+    assert [folded().state_of(each) for each in (active, paused)] == ["active", "paused"]
+    assert [folded(SUSPENDED).state_of(each) for each in (active, paused)] == ["suspended", "suspended"]
+
+
 def test_what_is_written_of_the_subscription_meanwhile_does_not_undo_it() -> None:
     assert "s" in folded(SUSPENDED, SubscriptionRecord(Subscription("s", EndpointReference("http://r/"))))
 

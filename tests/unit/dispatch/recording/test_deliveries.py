@@ -79,7 +79,7 @@ def test_only_what_has_ended_is_a_row_and_the_last_word_counts() -> None:
 def test_batch_that_spark_pushed_again_after_a_crash_makes_no_second_row(tmp_path: Path) -> None:
     location = tmp_path / "deliveries"
     table = EndedDeliveries(str(location))
-    table.append(rows(attempt("n1", "delivered", batch=6), attempt("n2", "delivered", batch=7)), "query", 0)
+    table.append(rows(attempt("n1", "delivered", batch=6), attempt("n2", "delivered", batch=7)), {})
 
     # Batch 7 was cut short: what it had pushed comes again, in a later batch of the record query.
     again = rows(
@@ -88,7 +88,7 @@ def test_batch_that_spark_pushed_again_after_a_crash_makes_no_second_row(tmp_pat
         attempt("n3", "delivered", batch=7),
         attempt("n4", "delivered", batch=8),
     )
-    EndedDeliveries(str(location)).append(again, "query", 1)
+    EndedDeliveries(str(location)).append(again, {})
 
     assert states(location) == [
         ("n1", "s", "delivered", 1),
@@ -102,19 +102,8 @@ def test_batch_that_spark_pushed_again_after_a_crash_makes_no_second_row(tmp_pat
 def test_dead_letter_that_was_sent_again_is_one_delivery(tmp_path: Path) -> None:
     location = tmp_path / "deliveries"
     table = EndedDeliveries(str(location))
-    table.append(rows(attempt("n1", "dead", batch=1, number=5), attempt("o'n2", "dead", batch=1)), "query", 0)
+    table.append(rows(attempt("n1", "dead", batch=1, number=5), attempt("o'n2", "dead", batch=1)), {})
 
-    table.append(
-        rows(attempt("n1", "delivered", batch=-1, number=6), attempt("n3", "expired", batch=-1, number=0)), "query", 1
-    )
+    table.append(rows(attempt("n1", "delivered", batch=-1, number=6), attempt("n3", "expired", batch=-1, number=0)), {})
 
     assert states(location) == [("n1", "s", "delivered", 6), ("n3", "s", "expired", 0), ("o'n2", "s", "dead", 1)]
-
-
-def test_repeated_batch_of_the_record_query_changes_nothing(tmp_path: Path) -> None:
-    location = tmp_path / "deliveries"
-    batch = rows(attempt("n1", "delivered", batch=3))
-    assert EndedDeliveries(str(location)).append(batch, "query", 4)
-    assert not EndedDeliveries(str(location)).append(batch, "query", 4)
-
-    assert states(location) == [("n1", "s", "delivered", 1)]

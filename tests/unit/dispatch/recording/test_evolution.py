@@ -123,7 +123,7 @@ def test_a_delivery_that_ends_again_is_overwritten_in_a_table_of_a_newer_version
     newer.ensure(location)
     record(tmp_path, attempt("n", "s", "dead", batch=1))
     again = rows_of(attempts.encode([attempt("n", "s", "delivered", 99, number=2, batch=-1)]))
-    assert EndedDeliveries(location).append(again, "test", 1)
+    EndedDeliveries(location).append(again, {})
 
     assert [(each["state"], each["attempts"]) for each in DeltaTable(location).to_pyarrow_table().to_pylist()] == [
         ("delivered", 2)

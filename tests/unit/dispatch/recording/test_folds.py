@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from dispatch.recording import folds
-from dispatch.recording.control import SubscriptionsFold, TopicsFold
+from dispatch.recording.control import SubscriptionsFold, SuspensionsFold, TopicsFold
 from dispatch.recording.folds import FoldedTables
 from dispatch.recording.tail import Replaced
 from dispatch.recording.waiting import DeadLettersFold, RetriesFold
@@ -24,6 +25,7 @@ from topic_model.records import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
+    SubscriptionSuspended,
     Tombstone,
     TopicPolicy,
     TopicRecord,
@@ -84,12 +86,17 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 
 def control_tables(folder: Path) -> FoldedTables:
-    tables = {str(folder / "topics"): TopicsFold(), str(folder / "subscriptions"): SubscriptionsFold()}
+    subscriptions = str(folder / "subscriptions")
+    tables = [
+        (str(folder / "topics"), TopicsFold()),
+        (subscriptions, SubscriptionsFold()),
+        (subscriptions, SuspensionsFold()),
+    ]
     return FoldedTables(KafkaSettings(), "control", tables)
 
 
 def waiting_tables(folder: Path) -> FoldedTables:
-    return FoldedTables(KafkaSettings(), "parked", {str(folder / "retries"): RetriesFold()})
+    return FoldedTables(KafkaSettings(), "parked", [(str(folder / "retries"), RetriesFold())])
 
 
 def rows(folder: Path, *columns: str) -> list[tuple[object, ...]]:
@@ -138,6 +145,58 @@ def test_topics_and_subscriptions_are_what_the_log_says(tmp_path: Path, log: Log
         ("s2", ""),
         ("s3", "unknown"),
     ]
+
+
+SUSPENDED_AT = datetime.fromtimestamp(7, UTC)
+
+
+def suspended(log: Log, name: str) -> None:
+    log.control(SubscriptionSuspended(name, "away", 4_000, 7_000))
+
+
+def test_a_suspension_is_a_column_of_its_own(tmp_path: Path, log: Log) -> None:
+    log.control(subscription("renewed"), subscription("resumed"), subscription("over"), subscription("never"))
+    for name in ("renewed", "resumed", "over"):
+        suspended(log, name)
+    tables = control_tables(tmp_path)
+    tables.step()
+    table = tmp_path / "subscriptions"
+    assert rows(table, "subscription", "state", "suspended_at") == [
+        ("never", "active", None),
+        ("over", "active", SUSPENDED_AT),
+        ("renewed", "active", SUSPENDED_AT),
+        ("resumed", "active", SUSPENDED_AT),
+    ]
+
+    # The whole state of a subscription says nothing of its suspension, and takes none back.
+    log.control(subscription("renewed", paused=True), Tombstone(records.suspension_key("resumed")))
+    log.control(SubscriptionEnded("over", "expired", 8_000), Tombstone(records.subscription_key("over")))
+    tables.step()
+    expected = [
+        ("never", "active", None),
+        ("over", "ended", None),
+        ("renewed", "paused", SUSPENDED_AT),
+        ("resumed", "active", None),
+    ]
+    assert rows(table, "subscription", "state", "suspended_at") == expected
+
+    # In one stretch, too.
+    anew = control_tables(tmp_path / "anew")
+    anew.step()
+    assert rows(tmp_path / "anew" / "subscriptions", "subscription", "state", "suspended_at") == expected
+
+
+def test_a_table_from_before_there_were_suspensions_learns_of_them(tmp_path: Path, log: Log) -> None:
+    log.control(TopicRecord(TopicPath("a")), subscription("s"))
+    suspended(log, "s")
+    without = [(str(tmp_path / "topics"), TopicsFold()), (str(tmp_path / "subscriptions"), SubscriptionsFold())]
+    FoldedTables(KafkaSettings(), "control", without).step()
+    assert rows(tmp_path / "subscriptions", "suspended_at") == [(None,)]
+
+    control_tables(tmp_path).step()
+
+    assert log.began_at[-1] == {0: 0}, "from the beginning"
+    assert rows(tmp_path / "subscriptions", "subscription", "suspended_at") == [("s", SUSPENDED_AT)]
 
 
 def test_nothing_new_is_no_commit_and_a_restart_goes_on_where_the_tables_are(tmp_path: Path, log: Log) -> None:
@@ -229,7 +288,7 @@ def test_dead_letters_hold_the_whole_message_until_they_are_forgotten(tmp_path: 
     log.add(b"s\t4.0.1", dead_letters.encode(letter))
     log.add(b"s\t4.0.2", dead_letters.encode(letter))
     log.add(b"s\t4.0.3", b"junk")
-    tables = FoldedTables(KafkaSettings(), "dead", {str(tmp_path / "dead_letters"): DeadLettersFold()})
+    tables = FoldedTables(KafkaSettings(), "dead", [(str(tmp_path / "dead_letters"), DeadLettersFold())])
     tables.step()
     log.add(b"s\t4.0.2", None)
     tables.step()

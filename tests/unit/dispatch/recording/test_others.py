@@ -17,6 +17,7 @@ from dispatch.recording.upkeep import Upkeep
 from dispatch.tables import ENDPOINT_HEALTH, RETRIES
 from topic_model.routing.routes import Route
 from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.suspensions import State
 from topic_model.topics import TopicPath
 
 
@@ -82,10 +83,10 @@ def test_health_after_a_restart_is_compared_with_the_table(tmp_path: Path) -> No
 
 def test_routes_are_written_when_something_changed_and_only_so_many(tmp_path: Path) -> None:
     subscription = Subscription("s", EndpointReference("http://e/"), paused=True)
-    routes = [Route(TopicPath(name), "//.", subscription) for name in "abc"]
+    routes: list[tuple[Route, State]] = [(Route(TopicPath(name), "//.", subscription), "suspended") for name in "abc"]
     version, asked = [1], []
 
-    def ask(limit: int) -> list[Route]:
+    def ask(limit: int) -> list[tuple[Route, State]]:
         asked.append(limit)
         return routes[:limit]
 
@@ -100,8 +101,8 @@ def test_routes_are_written_when_something_changed_and_only_so_many(tmp_path: Pa
 
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("topic").to_pylist()
     assert [(row["topic"], row["expression"], row["state"]) for row in found] == [
-        ("b", "//.", "paused"),
-        ("c", "//.", "paused"),
+        ("b", "//.", "suspended"),
+        ("c", "//.", "suspended"),
     ]
 
 

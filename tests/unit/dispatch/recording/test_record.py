@@ -4,6 +4,8 @@ import dataclasses
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
@@ -15,6 +17,7 @@ from dispatch.recording.held import HeldTable
 from dispatch.recording.record import AttemptsTable, rows_of
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, NOTIFICATIONS, TABLES, Column
+from tests.support.table_rows import logged
 from topic_model import notifications
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
@@ -82,46 +85,84 @@ def test_attempt_that_is_not_tried_again_has_no_next_time() -> None:
     assert row["next_at"] is None
 
 
-def test_repeated_batch_is_not_written_twice_even_after_a_restart(tmp_path: Path) -> None:
+def records(count: int, first: int, partition: int = 0) -> pa.Table:
+    """As many records, each with one attempt, whose number is the record's offset."""
+    return logged([one for number in range(first, first + count) for one in values(1, number)], first, partition)
+
+
+def ids(location: Path) -> list[str]:
+    return sorted(DeltaTable(str(location)).to_pyarrow_table().column("notification").to_pylist())
+
+
+def test_records_are_written_once_however_they_come_again(tmp_path: Path) -> None:
+    location = tmp_path / "attempts"
+    table = AttemptsTable(str(location))
+    assert table.append(records(3, 0), "query", 0).num_rows == 3
+    assert table.append(records(2, 3), "query", 1).num_rows == 2
+
+    restarted = AttemptsTable(str(location))
+    # The last batch once more, an earlier one in another shape, and what is new beside what is not.
+    assert restarted.append(records(2, 3), "query", 1).num_rows == 0
+    assert restarted.append(records(4, 1), "another query", 0).num_rows == 0
+    assert restarted.append(records(3, 3), "query", 1).num_rows == 1
+    # Another partition has offsets of its own.
+    assert restarted.append(records(2, 6, partition=2), "query", 2).num_rows == 2
+    assert restarted.append(records(2, 6, partition=2), "query", 2).num_rows == 0
+
+    assert ids(location) == [f"n{number}" for number in range(8)]
+    assert [each.reached() for each in restarted.tables] == [{0: 6, 1: 0, 2: 8}]
+
+
+def test_batch_without_rows_says_how_far_it_came(tmp_path: Path) -> None:
+    location, deliveries = tmp_path / "attempts", tmp_path / "deliveries"
+    table = AttemptsTable(str(location), str(deliveries))
+
+    table.append(logged([attempts.NOTHING]), "query", 0)
+
+    assert [each.reached() for each in table.tables] == [{0: 1}, {0: 1}]
+    assert ids(location) == ids(deliveries) == []
+
+
+def test_each_table_has_what_it_lacks_after_a_crash_between_them(tmp_path: Path) -> None:
+    made = [each for value in values(4) for each in attempts.decode(value)]
+    batch = logged(attempts.encode(msgspec.structs.replace(each, state="delivered") for each in made))
+    location, deliveries = tmp_path / "attempts", tmp_path / "deliveries"
+    AttemptsTable(str(location)).append(batch, "query", 0)
+
+    assert AttemptsTable(str(location), str(deliveries)).append(batch, "query", 0).num_rows == 0
+
+    assert ids(location) == ids(deliveries) == ["n0", "n1", "n2", "n3"]
+
+
+def test_table_of_an_older_arborcast_goes_by_batches(tmp_path: Path) -> None:
     location = str(tmp_path / "attempts")
+    HeldTable(ATTEMPTS, location).append(rows_of(values(3)), "query", 4)
     table = AttemptsTable(location)
-    assert table.append(rows_of(values(3)), "query-1", 0)
-    assert table.append(rows_of(values(2, 3)), "query-1", 1)
-    assert not table.append(rows_of(values(2, 3)), "query-1", 1)
 
-    restarted = AttemptsTable(location)
-    assert not restarted.append(rows_of(values(3)), "query-1", 0)
-    assert not restarted.append(rows_of(values(2, 3)), "query-1", 1)
-    assert restarted.append(rows_of(values(1, 5)), "query-1", 2)
+    assert table.append(records(3, 0), "query", 4).num_rows == 0
+    assert table.append(records(2, 3), "query", 5).num_rows == 2
 
-    rows = DeltaTable(location).to_pyarrow_table().column("notification").to_pylist()
-    assert sorted(rows) == [f"n{number}" for number in range(6)]
+    assert [each.reached() for each in table.tables] == [None]
+    assert ids(tmp_path / "attempts") == [f"n{number}" for number in range(5)]
 
 
-def test_new_checkpoint_starts_its_own_count(tmp_path: Path) -> None:
+def test_log_that_was_made_anew_is_written_from_its_beginning(tmp_path: Path) -> None:
     table = AttemptsTable(str(tmp_path / "attempts"))
+    table.append(records(5, 0), "query", 0)
+    for each in table.tables:
+        each.begin_anew()
 
-    assert table.append(rows_of(values(1)), "query-1", 5)
-    assert table.append(rows_of(values(1, 1)), "query-2", 0)
-
-
-def test_batch_without_rows_makes_no_version(tmp_path: Path) -> None:
-    location, deliveries = str(tmp_path / "attempts"), str(tmp_path / "deliveries")
-    table = AttemptsTable(location, deliveries)
-
-    assert table.append(rows_of([attempts.NOTHING]), "query-1", 0)
-
-    assert DeltaTable(location).version() == 0
-    assert DeltaTable(deliveries).version() == 0
+    assert table.append(records(3, 0), "query", 1).num_rows == 3
+    assert len(ids(tmp_path / "attempts")) == 8
 
 
-def logged(number: int, value: bytes | None = None) -> Logged:
+def archived(number: int, value: bytes | None = None) -> Logged:
     notification = Notification(f"n{number}", TopicPath("a/b"), b"<x/>", 1_700_000_000_123, publisher="me")
     return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
 
 
 def test_notification_becomes_a_row_with_every_column() -> None:
-    (row,) = notification_rows([logged(7)], recorded_ms=1_700_000_001_000).to_pylist()
+    (row,) = notification_rows([archived(7)], recorded_ms=1_700_000_001_000).to_pylist()
 
     assert row == {
         "day": date(2023, 11, 14),
@@ -143,7 +184,7 @@ def test_notification_becomes_a_row_with_every_column() -> None:
 
 
 def test_what_nobody_can_read_is_not_archived() -> None:
-    rows = notification_rows([logged(1), logged(2, b"junk"), logged(3)], 0)
+    rows = notification_rows([archived(1), archived(2, b"junk"), archived(3)], 0)
 
     assert rows.column("notification").to_pylist() == ["n1", "n3"]
 
@@ -172,7 +213,7 @@ def test_older_table_gets_the_columns_it_lacks_and_keeps_its_rows(tmp_path: Path
     HeldTable(older, location).append(older_rows, "query", 0)
 
     table = AttemptsTable(location)
-    assert table.append(rows_of(values(1, 1)), "query", 1)
+    assert table.append(logged(values(1, 1), 1), "query", 1).num_rows
 
     there = DeltaTable(location).to_pyarrow_table().sort_by("notification").to_pylist()
     assert there[0] == {**older_rows.to_pylist()[0], "messages": None, "next_at": None}
@@ -186,7 +227,7 @@ def test_newer_table_can_still_be_written(tmp_path: Path) -> None:
     )
     newer.ensure(location)
 
-    assert AttemptsTable(location).append(rows_of(values(1)), "query", 0)
+    assert AttemptsTable(location).append(logged(values(1)), "query", 0).num_rows
 
     (row,) = DeltaTable(location).to_pyarrow_table().to_pylist()
     assert row == {**rows_of(values(1)).to_pylist()[0], "mood": None}

@@ -61,6 +61,7 @@ def test_a_moment_of_a_scrape() -> None:
             Sample("arborcast_dispatch_lag_records", {"query": "record"}, 100),
             Sample("arborcast_subscriptions", {"worker": "0"}, 3),
             Sample("arborcast_subscriptions", {"worker": "1"}, 3),
+            Sample("arborcast_suspended_subscriptions", {"worker": "1"}, 2),
             Sample("arborcast_part_ready", {"part": "kafka"}, 0),
             Sample("arborcast_pushes_in_flight", {"by": "batch"}, 40),
             Sample("arborcast_pushes_in_flight", {"by": "redelivery"}, 2),
@@ -73,7 +74,7 @@ def test_a_moment_of_a_scrape() -> None:
     assert moment.attempts == {"delivered": 7, "parked": 2}
     assert moment.errors == {"timeout": 2}
     assert moment.lag_records == 9
-    assert moment.subscriptions == 3
+    assert (moment.subscriptions, moment.suspended) == (3, 2)
     assert moment.parts == {"kafka": False}
     assert moment.in_flight == {"batch": 40, "redelivery": 2}
     assert moment.processes == {"kafka": ProcessFigures(1.5, 0, 70, 0)}

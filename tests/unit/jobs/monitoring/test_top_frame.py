@@ -132,6 +132,12 @@ def test_numbers_as_people_read_them(write: object, value: float | None, expecte
     assert write(value) == expected  # type: ignore[operator]
 
 
+def test_suspended_subscriptions_stand_out() -> None:
+    seen = busy_engine(2)
+    moments = [msgspec.structs.replace(each, suspended=2) for each in seen.moments]
+    assert "SUSPENDED 2   subscriptions 3" in line(frame(Seen(moments, []), "here"), "SUSPENDED")
+
+
 def test_frames_overwrite_each_other_in_one_write() -> None:
     out = io.StringIO()
     top.draw(["one", "two"], out)

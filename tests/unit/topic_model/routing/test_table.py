@@ -95,9 +95,9 @@ def test_pause_and_resume_where_nothing_is_kept() -> None:
     for subscription_id, topic in (("s1", "a/*"), ("s2", "a/b")):
         subscribe(table, subscription_id, topic, paused=True, form="legacy")
     assert ids(table, "a/b") == []
-    assert [(route.subscription_id, route.expression, route.state) for route in table.who(AB)] == [
-        ("s1", "a/*", "paused"),
-        ("s2", "a/b", "paused"),
+    assert [(route.subscription_id, route.expression, route.subscription.paused) for route in table.who(AB)] == [
+        ("s1", "a/*", True),
+        ("s2", "a/b", True),
     ]
     subscribe(table, "s1", "a/*")
     assert ids(table, "a/b") == ["s1"]

@@ -51,3 +51,15 @@ def test_a_lane_that_is_over_waits_no_more() -> None:
     room.forget("second")
 
     assert (room.leave(A), len(room)) == ([], 0)
+
+
+def test_a_lane_that_asks_again_keeps_its_place_and_has_only_one() -> None:
+    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room.enter(A)
+    assert room.wait("second", A)
+    assert room.wait("third", A)
+    assert room.wait("second", A)
+
+    assert room.leave(A) == ["second"]
+    assert room.pass_on(A) == ["third"]
+    assert (room.pass_on(A), len(room)) == ([], 0)

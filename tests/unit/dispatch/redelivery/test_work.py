@@ -750,3 +750,16 @@ def test_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert [row.response for row in world.attempts] == [b"not ..."]
     assert world.buried[0].response == b"not ..."
+
+
+def test_no_more_is_under_way_than_allowed_wherever_it_goes() -> None:
+    world = World(push=PushSettings(max_in_flight=2))
+    for number in range(5):
+        world.subscribe(f"s{number}")
+        world.endpoint(f"s{number}").takes_ms = 1_000
+        world.park(f"s{number}", f"n{number}")
+
+    world.run(3_500)
+
+    assert world.most_in_flight == 2
+    assert set(world.states().values()) == {"delivered"}

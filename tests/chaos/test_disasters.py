@@ -20,7 +20,7 @@ from dispatch.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.chaos import outage
 from tests.chaos._books import everything
-from tests.support.broker import settings_for
+from tests.support.broker import new_broker, settings_for
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
@@ -78,6 +78,11 @@ def test_a_broker_killed_while_it_is_told_loses_no_202(tmp_path: Path, own_broke
             own_broker.start()
         before = len(publishing.accepted)
         wait_until(lambda: len(publishing.accepted) > before + 100, 60, "the gateway comes back by itself")
+    assert_told_and_kept(publishing, kafka)
+
+
+def assert_told_and_kept(publishing: Publishing, kafka: KafkaSettings) -> None:
+    """What was not accepted was told so, and what was is in the log, in order."""
     for answer in publishing.refused:
         assert answer.status_code == 503, answer.text
         assert int(answer.headers["Retry-After"]) > 0
@@ -88,6 +93,54 @@ def test_a_broker_killed_while_it_is_told_loses_no_202(tmp_path: Path, own_broke
     assert not missing, f"{len(missing)} of {len(publishing.accepted)} accepted ones are not in the log"
     known = set(publishing.accepted)
     assert [number for number in dict.fromkeys(numbers) if number in known] == publishing.accepted
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of its own, of which nothing is left in the end."""
+    folder.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    command = [mount or "true", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    subprocess.run(command, capture_output=True, check=False)
+    if umount is None or not folder.is_mount():
+        pytest.skip("only root may mount a disk to fill")
+    try:
+        yield folder
+    finally:
+        subprocess.run([umount, "-l", str(folder)], check=False)
+
+
+def fill(disk: Path) -> Path:
+    """Write a file until there is no room left; the file."""
+    filling = disk / "filling"
+    with filling.open("wb") as file:
+        try:
+            while True:
+                file.write(b"\0" * 65_536)
+                file.flush()
+        except OSError:
+            return filling
+
+
+def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
+    """Kafka ends when it cannot write; whoever watches over it starts it again until there is room."""
+    with small_disk(tmp_path / "disk", 128) as disk:
+        broker = new_broker(disk / "kafka")
+        kafka = settings_for(broker)
+        try:
+            broker.start()
+            with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
+                wait_until(lambda: len(publishing.accepted) > 100, 60, "a hundred are accepted")
+                filling = fill(disk)
+                wait_until(lambda: bool(publishing.refused), 60, "somebody is told")
+                filling.unlink()
+                broker.kill()
+                broker.start()
+                before = len(publishing.accepted)
+                wait_until(lambda: len(publishing.accepted) > before + 100, 60, "the gateway comes back by itself")
+            assert_told_and_kept(publishing, kafka)
+        finally:
+            broker.kill()
 
 
 @pytest.mark.stack
@@ -193,37 +246,23 @@ def delivered(table: Path) -> set[tuple[str, str]]:
 @pytest.mark.spark
 def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     """Checkpoints, tables and what is parked, on a disk of their own that fills up under load."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    command = [mount or "true", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)]
-    subprocess.run(command, capture_output=True, check=False)
-    if umount is None or not disk.is_mount():
-        pytest.skip("only root may mount a disk to fill")
-    job = DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})
-    try:
-        with receiving() as (well, failing), logs(kafka_settings) as log:
-            job.start()
-            subscribe_both(log, well, failing)
-            accepted = {log.notify("a/b") for _ in range(20)}
-            wait_until(lambda: ids(well) == accepted, 60, "the first twenty")
-            filling = disk / "filling"
-            with filling.open("wb") as file:
-                try:
-                    while True:
-                        file.write(b"\0" * 65_536)
-                        file.flush()
-                except OSError:
-                    pass
-            for _ in range(100):
-                accepted.add(log.notify("a/b"))
-                time.sleep(0.05)
-            filling.unlink()
-            accepted |= {log.notify("a/b") for _ in range(20)}
-            assert_all_is_well(kafka_settings, accepted, well, failing)
-    finally:
-        job.kill()
-        subprocess.run([umount, "-l", str(disk)], check=False)
+    with small_disk(tmp_path / "disk", 64) as disk:
+        job = DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})
+        try:
+            with receiving() as (well, failing), logs(kafka_settings) as log:
+                job.start()
+                subscribe_both(log, well, failing)
+                accepted = {log.notify("a/b") for _ in range(20)}
+                wait_until(lambda: ids(well) == accepted, 60, "the first twenty")
+                filling = fill(disk)
+                for _ in range(100):
+                    accepted.add(log.notify("a/b"))
+                    time.sleep(0.05)
+                filling.unlink()
+                accepted |= {log.notify("a/b") for _ in range(20)}
+                assert_all_is_well(kafka_settings, accepted, well, failing)
+        finally:
+            job.kill()
 
 
 _SHIFTED = """

@@ -6,7 +6,10 @@ The hosts' Python has our dependencies and no Arborcast: what runs there came in
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,11 +46,12 @@ def receiver() -> Iterator[Receiver]:
         yield started
 
 
-def bundled(folder: Path, cluster: SparkCluster) -> Bundle:
-    """What a user does before the first spark-submit."""
+def bundled(folder: Path, cluster: SparkCluster, *, driver_too: bool = False) -> Bundle:
+    """What a user does before the first spark-submit. `driver_too`: the driver has no Arborcast of its own either."""
     python = bare_python(folder / "python")
     out = folder / "bundle"
-    Engine(folder).run("bundle", str(out), "--master", cluster.url, "--python", str(python))
+    driver = ["--driver-python", str(python)] if driver_too else []
+    Engine(folder).run("bundle", str(out), "--master", cluster.url, "--python", str(python), *driver)
     # Two executors beside a driver on a small machine.
     with (out / "spark.properties").open("a") as file:
         file.write("spark.executor.memory 512m\n")
@@ -111,6 +115,60 @@ def test_lost_executor_is_replaced(
         assert running(job)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+
+
+@pytest.mark.cluster
+def test_a_driver_that_is_lost_goes_on_elsewhere(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    """What cluster deploy mode is for, and standalone masters have not for Python: all that the other host has is the
+    bundle, the settings, and what both share."""
+    bundle = bundled(tmp_path / "made-here", cluster, driver_too=True)
+    shared = {
+        **SOON_AGAIN,
+        "dispatch.checkpoint": (tmp_path / "shared" / "checkpoints").as_uri(),
+        "tables.path": str(tmp_path / "shared" / "tables"),
+    }
+    with logs(kafka_settings) as log:
+        log.subscribe(subscription(FLAPPING[1:], receiver.url(FLAPPING), "a//."))
+        with under_load(kafka_settings, receiver) as load:
+            with running_job(tmp_path / "one-host", kafka_settings, shared, bundle) as job:
+                receiver.wait_for(100)
+                receiver.behave(FLAPPING, "status/503")
+                wait_for_more(receiver)
+                job.kill()
+            receiver.behave(FLAPPING, "status/202")
+            shutil.rmtree(tmp_path / "one-host")
+            with running_job(tmp_path / "another-host", kafka_settings, shared, bundle) as job:
+                wait_for_more(receiver)
+                accepted = load.stop()
+                assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+                assert_nothing_waits(kafka_settings, len(accepted))
+                first_attempts = [name for name in counted(receiver, FLAPPING) if name in set(accepted)]
+                assert first_attempts == accepted, "what was parked on the lost host is in its order"
+
+
+@pytest.mark.cluster
+def test_a_python_without_our_packages_is_named(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings
+) -> None:
+    bundle = bundled(tmp_path, cluster)
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False, symlinks=True)
+    text = bundle.properties.read_text().replace(
+        f"spark.pyspark.python {bundle.python}", f"spark.pyspark.python {bare}/bin/python"
+    )
+    bundle.properties.write_text(text)
+    job = DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)
+    try:
+        with contextlib.suppress(RuntimeError):  # it may be ready: its warm-up failing is no reason to stop
+            job.start()
+        deadline = time.monotonic() + 60
+        while "ModuleNotFoundError: No module named" not in job.log(1_000_000):
+            assert time.monotonic() < deadline, job.log()
+            time.sleep(0.2)
+    finally:
+        job.kill()
 
 
 def pushing(cluster: SparkCluster, receiver: Receiver) -> int:

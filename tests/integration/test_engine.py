@@ -288,6 +288,42 @@ def test_stopping_leaves_nothing_and_the_next_start_goes_on(engine: Engine, rece
 
 
 @pytest.mark.chaos
+def test_stopping_waits_for_no_receiver_and_what_hung_is_pushed_again(engine: Engine, receiver: Receiver) -> None:
+    """Receivers that never answer: in a batch, in the redelivery, and with more behind the one that hangs."""
+    old = [f"/hung{number}" for number in range(3)]
+    new = [f"/hangs{number}" for number in range(3)]
+    for path in (*old, *new):
+        receiver.behave(path, "hang")
+        engine.run("subscribe", f"stuck{path}", "--to", receiver.url(path))
+    for path in old:
+        notify(engine, f"stuck{path}", "1")
+    for path in old:
+        # Once from a batch, which takes it out when the others are done, then from the redelivery, for minutes.
+        receiver.wait_for(2, path, timeout=60)
+    for path in (*old, *new):
+        notify(engine, f"stuck{path}", "2")
+    for path in new:
+        receiver.wait_for(1, path, timeout=60)
+    log = engine.home / "log" / "supervisor.log"
+    said = log.stat().st_size
+    engine.down()
+    assert engine.processes() == []
+    assert "killing it" not in log.read_text()[said:], "every part has ended by itself"
+
+    before = len(receiver.requests)
+    for path in (*old, *new):
+        receiver.behave(path, "")
+    engine.up()
+    expected = {path: ["1", "2"] if path in old else ["2"] for path in (*old, *new)}
+
+    def since(path: str) -> list[str]:
+        return [text for each in receiver.requests[before:] if each.path == path for _, text in pushed(each)]
+
+    # What was tried waits for its own time, and holds up nobody behind it.
+    wait_until(lambda: all(sorted(since(path)) == expected[path] for path in expected), 60, "all that hung, and once")
+
+
+@pytest.mark.chaos
 def test_a_killed_supervisor_leaves_no_process_and_the_next_one_starts(engine: Engine) -> None:
     os.kill(engine.status()["pid"], signal.SIGKILL)
     wait_until(lambda: engine.processes() == [], 15, "everything ended with its supervisor")

@@ -12,7 +12,7 @@ from dispatch.gate import StopGate
 
 logger = logging.getLogger(__name__)
 
-# However much there is to do, nine tenths of its core are left to those who push.
+# However much there is to do, nine tenths of a core are left to those who push.
 _SHARE = 10
 
 # After a failure: whatever it was (Kafka away, a full disk), trying all the time does not mend it.

@@ -72,9 +72,9 @@ def test_a_broker_killed_while_it_is_told_loses_no_202(tmp_path: Path, own_broke
     with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
         for _ in range(2):
             before, refused = len(publishing.accepted), len(publishing.refused)
-            wait_until(lambda: len(publishing.accepted) > before + 100, 60, "a hundred more are accepted")  # noqa: B023
+            wait_until(lambda: len(publishing.accepted) > before + 100, 60, "a hundred more are accepted")  # noqa: B023  # called at once
             own_broker.kill()
-            wait_until(lambda: len(publishing.refused) > refused, 60, "somebody is told")  # noqa: B023
+            wait_until(lambda: len(publishing.refused) > refused, 60, "somebody is told")  # noqa: B023  # called at once
             own_broker.start()
         before = len(publishing.accepted)
         wait_until(lambda: len(publishing.accepted) > before + 100, 60, "the gateway comes back by itself")
@@ -294,9 +294,9 @@ def test_a_clock_that_is_wrong_by_an_hour_and_is_put_right(tmp_path: Path, kafka
         accepted = set()
         for shift in (HOUR_S, 0):
             accepted |= {log.notify("a/b") for _ in range(10)}
-            wait_until(lambda: accepted <= ids(well), 60, "they have arrived")  # noqa: B023
+            wait_until(lambda: accepted <= ids(well), 60, "they have arrived")  # noqa: B023  # called at once
             before = len(failing.requests)
-            wait_until(lambda: len(failing.requests) > before, 60, "the other one is tried again")  # noqa: B023
+            wait_until(lambda: len(failing.requests) > before, 60, "the other one is tried again")  # noqa: B023  # called at once
             job.kill()
             (tmp_path / "clock" / "sitecustomize.py").write_text(_SHIFTED.format(shift=shift))
             job.start()

@@ -58,7 +58,7 @@ def test_tables_hold_each_row_once_however_often_their_writer_is_killed(
         for _ in range(KILLS):
             versions = tables.versions()
             sent += [log.notify("a/b") for _ in range(PER_LIFE)]
-            wait(lambda: all(new > old for new, old in zip(tables.versions(), versions, strict=True)), job, "commits")  # noqa: B023
+            wait(lambda: all(new > old for new, old in zip(tables.versions(), versions, strict=True)), job, "commits")  # noqa: B023  # called at once
             sent += [log.notify("a/b") for _ in range(moments.randrange(100))]
             job.kill()
             job.start()
@@ -86,7 +86,7 @@ def test_tables_that_a_power_cut_has_damaged_are_whole_again_by_themselves(
         for _ in range(3):
             versions = tables.versions()
             sent += [log.notify("a/b") for _ in range(PER_LIFE)]
-            wait(lambda: all(new > old for new, old in zip(tables.versions(), versions, strict=True)), job, "commits")  # noqa: B023
+            wait(lambda: all(new > old for new, old in zip(tables.versions(), versions, strict=True)), job, "commits")  # noqa: B023  # called at once
         written = Written(kafka_settings)
         wait(lambda: tables.caught_up(written, sent), job, "the tables to have all that is in the logs")
         job.kill()

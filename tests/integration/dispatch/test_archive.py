@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
@@ -91,8 +93,8 @@ def test_commit_of_which_nobody_knows_whether_it_was_made(
     writer, clock = archive(log, table)
     extend = HeldTable.extend
 
-    def unsure(*arguments: object) -> None:
-        extend(*arguments)  # type: ignore[arg-type]
+    def unsure(table: HeldTable, rows: pa.Table, progress: Mapping[str, int]) -> None:
+        extend(table, rows, progress)
         raise OSError("connection reset")
 
     with closing(writer):

@@ -19,7 +19,7 @@ from topic_model.errors import ArborcastError
 from topic_model.keyring import KeyRing
 from topic_model.notifications import Notification
 from topic_model.settings import SecretSettings
-from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
+from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, SoapVersion, Subscription
 from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k1": b"k" * 32})
@@ -70,7 +70,7 @@ def signed(target: Subscription) -> Subscription:
 )
 @pytest.mark.parametrize("soap", ["1.1", "1.2"])
 def test_no_stored_text_begins_a_header(
-    transport: Transport, receiver: Receiver, field: str, how: str, soap: str
+    transport: Transport, receiver: Receiver, field: str, how: str, soap: SoapVersion
 ) -> None:
     evil = f"x{BREAKS[how]}{EVIL}"
     url = receiver.url("/")
@@ -82,7 +82,7 @@ def test_no_stored_text_begins_a_header(
         evil if field == "subscription" else "s1",
         EndpointReference(url),
         address=evil if field == "address" else "http://broker/s1",
-        soap=soap,  # type: ignore[arg-type]
+        soap=soap,
         addressing=True,
     )
     names = ["n1", evil, "n3"] if field == "several" else [evil if field == "notification" else "n1"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -19,3 +21,14 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("ARBORCAST_") and name not in ("ARBORCAST_CACHE", "ARBORCAST_JAVA"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _clean_logging() -> Iterator[None]:
+    """A command that runs in this process sends logging to the standard error of its test, which ends with it."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    yield
+    for handler in root.handlers[:]:
+        if handler not in before:
+            root.removeHandler(handler)

@@ -32,10 +32,14 @@ PATHS = ("/one", "/two")
 
 
 class Load:
-    """Appends at a steady rate until told to stop. `accepted` holds what Kafka has acknowledged, in order."""
+    """Appends at a steady rate until told to stop. `accepted` holds what Kafka has acknowledged, in order.
 
-    def __init__(self, log: Logs) -> None:
+    `beside`: topics that get one of each as well, and are not counted.
+    """
+
+    def __init__(self, log: Logs, beside: tuple[str, ...] = ()) -> None:
         self._log = log
+        self._beside = beside
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load")
         self.accepted: list[str] = []
@@ -53,16 +57,18 @@ class Load:
         while not self._stop.wait(1 / RATE):
             try:
                 self.accepted.append(self._log.notify("a/b"))
+                for topic in self._beside:
+                    self._log.notify(topic)
             except InfrastructureError:
                 # Not acknowledged, so nobody was promised anything.
                 continue
 
 
 @contextmanager
-def under_load(kafka: KafkaSettings, receiver: Receiver) -> Iterator[Load]:
+def under_load(kafka: KafkaSettings, receiver: Receiver, beside: tuple[str, ...] = ()) -> Iterator[Load]:
     with logs(kafka) as log:
         log.subscribe(*(subscription(path[1:], receiver.url(path), "a//.") for path in PATHS))
-        load = Load(log)
+        load = Load(log, beside)
         load.start()
         try:
             yield load

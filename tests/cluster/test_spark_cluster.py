@@ -29,6 +29,10 @@ from topic_model.settings import KafkaSettings
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 FLAPPING = "/flapping"
+BESIDE = "/beside"
+
+# One topic is in one partition, and one partition is pushed by one executor. These are in both.
+IN_BOTH_PARTITIONS = ("beside/a", "beside/b")
 
 # A receiver that is back is tried at once, so that the test need not wait.
 SOON_AGAIN = {"retry.first_wait_s": 0.5, "retry.first_probe_s": 0.5, "retry.longest_probe_s": 1.0}
@@ -66,8 +70,11 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
         running_job(tmp_path, kafka_settings, SOON_AGAIN, bundle) as job,
         logs(kafka_settings) as log,
     ):
-        log.subscribe(subscription(FLAPPING[1:], receiver.url(FLAPPING), "a//."))
-        with under_load(kafka_settings, receiver) as load:
+        log.subscribe(
+            subscription(FLAPPING[1:], receiver.url(FLAPPING), "a//."),
+            subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."),
+        )
+        with under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load:
             receiver.wait_for(100)
             assert pushing(cluster, receiver) == 2, "both executors push"
             # What comes now for this one is parked, tried again beside the batches, and has to go on in its order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 from collections import Counter
@@ -28,6 +29,8 @@ from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscri
 from topic_model.topics import TopicPath
 
 START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 # More than there could be to do at one time.
 _MOST_TURNS = 10_000
@@ -35,6 +38,11 @@ _MOST_TURNS = 10_000
 OK = PushResult(202)
 REFUSED = PushResult(0, "connect", "refused")
 BROKEN = PushResult(500)
+
+
+def retry(**settings: object) -> RetrySettings:
+    """The settings of a world, in which nothing is left to chance."""
+    return dataclasses.replace(RetrySettings(jitter=0.0), **settings)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ class FakeLog:
 class World:
     """All that a Redelivery needs, and what came of it."""
 
-    retry: RetrySettings = field(default_factory=lambda: RetrySettings(jitter=0.0))
+    retry: RetrySettings = field(default_factory=retry)
     push: PushSettings = field(default_factory=PushSettings)
     now_ms: int = START_MS
     subscriptions: dict[str, Subscription] = field(default_factory=dict)

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from dispatch.redelivery.parked import Tries
+from dispatch.settings import PushSettings
+from dispatch.transport.contract import PushResult
+from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, FakeEndpoint, World, retry
+
+
+def test_an_endpoint_that_is_away_is_only_probed_and_that_does_not_count() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    for number in range(50):
+        world.park("s", f"n{number}")
+
+    world.run(HOUR_MS)
+    tried_by_then = len(world.arrivals)
+    assert tried_by_then < 75  # three to open the breaker, then a probe a minute
+    assert world.most_in_flight == 1
+    assert set(world.states().values()) == {"parked"}
+    assert [event.kind for event in world.told] == ["breaker-opened", "subscription-failing"]
+
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(HOUR_MS)
+
+    assert set(world.states().values()) == {"delivered"}
+    assert len(world.arrivals) == tried_by_then + 50
+    assert world.health.get("http://s/").breaker == "closed"
+    assert [event.kind for event in world.told[2:]] == ["breaker-closed", "subscription-recovered"]
+
+
+def test_the_rest_is_drained_at_full_speed_when_the_endpoint_is_back() -> None:
+    world = World()
+    for number in range(100):
+        world.subscribe(f"s{number}", endpoint="shared")
+        world.park(f"s{number}", f"n{number}")
+    world.endpoint("s0").answer = lambda ids: REFUSED
+    world.run(10 * 60_000)
+    world.endpoint("s0").answer = lambda ids: OK
+    world.endpoint("s0").takes_ms = 100
+    seen = len(world.arrivals)
+
+    world.run(61_000 + 2 * 100 * (100 // 16 + 2))
+
+    assert set(world.states().values()) == {"delivered"}
+    assert len(world.arrivals) - seen == 100
+    assert world.most_in_flight == PushSettings().max_in_flight_per_endpoint
+
+
+def test_messages_that_an_endpoint_always_fails_at_do_not_stop_the_others() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN if ids[0].startswith("bad") else OK
+    for number in range(3):
+        world.park("s", f"bad{number}")
+    world.park("s", "good")
+
+    world.run(30_000)
+    assert world.states()["s", "good"] == "delivered"
+    assert world.states()["s", "bad0"] == "parked"
+    world.park("s", "late")
+    world.run(61_000)
+    assert world.states()["s", "late"] == "delivered"
+
+    world.run(HOUR_MS)
+    assert [world.arrived("s").count(f"bad{number}") for number in range(3)] == [6, 6, 6]
+    assert world.states()["s", "bad2"] == "dead"
+
+
+def test_the_lanes_of_an_endpoint_take_turns_in_probing_it() -> None:
+    world = World()
+    for name in ("a", "b", "c"):
+        world.subscribe(name, endpoint="shared")
+        for number in range(3):
+            world.park(name, f"{name}{number}")
+    world.endpoint("a").answer = lambda ids: REFUSED
+
+    world.run(HOUR_MS)
+
+    probes = [arrival.subscription for arrival in world.arrivals[6:]]
+    assert {abs(probes.count(one) - probes.count(other)) for one in "abc" for other in "abc"} <= {0, 1}
+
+
+def test_retry_after_is_obeyed_by_the_whole_endpoint() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(503, retry_after_s=600.0)
+    world.park("s", "a")
+    world.park("s", "b")
+
+    world.run(599_000)
+    assert world.arrived("s") == ["a"]
+
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(10_000)
+    assert sorted(world.arrived("s")) == ["a", "a", "b"]
+
+
+def test_a_slow_endpoint_is_served_at_its_own_pace() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoints["http://s/"] = FakeEndpoint(lambda ids: PushResult(202, duration_s=9.0), 9_000)
+    world.park("s", "a")
+    world.park("s", "b")
+
+    world.run(20_000)
+
+    assert world.states() == {("s", "a"): "delivered", ("s", "b"): "delivered"}
+    assert world.health.get("http://s/").sick
+
+
+def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
+    world = World()
+    world.subscribe("tried")
+    world.park("tried", "often", Tries(5, 1, START_MS - 60_000, START_MS - 90_000))
+    world.park("tried", "once", Tries(1, 1, START_MS, START_MS - 2_000))
+    world.subscribe("untried", form="notify")
+    world.park("untried", "a")
+    world.park("untried", "b")
+    for name in ("tried", "untried"):
+        world.fall(name)
+        world.endpoint(name).answer = lambda ids: REFUSED
+
+    world.run(2_500)
+
+    assert (world.arrived("tried"), world.arrived("untried")) == (["once"], ["a"])
+    assert world.too_much == []
+
+
+def test_a_breaker_that_a_batch_has_opened_is_probed_in_time() -> None:
+    world = World()
+    world.subscribe("s")
+    world.fall("s")
+    world.park("s", "n")
+
+    world.run(1_999)
+    assert world.arrivals == []
+    world.run(1_000)
+    assert world.states() == {("s", "n"): "delivered"}
+
+
+def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others() -> None:
+    world = World()
+    world.subscribe("first", endpoint="shared")
+    world.subscribe("other", endpoint="shared")
+    world.fall("first")
+    world.park("first", "a")
+    world.park("other", "b")
+    world.endpoint("first").answer = lambda ids: REFUSED
+    world.endpoint("first").takes_ms = 500
+    world.run(2_200)
+    assert world.arrived("first") == ["a"]
+    del world.subscriptions["first"]
+    world.redelivery.look_at_subscriptions()
+
+    world.run(1_000)
+    assert world.states() == {("first", "a"): "cancelled"}
+    world.endpoint("other").answer = lambda ids: OK
+    world.run(5_000)
+    assert world.states()["other", "b"] == "delivered"
+
+
+def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.endpoint("s").takes_ms = 1_000
+    for number in range(16):
+        world.park("s", f"n{number}", Tries(1, 1, START_MS, START_MS - 2_000))
+
+    world.run(1_500)
+
+    assert len(world.arrivals) == 16
+    assert world.health.get("http://s/").probes == 1
+
+
+def test_a_receiver_that_refuses_messages_is_well() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(404)
+    for number in range(20):
+        world.park("s", f"n{number}")
+
+    world.run(1_000)
+
+    assert set(world.states().values()) == {"dead"}
+    assert world.health.get("http://s/").breaker == "closed"
+
+
+def test_a_try_without_an_answer_counts_as_long_as_the_breaker_is_closed() -> None:
+    world = World(retry=retry(retransmissions=1, breaker_failures=100))
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.park("s", "n")
+
+    world.run(60_000)
+
+    assert (world.states(), len(world.arrivals)) == ({("s", "n"): "dead"}, 2)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import msgspec
+
+from dispatch.transport.contract import PushResult
+from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
+
+
+def test_gone_ends_the_subscription_and_cancels_what_waits() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(410)
+    for number in range(1_100):
+        world.park("s", f"n{number}")
+
+    world.run(1_000)
+
+    assert len(world.arrivals) == 1
+    assert world.gone_said == ["s"]
+    assert set(world.states().values()) == {"cancelled"}
+    assert (len(world.states()), world.log, world.buried, world.redelivery.lanes) == (1_100, {}, [], 0)
+
+
+def test_the_end_of_a_subscription_cancels_what_waits_for_a_dead_endpoint_too() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.park("s", "a")
+    world.park("s", "b")
+    world.run(60_000)
+
+    del world.subscriptions["s"]
+    world.redelivery.look_at_subscriptions()
+    world.run(1)
+
+    assert set(world.states().values()) == {"cancelled"}
+    assert world.redelivery.next_turn_ms() is None
+
+
+def test_what_is_under_way_when_the_subscription_ends_has_one_end() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").takes_ms = 1_000
+    world.park("s", "a")
+    world.park("s", "b")
+    world.run(500)
+    del world.subscriptions["s"]
+    world.redelivery.look_at_subscriptions()
+
+    world.run(1_000)
+
+    assert [(row.notification, row.state) for row in world.attempts] == [("b", "cancelled"), ("a", "delivered")]
+    assert (world.log, world.redelivery.lanes) == ({}, 0)
+
+
+def test_a_paused_lane_waits_and_resumes_at_once_in_order() -> None:
+    world = World()
+    running = world.subscribe("s")
+    world.subscriptions["s"] = msgspec.structs.replace(running, paused=True)
+    world.park("s", "a")
+    world.park("s", "b")
+    world.run(HOUR_MS)
+    assert not world.arrivals
+    assert world.lanes.for_batch() == {"s"}
+
+    world.subscriptions["s"] = running
+    world.redelivery.look_at_subscriptions()
+    world.run(100)
+
+    assert world.arrived("s") == ["a", "b"]
+
+
+def test_an_endpoint_that_fails_for_days_suspends_its_subscriptions_until_they_are_resumed() -> None:
+    world = World(retry=retry(suspend_after_s=7_200.0, lifespan_s=7 * 86_400.0))
+    for name in ("a", "b"):
+        world.subscribe(name, endpoint="shared")
+        world.park(name, f"{name}1")
+    world.endpoint("a").answer = lambda ids: REFUSED
+
+    world.run(2 * HOUR_MS + 120_000)
+    assert set(world.suspended_said) == {"a", "b"}
+    assert world.suspended_said["a"] < START_MS + 10_000
+    seen = len(world.arrivals)
+    world.suspended_now = {"a", "b"}
+    world.redelivery.suspensions_are_known()
+    world.run(12 * HOUR_MS)
+    assert len(world.arrivals) == seen
+
+    # Resumed while still away: it has the whole time again. Then it is back.
+    world.suspended_now = {"b"}
+    world.redelivery.look_at_subscriptions()
+    world.run(HOUR_MS)
+    assert len(world.arrivals) > seen
+    assert len(world.suspended_said) == 2
+    world.endpoint("a").answer = lambda ids: OK
+    world.run(HOUR_MS)
+    assert world.states() == {("a", "a1"): "delivered", ("b", "b1"): "parked"}
+
+
+def test_a_subscription_that_is_resumed_is_tried_at_once_though_others_have_just_found_the_endpoint_away() -> None:
+    world = World(retry=retry(suspend_after_s=600.0))
+    world.subscribe("a", endpoint="shared")
+    world.endpoint("a").answer = lambda ids: REFUSED
+    world.park("a", "a1")
+    world.run(700_000)
+    assert set(world.suspended_said) == {"a"}
+    world.suspended_now = {"a"}
+    world.redelivery.suspensions_are_known()
+    world.subscribe("c", endpoint="shared")
+    world.park("c", "c1")
+    world.run(200_000)
+    probes = len(world.arrived("c"))
+    while len(world.arrived("c")) == probes:
+        world.run(1_000)
+
+    world.endpoint("a").answer = lambda ids: OK
+    world.suspended_now.clear()
+    world.redelivery.look_at_subscriptions()
+    world.run(1_000)
+
+    assert world.states()["a", "a1"] == "delivered"
+
+
+def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_time_again() -> None:
+    world = World(retry=retry(suspend_after_s=7_200.0, lifespan_s=7 * 86_400.0))
+    world.subscribe("s")
+    world.park("s", "n")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.run(2 * HOUR_MS + 120_000)
+    assert set(world.suspended_said) == {"s"}
+    kept = world.health.everything()
+
+    world.now_ms += 24 * HOUR_MS
+    world.restart()
+    world.health.restore(kept)
+    world.run(HOUR_MS)
+
+    assert len(world.suspended_said) == 1
+    assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 1
+    world.run(2 * HOUR_MS)
+    assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 2
+
+
+def test_one_message_that_always_fails_suspends_nobody() -> None:
+    world = World(retry=retry(suspend_after_s=600.0, retransmissions=30, longest_wait_s=60.0))
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "n")
+
+    world.run(HOUR_MS)
+
+    assert (world.states(), world.suspended_said) == ({("s", "n"): "dead"}, {})

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import msgspec
+
+from dispatch.redelivery.parked import Tries
+from dispatch.transport.contract import PushResult
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, START_MS, World
+
+
+def test_lifespan_ends_what_waits_whether_tried_or_not() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    for number in range(1_200):
+        world.park("s", f"n{number}")
+
+    world.run(DAY_MS + 60_000)
+
+    assert set(world.states().values()) == {"expired"}
+    assert {row.error for row in world.buried} <= {"lifespan", "connect"}
+    assert len(world.buried) == 1_200
+    assert (world.log, world.redelivery.lanes) == ({}, 0)
+    assert world.lanes.for_batch() == frozenset()
+
+
+def test_a_subscription_may_ask_for_its_own_lifespan_and_number_of_tries() -> None:
+    world = World()
+    world.subscribe("short", lifespan_ms=60_000)
+    world.subscribe("once", maximum_attempts=1)
+    world.endpoint("short").answer = lambda ids: REFUSED
+    world.endpoint("once").answer = lambda ids: BROKEN
+    world.park("short", "n")
+    world.park("once", "n")
+
+    world.run(61_000)
+
+    assert world.states() == {("short", "n"): "expired", ("once", "n"): "dead"}
+    assert len(world.arrived("once")) == 1
+
+
+def test_a_paused_lane_expires() -> None:
+    world = World()
+    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)
+    world.park("s", "a")
+
+    world.run(DAY_MS)
+
+    assert (world.states(), world.arrivals) == ({("s", "a"): "expired"}, [])
+
+
+def test_a_message_that_is_older_than_those_found_before_expires_in_time() -> None:
+    world = World()
+    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)
+    world.park("s", "young")
+    world.run(1_000)
+    world.park("s", "old", accepted_ms=START_MS - DAY_MS + 10_000)
+
+    world.run(10_000)
+
+    assert world.states() == {("s", "old"): "expired"}
+
+
+def test_a_clock_that_is_put_back_delays_nobody_for_longer_than_was_promised() -> None:
+    world = World()
+    for name in ("failing", "away", "strict"):
+        world.subscribe(name, order="strict" if name == "strict" else "acceptance")
+        world.endpoint(name).answer = lambda ids: BROKEN
+        world.park(name, f"{name}1")
+    world.endpoint("away").answer = lambda ids: REFUSED
+    world.run(30_000)
+    probed = len(world.arrived("away"))
+    for name in ("failing", "strict"):
+        world.endpoint(name).answer = lambda ids: OK
+
+    world.set_clock(-HOUR_MS)
+    world.run(1_000)
+
+    assert [world.states()[name, f"{name}1"] for name in ("failing", "strict")] == ["delivered", "delivered"]
+    assert len(world.arrived("away")) == probed + 1
+    world.endpoint("away").answer = lambda ids: OK
+    world.run(61_000)
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_a_clock_that_was_put_back_while_nobody_looked_delays_nobody_either() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "a")
+    world.run(1_000)
+    world.park("s", "by another machine", Tries(1, 1, world.now_ms + HOUR_MS + 2_000, world.now_ms + HOUR_MS))
+
+    world.set_clock(-HOUR_MS)
+    world.restart()
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(1_000)
+
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_a_clock_that_is_put_back_a_little_changes_nothing() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "a")
+    world.run(1_000)
+
+    world.set_clock(-1_000)
+    world.run(1_900)
+    assert len(world.arrived("s")) == 1
+    world.run(200)
+    assert len(world.arrived("s")) == 2
+
+
+def test_dead_letters_are_told_of_after_the_clock_was_put_back() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(400)
+    world.park("s", "a")
+    world.run(1_000)
+    world.set_clock(-HOUR_MS)
+    world.park("s", "b")
+    world.run(1_000)
+
+    assert [event.kind for event in world.told] == ["dead-letters-growing", "dead-letters-growing"]

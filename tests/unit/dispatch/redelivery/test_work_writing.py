@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import NoReturn
+
+import msgspec
+import pytest
+
+from dispatch.envelope import Envelope
+from dispatch.redelivery.events import SYSTEM
+from dispatch.transport.contract import PushResult
+from tests.support.redelivery_world import BROKEN, World
+from topic_model.errors import SecretError
+
+
+def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_others_go_on() -> None:
+    world = World()
+    subscription = world.subscribe("s")
+    world.subscriptions["s"] = msgspec.structs.replace(
+        subscription,
+        addressing=True,
+        consumer=msgspec.structs.replace(subscription.consumer, reference_parameters=("<torn",)),
+    )
+    world.subscribe("other")
+    world.park("s", "n")
+    world.park("other", "n")
+
+    world.run(1_000)
+
+    assert world.states() == {("s", "n"): "dead", ("other", "n"): "delivered"}
+    assert world.buried[0].error == "envelope"
+
+
+def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.subscribe("s")
+    world.park("s", "n")
+    with monkeypatch.context() as without_key:
+
+        def locked(*_: object) -> NoReturn:
+            raise SecretError("the key is not there")
+
+        without_key.setattr(Envelope, "request", locked)
+        world.run(1_000)
+        assert (world.states(), world.attempts[-1].error) == ({("s", "n"): "parked"}, "internal")
+
+    world.run(10_000)
+    assert world.states() == {("s", "n"): "delivered"}
+
+
+def test_what_the_log_says_is_finished_is_not_parked_again_by_a_push_that_was_one_too_many() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.endpoint("s").takes_ms = 1_000
+    delivery = world.park("s", "n")
+    world.run(500)
+    del world.log[delivery.key()]
+    world.store.apply(delivery.key(), None)
+
+    world.run(1_000)
+
+    assert (world.attempts, world.log, world.redelivery.lanes) == ([], {}, 0)
+
+
+def test_no_event_tells_of_dead_events() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(400)
+    world.park("s", "n", topic=f"{SYSTEM}/dead-letters")
+
+    world.run(1_000)
+
+    assert (world.states(), world.told) == ({("s", "n"): "dead"}, [])
+
+
+def test_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Envelope, "redact", lambda _, answer: answer.replace(b"hemligt", b"..."))
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: PushResult(400, response=b"not hemligt")
+    world.park("s", "n")
+
+    world.run(1_000)
+
+    assert [row.response for row in world.attempts] == [b"not ..."]
+    assert world.buried[0].response == b"not ..."

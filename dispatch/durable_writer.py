@@ -15,6 +15,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 
+# A producer settles every record within kafka.request_timeout_s; one that has not so long after that never will.
+# kafka-python's waits for ever, for one, for a new epoch that a broker did not give it whose disk was full.
+_HANGS_AFTER_S = 5.0
+
 _Record = tuple[int, bytes | None, bytes | None]
 
 
@@ -77,11 +81,14 @@ class DurableWriter:
                 raise InfrastructureError(
                     f"Kafka did not take {count} records of {self._topic} within {timeout_s:g} s", 5.0
                 )
+            patience = self._kafka.request_timeout_s + _HANGS_AFTER_S
             try:
                 with translated(f"{self._topic} cannot be written"):
-                    self.connect().flush(timeout=remaining)
+                    self.connect().flush(timeout=min(remaining, patience))
             except InfrastructureError as error:
                 logger.warning("%s; waiting for Kafka", error)
+                if remaining > patience:
+                    self._begin_anew()
             self._send_failed_again()
 
     def close(self) -> None:
@@ -92,16 +99,32 @@ class DurableWriter:
         self._unacknowledged.clear()
         self._failed.clear()
 
+    def _begin_anew(self) -> None:
+        """Give up the producer, and have all that it has not settled sent again by another."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return  # it could not even be made
+        producer.abort()
+        with self._lock:
+            self._failed = sorted(self._unacknowledged)
+
     def _send(self, number: int) -> None:
         partition, value, key = self._unacknowledged[number]
         try:
+            producer = self.connect()
             with translated(f"{self._topic} cannot be written"):
-                future = self.connect().send(self._topic, value=value, key=key, partition=partition)
+                future = producer.send(self._topic, value=value, key=key, partition=partition)
         except InfrastructureError as error:
             self._note_failure(number, error)
             return
+
+        def failed(error: BaseException) -> None:
+            # What becomes of those of one that was given up does not count: they are sent again anyway.
+            if producer is self._producer:
+                self._note_failure(number, error)
+
         future.add_callback(lambda acknowledgement: self._note_success(number, acknowledgement))
-        future.add_errback(lambda error: self._note_failure(number, error))
+        future.add_errback(failed)
 
     def _note_success(self, number: int, acknowledgement: Acknowledgement) -> None:
         if number in self._unacknowledged:
@@ -117,8 +140,16 @@ class DurableWriter:
     def _send_failed_again(self) -> None:
         with self._lock:
             failed, self._failed = self._failed, []
-        if failed:
-            time.sleep(RETRY_S)
+        if not failed:
+            return
+        time.sleep(RETRY_S)
+        try:
+            self.connect()
+        except InfrastructureError:
+            # Each of them would find it out anew, and wait as long.
+            with self._lock:
+                self._failed = failed
+            return
         for number in failed:
             if number in self._unacknowledged:
                 self._send(number)

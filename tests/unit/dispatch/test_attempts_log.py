@@ -109,6 +109,47 @@ def test_gives_up_after_its_time_and_drops_the_connection() -> None:
     assert producer.aborted
 
 
+class HangingProducer(PlayedProducer):
+    """Settles nothing, whatever happens; when it is given up it says so of each record, or says that it was taken."""
+
+    def flush(self, timeout: float | None = None) -> None:
+        raise KafkaTimeoutError("Timeout waiting for future")
+
+    def abort(self) -> None:
+        super().abort()
+        *others, (partition, value, last) = self._open
+        for _, _, future in others:
+            future.fail(KafkaTimeoutError("given up"))
+        self.taken.append((partition, value))
+        last.acknowledge(None)
+
+
+def test_a_producer_that_hangs_is_given_up_and_another_sends_all_of_it_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(durable_writer, "_HANGS_AFTER_S", 0.0)
+    hanging, well = HangingProducer(), PlayedProducer()
+    producers: list[PlayedProducer | None] = [hanging, None, well]
+
+    def connect(_: KafkaSettings) -> PlayedProducer:
+        producer = producers.pop(0)
+        if producer is None:
+            raise InfrastructureError("the Kafka broker does not answer", 1.0)
+        return producer
+
+    log = AttemptsLog(KafkaSettings(request_timeout_s=1.0), connect)  # type: ignore[arg-type]
+    for number in range(6):
+        log.add(attempt("s", number))
+        log._flush()
+
+    log.settle(100)
+
+    assert hanging.aborted
+    assert not producers, "and it waits for a broker that is away"
+    assert [name for _, name in read(well)] == [f"n{number}" for number in range(5)]
+    assert [name for _, name in read(hanging)] == ["n5"], "what it has settled after all is not sent again"
+
+
 def test_nothing_to_write_needs_no_connection() -> None:
     def unreachable(_: KafkaSettings) -> PlayedProducer:
         raise AssertionError("connected for nothing")

@@ -6,6 +6,7 @@
     log_table     what a table has of the log that the query reads; unread: the same, pure
     deliveries    one row for each delivery that has ended
     archive       every notification, payload and all
+    follower      what archive and folds have in common: steps, failures, a log that was made anew
     tail          following a log of many partitions, from where the table says it is
     control, waiting, health, routes      what each of the tables of states is folded from
     recorder      the threads that keep all tables but those of the query

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch.monitoring.progress import Progress
+from dispatch.recording.follower import Follower
 from dispatch.recording.held import HeldTable, as_progress
 from dispatch.recording.rows import Build, build, days, times
-from dispatch.recording.tail import Replaced, Tail
+from dispatch.recording.tail import Tail
 from dispatch.tables import NOTIFICATIONS
 from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
@@ -38,19 +39,17 @@ _BYTES_PER_STEP = 8 * 1024 * 1024
 _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
-class Archive:
+class Archive(Follower):
     """Follows the log, in short steps, and commits what they have gathered each `interval_s`."""
-
-    name = LOG
 
     def __init__(
         self, kafka: KafkaSettings, location: str, interval_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._kafka = kafka
         self._table = HeldTable(NOTIFICATIONS, location)
+        super().__init__(LOG, [self._table])
         self._interval_s = interval_s
         self._clock = clock
-        self._tail: Tail | None = None
         self._gathered: list[pa.Table] = []
         self._committed_at = clock()
         self._progress: Progress | None = None
@@ -64,36 +63,25 @@ class Archive:
         """Create the table if need be."""
         self._table.open()
 
-    def step(self) -> bool:
-        """Read a bounded piece, and commit when it is time; whether there is more to read at once. Raises what Kafka
-        and Delta raise; then a later step begins again behind what the table has."""
-        try:
-            return self._step()
-        except Replaced as error:
-            logger.warning("%s; the archive goes on with its beginning", error)
-            self._begin_anew()
-            known = self._table.positions(LOG) or self._last_rows()
-            self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(known, 0)))
-            return True
-        except BaseException:
-            self._begin_anew()
-            raise
+    def _opened(self) -> Tail:
+        return Tail(self._kafka, LOG, self._known())
 
-    def close(self) -> None:
-        """Free the connection. What was not committed is read again after the next start."""
-        if self._tail is not None:
-            self._tail.close()
-
-    def _step(self) -> bool:
-        if self._tail is None:
-            self._tail = Tail(self._kafka, LOG, self._table.positions(LOG) or self._last_rows())
-        records = self._tail.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
+    def _write(self, tail: Tail) -> bool:
+        records = tail.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         if records:
             self._gathered.append(notification_rows(map(_logged, records), int(time.time() * 1000)))
         size = sum(rows.nbytes for rows in self._gathered)
         if self._gathered and (self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT):
-            self._commit(self._tail.positions)
+            self._commit(tail.positions)
         return len(records) >= _RECORDS_PER_STEP or sum(map(_bytes, records)) >= _BYTES_PER_STEP
+
+    def _restart(self) -> None:
+        # What is archived stays: these rows are of the log that was.
+        self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(self._known(), 0)))
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._gathered.clear()
 
     def _commit(self, positions: Mapping[int, int]) -> None:
         rows = pa.concat_tables(self._gathered)
@@ -103,8 +91,11 @@ class Archive:
         number = self._progress.batch + 1 if self._progress else 0
         self._progress = Progress(number, rows.num_rows, dict(positions))
 
-    def _last_rows(self) -> dict[int, int]:
-        """The same of a table that was written before its commits said so: behind its last rows."""
+    def _known(self) -> dict[int, int]:
+        """The next offset, by partition: as the commits say, or, of a table from before they did, behind its rows."""
+        return self._table.positions(LOG) or self._behind_rows()
+
+    def _behind_rows(self) -> dict[int, int]:
         rows = self._table.open().to_pyarrow_dataset().scanner(columns=["partition", "offset"])
         ends: dict[int, int] = {}
         for batch in rows.to_batches():
@@ -112,12 +103,6 @@ class Archive:
                 offsets = batch.filter(pc.field("partition") == partition)["offset"]
                 ends[partition] = max(ends.get(partition, 0), pc.max(offsets).as_py() + 1)
         return ends
-
-    def _begin_anew(self) -> None:
-        self.close()
-        self._tail = None
-        self._gathered.clear()
-        self._table.reopen()
 
 
 class Logged(NamedTuple):

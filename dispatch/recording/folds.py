@@ -6,18 +6,16 @@ the log again changes nothing, so a crash costs nothing but time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 from dispatch.recording.changes import Changes
+from dispatch.recording.follower import Follower
 from dispatch.recording.held import HeldTable, as_progress
-from dispatch.recording.tail import Replaced, Tail
+from dispatch.recording.tail import Tail
 from dispatch.tables import TableSpec
 from topic_model.kafka_client import ConsumerRecord
 from topic_model.settings import KafkaSettings
-
-logger = logging.getLogger(__name__)
 
 # Bounds the driver's memory, and how long a step takes: a merge of so many rows takes a second or two.
 _RECORDS_PER_STEP = 20_000
@@ -50,54 +48,24 @@ class Fold(Protocol):
         """Note what changes. What cannot be read is logged and left out."""
 
 
-class FoldedTables:
-    """The tables that follow one log."""
+class FoldedTables(Follower):
+    """The tables that follow one log. No commit is made when nothing changed."""
 
     def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, Fold]]) -> None:
         """`folds` with the location of their table; of several for one table each is done after those before it."""
         self._kafka = kafka
-        self._log = log
         self._folds = [(fold, HeldTable(fold.spec, location)) for location, fold in folds]
-        self._tail: Tail | None = None
+        super().__init__(log, [table for _, table in self._folds])
 
-    @property
-    def name(self) -> str:
-        """For the log and for messages."""
-        return self._log
+    def _opened(self) -> Tail:
+        known = [table.positions(fold.writer) for fold, table in self._folds]
+        partitions = range(max(map(len, known)))
+        # From where the one is that is furthest back: what is applied again changes nothing.
+        begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
+        seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
+        return Tail(self._kafka, self._log, begin, seen)
 
-    def step(self) -> bool:
-        """Bring the tables up to date with the log, a bounded piece of it; whether there may be more.
-
-        No commit is made when nothing changed. Raises what Kafka and Delta raise; then a later step begins again at
-        what the tables have.
-        """
-        try:
-            return self._step()
-        except Replaced as error:
-            logger.warning("%s; its tables are written anew", error)
-            for fold, table in self._folds:
-                beginning = dict.fromkeys(table.positions(fold.writer), 0)
-                table.replace(fold.spec.arrow([]), as_progress(fold.writer, beginning))
-            self._begin_anew()
-            return True
-        except BaseException:
-            self._begin_anew()
-            raise
-
-    def close(self) -> None:
-        """Free the connection."""
-        if self._tail is not None:
-            self._tail.close()
-
-    def _step(self) -> bool:
-        if self._tail is None:
-            known = [table.positions(fold.writer) for fold, table in self._folds]
-            partitions = range(max(map(len, known)))
-            # From where the one is that is furthest back: what is applied again changes nothing.
-            begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
-            seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
-            self._tail = Tail(self._kafka, self._log, begin, seen)
-        tail = self._tail
+    def _write(self, tail: Tail) -> bool:
         records = tail.read(_RECORDS_PER_STEP)
         for fold, table in self._folds:
             progress = as_progress(fold.writer, tail.positions)
@@ -111,8 +79,8 @@ class FoldedTables:
                 table.extend(fold.spec.arrow([]), progress)
         return len(records) >= _RECORDS_PER_STEP
 
-    def _begin_anew(self) -> None:
-        self.close()
-        self._tail = None
-        for _, table in self._folds:
-            table.reopen()
+    def _restart(self) -> None:
+        # What is, is what the new log says, and nothing else.
+        for fold, table in self._folds:
+            beginning = dict.fromkeys(table.positions(fold.writer), 0)
+            table.replace(fold.spec.arrow([]), as_progress(fold.writer, beginning))

@@ -11,6 +11,12 @@ import pytest
 
 pytest_plugins = ["tests.support.broker", "tests.support.spark", "tests.support.slapd"]
 
+# However busy the machine is, no test fails for it: neither an example nor the making of one has a deadline.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
+
 # For an hour of leisure: `pytest --hypothesis-profile=long tests/unit/dispatch/redelivery/test_model.py`.
 hypothesis.settings.register_profile("long", max_examples=10_000)
 

@@ -72,8 +72,8 @@ class Request:
         return str(self.operation.tag)
 
     def source(self, depth: int) -> Source:
-        """For cutting elements out as they were sent, down to `depth` levels below the envelope (level 1)."""
-        return Source(self.document, self.root, depth)
+        """For cutting elements out of the body as they were sent, down to `depth` levels (the envelope is level 1)."""
+        return Source(self.document, self.root, depth, self.operation.getparent())
 
 
 def parse(document: bytes, content_type: bytes = b"") -> Request:
@@ -199,8 +199,8 @@ def _mandatory(block: etree._Element, namespace: str) -> bool:
 
 
 def _split(element: etree._Element) -> tuple[str, str]:
-    name = etree.QName(element)
-    return name.namespace or "", name.localname
+    namespace, _, name = str(element.tag).rpartition("}")
+    return namespace[1:], name
 
 
 def _brief(error: Exception) -> str:

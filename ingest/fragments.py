@@ -103,12 +103,15 @@ class Node:
 
 
 class Source:
-    """The bytes behind a parsed document, down to `depth` levels (the root is level 1)."""
+    """The bytes behind a parsed document, down to `depth` levels (the root is level 1).
 
-    def __init__(self, document: bytes, root: etree._Element, depth: int) -> None:
+    With `within`, only of that child of the root: the header of an envelope may be longer than what is wanted.
+    """
+
+    def __init__(self, document: bytes, root: etree._Element, depth: int, within: etree._Element | None = None) -> None:
         self._document = as_utf8(document, root)
         self._root = root
-        self._top = _scan(self._document, depth)
+        self._top = _scan(self._document, depth, None if within is None else root.index(within))
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
         self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE
         # Of the scope that was looked at last: the messages of a Notify all have the same one around them.
@@ -229,8 +232,11 @@ def _words(tail: bytes) -> Container[bytes]:
     return frozenset(_BETWEEN_WORDS.split(tail)) if len(tail) <= _LISTS else _EVERYTHING
 
 
-def _scan(document: bytes, depth: int) -> Node:
-    """The tree of nodes down to a depth. Raises TooLarge when there are too many of them."""
+def _scan(document: bytes, depth: int, only: int | None = None) -> Node:
+    """The tree of nodes down to a depth; with `only`, nothing below the root's other children.
+
+    Raises TooLarge when there are too many of them.
+    """
     nodes_left = len(document) // _NODE_BYTES + _NODES_FREE
     node = top = Node(None, 0, 0, 0)  # stands above the root
     level = 0
@@ -248,7 +254,7 @@ def _scan(document: bytes, depth: int) -> Node:
             node.children.append(child)
             if document[position - 2] == _SLASH:  # nothing in it: an attribute's value would end in a quote
                 continue
-            if level + 1 == depth:
+            if level + 1 == depth or (level == 1 and only is not None and len(node.children) != only + 1):
                 position = child.end = _end_of(document, token[2], position, disguises)
             else:
                 node = child

@@ -130,3 +130,28 @@ def test_identities_tell_apart_what_says_something_else() -> None:
     first, equal, other_scope, other_text = (source.identity(node.children[0]) for node in source.node(root).children)
     assert first == equal
     assert len({first, other_scope, other_text}) == 3
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "<s:Header/>",
+        "<s:Header></s:Header>",
+        "<s:Header ><w:a xmlns:w='urn:w'><w:b>1</w:b><w:b/></w:a></s:Header >",
+        "<s:Header><s:Header><s:Body><b><t>no</t></b></s:Body></s:Header></s:Header>",
+        "<s:Header><!-- </s:Header><s:Body><b><t>no</t></b></s:Body> --><x/></s:Header>",
+        "<s:Header><x><![CDATA[</s:Header><s:Body><b><t>no</t></b></s:Body>]]></x></s:Header>",
+        "<s:Header a='</s:Header>' b='/>'><?x </s:Header>?></s:Header>".replace("</s:Header>'", "&lt;/s:Header>'"),
+        "<s:HeaderOfOthers><t/></s:HeaderOfOthers><s:Header/>",
+    ],
+)
+def test_what_stands_in_front_of_the_body_does_not_matter(header: str) -> None:
+    document = (
+        f"<s:Envelope xmlns:s='urn:s' xmlns:p='urn:1'>{header}<s:Body><b><t>p:x</t><t>y</t></b></s:Body></s:Envelope>"
+    ).encode()
+    root = etree.fromstring(document, make_parser())
+    body = root[-1]
+    for source in (Source(document, root, 4), Source(document, root, 4, body)):
+        nodes = source.node(body[0]).children
+        assert [source.fragment(node) for node in nodes] == [b"<t xmlns:p='urn:1'>p:x</t>", b"<t>y</t>"]

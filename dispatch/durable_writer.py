@@ -16,7 +16,6 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 
 # A producer settles every record within kafka.request_timeout_s; one that has not so long after that never will.
-# kafka-python's waits for ever, for one, for a new epoch that a broker did not give it whose disk was full.
 _HANGS_AFTER_S = 5.0
 
 _Record = tuple[int, bytes | None, bytes | None]
@@ -25,7 +24,9 @@ _Record = tuple[int, bytes | None, bytes | None]
 class DurableWriter:
     """Sends records of one log without waiting; `settle` waits for all of them. Used by one thread.
 
-    What Kafka refuses or does not answer is sent again, and may then come behind what was sent after it.
+    What Kafka refuses or does not answer is sent again, and may then come behind what was sent after it. That is done
+    by another producer: after a broker whose disk was full, kafka-python's may wait for ever for a new epoch, or refuse
+    every record at once, though the broker is well again.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class DurableWriter:
         # What is sent and not acknowledged, by an ever growing number; the producer's thread takes entries out.
         self._unacknowledged: dict[int, _Record] = {}
         self._failed: list[int] = []
+        self._sick = False  # whether the producer has refused anything, or hangs
         self._lock = threading.Lock()
         self._sent = 0
 
@@ -87,8 +89,9 @@ class DurableWriter:
                     self.connect().flush(timeout=min(remaining, patience))
             except InfrastructureError as error:
                 logger.warning("%s; waiting for Kafka", error)
-                if remaining > patience:
-                    self._begin_anew()
+                self._sick = self._sick or remaining > patience
+            if self._sick:
+                self._begin_anew()
             self._send_failed_again()
 
     def close(self) -> None:
@@ -100,10 +103,10 @@ class DurableWriter:
         self._failed.clear()
 
     def _begin_anew(self) -> None:
-        """Give up the producer, and have all that it has not settled sent again by another."""
-        producer, self._producer = self._producer, None
+        """Give up the producer, and have all that it has not written sent again by another."""
+        producer, self._producer, self._sick = self._producer, None, False
         if producer is None:
-            return  # it could not even be made
+            return  # it could not even be made: what was to be sent is noted
         producer.abort()
         with self._lock:
             self._failed = sorted(self._unacknowledged)
@@ -112,15 +115,21 @@ class DurableWriter:
         partition, value, key = self._unacknowledged[number]
         try:
             producer = self.connect()
+        except InfrastructureError as error:
+            self._note_failure(number, error)
+            return
+        try:
             with translated(f"{self._topic} cannot be written"):
                 future = producer.send(self._topic, value=value, key=key, partition=partition)
         except InfrastructureError as error:
+            self._sick = True
             self._note_failure(number, error)
             return
 
         def failed(error: BaseException) -> None:
             # What becomes of those of one that was given up does not count: they are sent again anyway.
             if producer is self._producer:
+                self._sick = True
                 self._note_failure(number, error)
 
         future.add_callback(lambda acknowledgement: self._note_success(number, acknowledgement))

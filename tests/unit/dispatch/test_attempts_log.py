@@ -124,6 +124,19 @@ class HangingProducer(PlayedProducer):
         last.acknowledge(None)
 
 
+def test_a_producer_that_refuses_everything_is_given_up() -> None:
+    producers = [PlayedProducer(refusals=10**9), PlayedProducer()]
+    sick, well = producers
+    log = AttemptsLog(KafkaSettings(), lambda _: producers.pop(0))  # type: ignore[arg-type, return-value]
+    for number in range(20):
+        log.add(attempt(f"s{number}", number))
+
+    log.settle(100)
+
+    assert sick.aborted
+    assert sorted(read(well)) == sorted((f"s{number}", f"n{number}") for number in range(20))
+
+
 def test_a_producer_that_hangs_is_given_up_and_another_sends_all_of_it_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

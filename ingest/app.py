@@ -107,10 +107,10 @@ class GatewayApp:
         target = target_of(path)
         if target is None:
             await self._page(scope, path, receive, send)
-        elif scope["method"] == "GET" and scope.get("query_string", b"").lower() == b"wsdl":
+        elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
             await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
         elif scope["method"] != "POST":
-            message = f"this address takes SOAP messages by POST, not {scope['method']}\n"
+            message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
             await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
         else:
             await self._soap(scope, target, receive, send)

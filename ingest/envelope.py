@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from lxml import etree
 
 from ingest.access.visitor import Caller
-from ingest.errors import MalformedMessage, NotUnderstood, UnreadableRequest, VersionMismatch
-from ingest.fragments import Source, as_utf8
+from ingest.errors import MalformedMessage, NotUnderstood, Packaged, UnreadableRequest, VersionMismatch
+from ingest.fragments import UTF16_MARKS, Source, as_utf8
 from ingest.namespaces import SOAP11, SOAP12, WSA, WSSE
 from ingest.tag_limits import check_tags
 from topic_model.subscriptions import SoapVersion
@@ -96,10 +96,15 @@ def parse(document: bytes, content_type: bytes = b"") -> Request:
 
 
 def _parse_xml(document: bytes, content_type: bytes) -> etree._Element:
+    parser = _parser_for(document, content_type)
     try:
-        root = read_xml(document, _parser_for(content_type))
+        root = read_xml(document, parser)
     except (etree.XMLSyntaxError, LookupError, ValueError) as error:
-        # Besides bad syntax: a charset that nobody knows, an empty body.
+        if content_type.lstrip().lower().startswith(b"multipart/"):
+            raise Packaged(
+                "a MIME package (SOAP with attachments, MTOM) is not taken: send the envelope alone, MTOM switched off"
+            ) from error
+        # Besides bad syntax: an encoding that nobody knows, an empty body.
         raise MalformedMessage(f"the request is not well-formed XML: {_brief(error)}") from error
     if root.getroottree().docinfo.internalDTD is not None:
         raise MalformedMessage("a document type declaration is not allowed in SOAP")
@@ -146,12 +151,19 @@ class _Parsers(threading.local):
 _parsers = _Parsers()
 
 
-def _parser_for(content_type: bytes) -> etree.XMLParser:
-    """HTTP's charset wins over the XML declaration; nearly everyone says UTF-8, so the parser is kept for that."""
+def _parser_for(document: bytes, content_type: bytes) -> etree.XMLParser:
+    """HTTP's charset wins over the XML declaration, and the mark of UTF-16 over both (RFC 7303).
+
+    Nearly everyone says UTF-8, so the parser is kept for that. Raises MalformedMessage.
+    """
     charset = _CHARSET.search(content_type)
-    if charset is None or charset[1].lower() in (b"utf-8", b"utf8"):
+    if charset is None or charset[1].lower() in (b"utf-8", b"utf8") or document.startswith(UTF16_MARKS):
         return _parsers.utf8
-    return make_parser(charset[1].decode())
+    name = charset[1].decode()
+    try:
+        return make_parser(name)
+    except LookupError as error:
+        raise MalformedMessage(f"the charset {name[:60]} of the request is not known here; use UTF-8") from error
 
 
 def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersion) -> Request:

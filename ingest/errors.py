@@ -5,6 +5,7 @@ PeerError
 │   ├── MalformedMessage               not XML, a DTD, no body, two operations (HTTP 400)
 │   ├── TooLarge                       more bytes than we take (HTTP 413)
 │   ├── Compressed                     a body that would have to be unpacked first (HTTP 415)
+│   ├── Packaged                       a MIME package with an envelope somewhere in it (HTTP 415)
 │   ├── VersionMismatch                an envelope of neither SOAP 1.1 nor 1.2
 │   └── NotUnderstood                  a mandatory header of an unknown kind
 ├── UnknownOperation               (an EnvelopeError) not an operation, or not one of this address
@@ -50,6 +51,10 @@ class TooLarge(UnreadableRequest):
 
 class Compressed(UnreadableRequest):
     """The body is compressed. A few bytes may unpack to gigabytes, so nothing is unpacked for a stranger."""
+
+
+class Packaged(UnreadableRequest):
+    """A MIME package: attachments, or what MTOM makes of a message."""
 
 
 class VersionMismatch(UnreadableRequest):

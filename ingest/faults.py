@@ -19,6 +19,7 @@ from ingest.errors import (
     ConsumerRefused,
     MalformedMessage,
     NotUnderstood,
+    Packaged,
     TooLarge,
     UnacceptableTermination,
     UnknownFilters,
@@ -126,7 +127,7 @@ def _status(error: PeerError) -> int:
         return error.status
     if isinstance(error, TooLarge):
         return 413
-    if isinstance(error, Compressed):
+    if isinstance(error, (Compressed, Packaged)):
         return 415
     if isinstance(error, MalformedMessage):
         return 400

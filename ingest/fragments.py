@@ -14,6 +14,7 @@ namespaces around them, have limits, and looking for prefixes takes no longer th
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Container
 
@@ -61,6 +62,9 @@ _SCOPE_BYTES, _SCOPE_FREE = 8, 10_000
 _LISTS = 64 * 1024
 
 _UTF8_ALIKE = {None, "", "UTF-8", "ASCII", "US-ASCII"}
+
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What a document in UTF-16 begins with that says so by itself; none in UTF-8 does."""
 
 Scope = dict[bytes, bytes]
 """Prefix to the quoted value of its declaration, as written; the default namespace has the prefix b""."""
@@ -192,6 +196,9 @@ def as_utf8(document: bytes, root: etree._Element) -> bytes:
     """The document in UTF-8; its XML declaration, if any, is not adapted."""
     encoding = root.getroottree().docinfo.encoding
     if encoding is None or encoding.upper() in _UTF8_ALIKE:
+        if document.startswith(UTF16_MARKS):
+            # libxml2 goes by the mark, and calls a document UTF-8 that has no XML declaration.
+            return document.decode("utf-16").encode()
         return document.removeprefix(b"\xef\xbb\xbf")
     try:
         return document.decode(encoding).removeprefix("\ufeff").encode()

@@ -68,15 +68,33 @@ def test_no_encoding_lets_a_bomb_in(name: str, encoding: str, how: str) -> None:
     refused(parts.post(body, content_type=content_type), parts)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_the_same_encodings_are_taken_for_what_is_good(encoding: str) -> None:
+def good() -> str:
+    text = soap.envelope(soap.notify(soap.message(payload="<a>é</a>"))).decode()
+    return text.partition("?>")[2] if text.startswith("<?xml") else text
+
+
+def taken(body: bytes, content_type: str) -> None:
     parts = GatewayParts()
-    text = soap.envelope(soap.notify()).decode()
-    text = text.partition("?>")[2] if text.startswith("<?xml") else text
-    answer = parts.post(document(text, encoding, declared=True), content_type="text/xml")
+    answer = parts.post(body, content_type=content_type)
     assert answer.status == 202, answer.reason
     (accepted,) = parts.notifications.accepted
-    assert accepted.payload.decode()
+    assert "é".encode() in accepted.payload
+
+
+@pytest.mark.parametrize("encoding", [each for each in ENCODINGS if each != "us-ascii"])
+def test_the_same_encodings_are_taken_for_what_is_good(encoding: str) -> None:
+    taken(document(good(), encoding, declared=True), "text/xml")
+    taken(document(good(), encoding, declared=False), f"text/xml; charset={_DECLARED.get(encoding, encoding)}")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_mark_says_by_itself_what_the_encoding_is(encoding: str) -> None:
+    taken(document(good(), encoding, declared=False), "text/xml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_it_is_believed_before_the_charset_of_http(encoding: str) -> None:
+    taken(document(good(), encoding, declared=False), "text/xml; charset=iso-8859-1")
 
 
 @pytest.mark.parametrize("name", BOMBS)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import zipfile
 from pathlib import Path
 
@@ -104,7 +105,13 @@ def test_every_kind_of_address_has_one(parts: GatewayParts) -> None:
 
 def test_other_queries_are_not_answered(parts: GatewayParts) -> None:
     assert parts.get("/wsn/NotificationBroker?wsdl=1").status == 405
-    assert parts.get("/wsn/NotificationBroker").status == 405
+    refused = parts.get("/wsn/NotificationBroker")
+    assert refused.status == 405
+    assert b"/wsn/NotificationBroker?wsdl" in refused.body, "where a browser finds more"
+
+
+def test_head_asks_for_it_too(parts: GatewayParts) -> None:
+    assert asyncio.run(parts.request("HEAD", "/wsn/NotificationBroker?wsdl")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/wsn/NotificationBroker?wsdl", "/wsn/wsdl/b-2.xsd"])

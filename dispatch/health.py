@@ -147,5 +147,5 @@ def _relapsed(health: Health, now_ms: int) -> Health:
 
 
 def _quarantine_ms(relapses: int) -> int:
-    doubled: int = _FIRST_QUARANTINE_MS * 2 ** min(max(relapses - 1, 0), 32)
+    doubled: int = _FIRST_QUARANTINE_MS * 2 ** min(relapses - 1, 32)
     return min(doubled, _LONGEST_QUARANTINE_MS)

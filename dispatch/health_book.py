@@ -25,10 +25,7 @@ class HealthBook:
     def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
         """Take a sign in; the endpoint's health from now on."""
         with self._lock:
-            before = self._known.get(endpoint)
-            if before is None and sign.kind == "quick":
-                return WELL
-            health = after(before or WELL, sign, now_ms, self._settings)
+            health = after(self._known.get(endpoint, WELL), sign, now_ms, self._settings)
             if health.forgettable(now_ms):
                 self._known.pop(endpoint, None)
             else:
@@ -48,7 +45,7 @@ class HealthBook:
         """Someone vouches for an endpoint: it may be probed now, and has the whole time before it is given up."""
         with self._lock:
             health = self._known.get(endpoint)
-            if health is not None and health.failures:
+            if health is not None:
                 probe_at_ms = min(health.probe_at_ms, now_ms)
                 self._known[endpoint] = dataclasses.replace(health, failing_since_ms=0, probe_at_ms=probe_at_ms)
 
@@ -79,9 +76,3 @@ class HealthBook:
         """A copy of all that is known."""
         with self._lock:
             return dict(self._known)
-
-    def counts(self) -> tuple[int, int]:
-        """How many endpoints are sick, and behind an open breaker."""
-        with self._lock:
-            known = list(self._known.values())
-        return sum(each.sick for each in known), sum(each.breaker != "closed" for each in known)

@@ -75,15 +75,15 @@ class History:
 
     accepted_ms: int
     counted: int
-    companions: int = 0
+    companions: int
 
 
 def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
     """The engine's settings, overridden by what the subscription asked for."""
     asked_attempts, asked_lifespan = asked.maximum_attempts, asked.lifespan_ms
     return RetryPolicy(
-        maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else max(asked_attempts, 1),
-        lifespan_ms=int(settings.lifespan_s * 1000) if asked_lifespan is None else max(asked_lifespan, 0),
+        maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
+        lifespan_ms=int(settings.lifespan_s * 1000) if asked_lifespan is None else asked_lifespan,
         first_wait_ms=settings.first_wait_s * 1000,
         factor=settings.factor,
         longest_wait_ms=settings.longest_wait_s * 1000,
@@ -94,9 +94,9 @@ def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
 
 
 def decide(
-    outcome: Outcome, policy: RetryPolicy, history: History, now_ms: int, chance: float, retry_after_s: float = 0.0
+    outcome: Outcome, policy: RetryPolicy, history: History, now_ms: int, chance: float, retry_after_s: float
 ) -> Decision:
-    """What follows from a failed push. `chance` is a random number in [0, 1)."""
+    """What follows from a failed push. `chance` is a random number in [0, 1), `retry_after_s` 0 for no wish."""
     if outcome.status == GONE:
         return EndSubscription()
     if is_permanent(outcome, policy):
@@ -117,7 +117,7 @@ def is_permanent(outcome: Outcome, policy: RetryPolicy) -> bool:
     return outcome.status in policy.permanent or outcome.hopeless
 
 
-def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: float = 0.0) -> int:
+def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: float) -> int:
     """How long to wait after the `counted`th try. Jitter only ever adds: nobody is asked earlier than promised."""
     if retry_after_s > 0:
         base = min(max(retry_after_s * 1000, policy.first_wait_ms), policy.longest_retry_after_ms)

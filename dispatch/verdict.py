@@ -24,7 +24,7 @@ DELIVERED = Verdict("delivered")
 
 
 def judge(
-    outcome: Outcome, policy: RetryPolicy, history: History, now_ms: int, chance: float, retry_after_s: float = 0.0
+    outcome: Outcome, policy: RetryPolicy, history: History, now_ms: int, chance: float, retry_after_s: float
 ) -> Verdict:
     """What becomes of a delivery after a push with this outcome; see `retry.decide` for the arguments."""
     if outcome.delivered:

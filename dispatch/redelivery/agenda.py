@@ -17,9 +17,6 @@ class Agenda:
         self._heap: list[tuple[int, int, str]] = []
         self._ties = itertools.count()
 
-    def __len__(self) -> int:
-        return len(self._times)
-
     def set(self, name: str, at_ms: int) -> None:
         """The next turn of this name is then, whatever was said before."""
         entry = (at_ms, next(self._ties))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def test_breaker_opens_after_failures_in_a_row_and_lets_nothing_through_until_th
 def test_answer_in_between_keeps_the_breaker_closed() -> None:
     assert having(WELL, "away", "away", "quick", "away", "away").breaker == "closed"
     assert having(WELL, "away", "away", "slow", "away", "away").breaker == "closed"
+    assert having(WELL, "quick") == WELL
 
 
 def test_error_answers_to_different_messages_open_the_breaker() -> None:
@@ -59,6 +61,15 @@ def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
 
     assert health.breaker == "open"
     assert health.probe_at_ms == 31_000
+    again = after(probing(health), Sign("failing", "other"), 31_000, SETTINGS)
+    assert (again.breaker, again.probe_at_ms) == ("open", 35_000)
+
+
+@pytest.mark.parametrize(("asked_ms", "wait_ms"), [(500, 2_000), (10**12, 60_000)])
+def test_for_no_shorter_than_a_probe_waits_and_no_longer_than_is_obeyed(asked_ms: int, wait_ms: int) -> None:
+    settings = RetrySettings(first_probe_s=2.0, longest_retry_after_s=60.0)
+
+    assert after(WELL, Sign("away", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
 
 
 def test_failing_since_the_first_failure_until_it_takes_a_message() -> None:
@@ -98,7 +109,8 @@ def test_recovered_after_quick_answers_and_the_quarantine() -> None:
     assert having(sick, "quick", "quick", now=11_000).sick
     assert not having(sick, "quick", "quick", "quick", now=11_000).sick
     assert having(sick, "quick", "quick", "quick", now=10_999).sick
-    assert having(sick, "quick", "quick", "slow", "quick", now=11_000).sick
+    for relapse in ("slow", "failing", "away"):
+        assert having(sick, "quick", "quick", relapse, "quick", now=11_000).sick
 
 
 def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
@@ -108,8 +120,23 @@ def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
     assert having(again, "quick", "quick", "quick", now=2999).sick
     assert not having(again, "quick", "quick", "quick", now=3000).sick
 
-    much_later = having(recovered, "away", now=10_000_000)
-    assert not having(much_later, "quick", "quick", "quick", now=10_001_000).sick
+    late = having(recovered, "away", now=1_800_000)
+    assert having(late, "quick", "quick", "quick", now=1_801_999).sick
+    later = having(recovered, "away", now=1_800_001)
+    assert not having(later, "quick", "quick", "quick", now=1_801_001).sick
+
+
+def test_no_quarantine_is_longer_than_ten_minutes() -> None:
+    health, now = WELL, 0
+    for _ in range(20):
+        health = having(health, "away", now=now)
+        assert having(health, "quick", "quick", "quick", now=now + 999).sick
+        now += 600_000
+        health = having(health, "quick", "quick", "quick", now=now)
+        assert not health.sick
+
+    assert having(health, "away", "quick", "quick", "quick", now=now).relapses == 20 + 1
+    assert having(having(health, "away", now=now), "quick", "quick", "quick", now=now + 599_999).sick
 
 
 def test_a_probe_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
@@ -128,12 +155,21 @@ def test_what_has_happened_later_than_now_has_happened_now() -> None:
     assert not having(back, "quick", "quick", "quick", now=11_000).sick
 
 
+def test_so_has_what_was_only_slow_or_only_failing() -> None:
+    slow = having(having(WELL, "slow", now=3_600_000), "quick", "quick", now=10_000)
+    assert not having(slow, "quick", now=11_000).sick
+
+    failing = having(having(WELL, "failing", now=3_600_000), "failing", now=10_000)
+    assert failing.failing_since_ms == 10_000
+
+
 def test_what_is_well_for_long_is_forgotten() -> None:
     recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
 
-    assert not recovered.forgettable(1000)
-    assert recovered.forgettable(2_000_000)
-    assert not having(WELL, "away").forgettable(10**10)
+    assert not recovered.forgettable(1_800_000)
+    assert recovered.forgettable(1_800_001)
+    assert not having(WELL, "failing").forgettable(10**10)
+    assert not having(WELL, "slow").forgettable(10**10)
 
 
 @given(

@@ -49,3 +49,52 @@ def test_what_is_known_already_is_newer_than_what_was_kept(book: HealthBook) -> 
 
     assert book.get(HERE) == known
     assert book.get("http://there/").failures == 1
+
+
+def test_endpoints_that_are_well_take_no_memory(book: HealthBook) -> None:
+    assert book.note(HERE, Sign("quick"), NOW_MS) == Health()
+    assert book.everything() == {}
+
+    for _ in range(3):
+        book.note(HERE, Sign("slow"), NOW_MS)
+    for _ in range(3):
+        book.note(HERE, Sign("quick"), NOW_MS + 1_000)
+    assert list(book.everything()) == [HERE]  # a relapse would be its second
+
+    book.note(HERE, Sign("quick"), NOW_MS + 2_000_000)
+    assert book.everything() == {}
+
+
+def test_batches_pass_over_the_sick_and_report_the_first_success_of_those_that_fail(book: HealthBook) -> None:
+    book.note(HERE, Sign("failing", "a"), NOW_MS)
+    book.note("http://slow/", Sign("slow"), NOW_MS)
+
+    assert book.sick() == {"http://slow/"}
+    assert book.watched() == {HERE}
+
+
+def test_a_push_to_an_endpoint_without_an_open_breaker_is_no_probe(book: HealthBook) -> None:
+    book.note(HERE, Sign("away", "a"), NOW_MS)
+    before = book.everything()
+
+    assert not book.begin_push(HERE)
+    assert not book.begin_push("http://there/")
+    assert book.everything() == before
+
+
+def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book: HealthBook) -> None:
+    for message in "abc":
+        book.note(HERE, Sign("away", message), NOW_MS)
+    opened = book.get(HERE)
+
+    book.forgive(HERE, NOW_MS + 10)
+    book.forgive("http://there/", NOW_MS)
+
+    forgiven = book.get(HERE)
+    assert (forgiven.breaker, forgiven.probe_at_ms, forgiven.failing_since_ms) == ("open", NOW_MS + 10, 0)
+    assert forgiven.failures == opened.failures
+    assert list(book.everything()) == [HERE]
+
+    # A probe that is due already does not come later for it.
+    book.forgive(HERE, NOW_MS + 60_000)
+    assert book.get(HERE).probe_at_ms == NOW_MS + 10

@@ -41,7 +41,7 @@ def judged(
             for status in (301, 307, 402, 406, 408, 409, 422, 429, 500, 501, 502, 503, 504, 599)
         ),
         *(
-            (PushResult(0, failure), DeliverLater(NOW + 1000))  # type: ignore[arg-type]
+            (PushResult(0, failure), DeliverLater(NOW + 1000))
             for failure in ("dns", "connect", "tls", "timeout", "disconnected", "protocol", "internal")
         ),
     ],
@@ -75,6 +75,10 @@ def test_what_would_be_too_old_at_its_next_try_has_expired() -> None:
 
     assert judged(PushResult(500), accepted=almost) == GiveUp("expired")
     assert judged(PushResult(500), accepted=almost + 1) == DeliverLater(NOW + 1000)
+
+
+def test_a_push_that_did_not_count_is_followed_by_the_first_wait() -> None:
+    assert judged(PushResult(500), counted=0) == judged(PushResult(500), counted=1) == DeliverLater(NOW + 1000)
 
 
 def test_subscription_may_ask_for_its_own_limits() -> None:
@@ -124,7 +128,7 @@ def test_any_decision_is_within_its_bounds(
     settings = RetrySettings(first_wait_s=first, factor=factor, longest_wait_s=longest)
     policy = policy_of(DeliveryPolicy(maximum_attempts=attempts), settings)
 
-    decision = decide(error, policy, History(accepted, counted), NOW, chance, retry_after)
+    decision = decide(error, policy, History(accepted, counted, 0), NOW, chance, retry_after)
 
     match decision:
         case DeliverLater(at_ms):
@@ -142,7 +146,7 @@ def test_any_decision_is_within_its_bounds(
 def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -> None:
     def wait(number: int, jitter: float, chance: float) -> int:
         policy = policy_of(DeliveryPolicy(maximum_attempts=100), RetrySettings(jitter=jitter, lifespan_s=10**7))
-        decision = decide(Outcome("timeout", ""), policy, History(NOW, number), NOW, chance)
+        decision = decide(Outcome("timeout", ""), policy, History(NOW, number, 0), NOW, chance, 0.0)
         assert isinstance(decision, DeliverLater)
         return decision.at_ms - NOW
 
@@ -157,7 +161,11 @@ def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -
         (FAULT_11 % b"soap:Client.Authentication", True),
         (FAULT_11 % b"\n soapenv:Client \n", True),
         (FAULT_12 % b"soap:Sender", True),
+        (b'<SOAP-ENV:Fault><faultcode xmlns:q="x">q:Client</faultcode>', True),
+        (FAULT_12 % b"SOAP-ENV.x:Sender", True),
         (FAULT_12 % b"soap:Receiver", False),
+        (FAULT_11 % b"soap:Server.Client", False),
+        (FAULT_11 % b"soap:Clientele", False),
         (FAULT_11 % b"soap:MustUnderstand", False),
         (b"<html>Client Sender</html>", False),
         (b"<faultcode>Client", False),

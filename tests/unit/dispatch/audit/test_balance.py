@@ -52,6 +52,18 @@ def test_nothing_at_all_balances() -> None:
     assert (report.notifications, report.matches) == (0, 0)
 
 
+def test_what_is_named_is_the_one_that_lacks_something_whatever_lies_before_the_interval() -> None:
+    found = compared(
+        evaluation({"old": 1}, accepted_ms=T0 - 1),
+        evaluation({"n1": 1, "n2": 1}, first=1),
+        rows(row("n1", "s1")),
+        evaluation({"n3": 0}, batch=1, first=3),
+    )
+    assert problems(found) == [("missing", "n2", 1, 0)]
+    assert found.report.problems[0].offset == 2
+    assert found.evaluations.offset.tolist() == [1, 2, 3]
+
+
 def test_a_match_that_was_never_attempted_is_named() -> None:
     found = compared(
         evaluation({"n1": 2, "n2": 2}),
@@ -80,6 +92,35 @@ def test_more_deliveries_than_subscriptions_are_named() -> None:
 def test_deliveries_of_what_was_never_evaluated_are_named() -> None:
     found = compared(rows(row("n1", "s1"), row("n1", "s2")))
     assert [(each.kind, each.found) for each in found.report.problems] == [("unmatched", 2)]
+
+
+def test_deliveries_of_what_was_never_evaluated_are_those_of_the_interval() -> None:
+    found = compared(
+        rows(
+            row("n1", "s1", accepted_ms=T0 - 1),
+            row("n2", "s1", accepted_ms=T0),
+            row("n3", "s1", accepted_ms=T0 + HOUR_MS - 1),
+            row("n4", "s1", accepted_ms=T0 + HOUR_MS),
+        )
+    )
+    assert sorted(each.accepted_ms for each in found.report.problems) == [T0, T0 + HOUR_MS - 1]
+    assert found.report.unbalanced == 2
+
+
+def test_the_log_is_examined_from_where_the_interval_begins_to_where_it_ends_in_each_partition() -> None:
+    ledger = Ledger()
+    ledger.add(evaluation({"n1": 0, "n2": 0, "n3": 0, "n4": 0}, offsets=[0, 3, 6, 8]))
+    ledger.add(evaluation({"m1": 0, "m2": 0}, partition=1, offsets=[1, 2]))
+    stretches = {0: Stretch(2, 7), 1: Stretch(1, 5), 2: Stretch(4, 6)}
+
+    found = balance(ledger, T0, T0 + HOUR_MS, stretches)
+
+    assert found.gaps == [(0, 2), (0, 4), (0, 5)]
+    assert found.gap_count == 3
+    assert found.report.waiting == 0 + 2 + 2
+
+    few = balance(ledger, T0, T0 + HOUR_MS, stretches, limit=2)
+    assert (few.gaps, few.gap_count) == ([(0, 2), (0, 4)], 3)
 
 
 def test_places_that_no_batch_has_looked_at_are_found_by_their_offsets() -> None:
@@ -202,6 +243,12 @@ class TestCurrentMessages:
 def test_all_problems_are_counted_and_some_are_named() -> None:
     found = compared(evaluation({f"n{each}": 1 for each in range(50)}), limit=3)
     assert (found.report.unbalanced, len(found.report.problems)) == (50, 3)
+
+    names = [f"n{each}" for each in range(5)]
+    surplus = compared(evaluation(dict.fromkeys(names, 0)), rows(*(row(name, "s1") for name in names)), limit=3)
+    assert (surplus.report.unbalanced, len(surplus.report.problems)) == (5, 3)
+    unmatched = compared(rows(*(row(name, "s1") for name in names)), limit=3)
+    assert (unmatched.report.unbalanced, len(unmatched.report.problems)) == (5, 3)
 
 
 def test_against_counting_by_hand() -> None:

@@ -7,13 +7,16 @@ def test_a_lane_is_held_from_the_report_until_the_redeliverer_has_read_and_tried
     book = LaneBook()
     book.parked({"s": (0, 7)})
     assert book.for_batch() == {"s"}
+    assert book.held() == 1
 
     book.applied(0, 7)  # it knows what is before offset 7, which is not ours
     assert book.for_batch() == {"s"}
 
     book.found("s")
+    assert book.held() == 1
     book.applied(0, 8)
     assert book.for_batch() == {"s"}
+    assert book.held() == 1
 
     book.drained("s")
     assert book.for_batch() == frozenset()
@@ -39,6 +42,13 @@ def test_of_several_reports_the_farthest_counts_whatever_their_order() -> None:
     assert book.for_batch() == {"s"}
     book.applied(0, 10)
     assert book.for_batch() == frozenset()
+
+
+def test_the_first_record_of_a_partition_that_was_never_read_holds() -> None:
+    book = LaneBook()
+    book.parked({"s": (1, 0)})
+
+    assert book.for_batch() == {"s"}
 
 
 def test_a_log_that_got_more_partitions_holds_a_lane_in_each() -> None:

@@ -24,7 +24,7 @@ def test_what_was_never_tried_leaves_in_order_one_push_at_a_time() -> None:
 
 
 def test_waiting_messages_travel_together_as_far_as_a_push_may_be_long() -> None:
-    world = World(push=PushSettings(max_notify_messages=3, max_notify_bytes=9))
+    world = World(push=PushSettings(max_notify_messages=3, max_notify_bytes=8))
     world.subscribe("s", form="notify")
     for number in range(5):
         world.park("s", f"n{number}")
@@ -32,6 +32,17 @@ def test_waiting_messages_travel_together_as_far_as_a_push_may_be_long() -> None
     world.run(1_000)
 
     assert [arrival.notifications for arrival in world.arrivals] == [("n0", "n1"), ("n2", "n3"), ("n4",)]
+
+
+def test_a_message_that_is_longer_than_what_may_travel_together_travels_alone() -> None:
+    world = World(push=PushSettings(max_notify_bytes=3))
+    world.subscribe("s", form="notify")
+    world.park("s", "a")
+    world.park("s", "b")
+
+    world.run(1_000)
+
+    assert [arrival.notifications for arrival in world.arrivals] == [("a",), ("b",)]
 
 
 def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wait() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from dispatch.envelope import Envelope
 from dispatch.redelivery.events import SYSTEM
+from dispatch.settings import PushSettings
 from dispatch.transport.contract import PushResult
-from tests.support.redelivery_world import BROKEN, World
+from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, World
 from topic_model.errors import SecretError
 
 
@@ -60,6 +61,45 @@ def test_what_the_log_says_is_finished_is_not_parked_again_by_a_push_that_was_on
     world.run(1_000)
 
     assert (world.attempts, world.log, world.redelivery.lanes) == ([], {}, 0)
+
+
+def test_operators_hear_which_endpoint_which_subscription_and_why() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.park("s", "n")
+    world.fall("s")
+    world.run(2_500)
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(10_000)
+    world.endpoint("s").answer = lambda ids: PushResult(400)
+    world.park("s", "bad")
+    world.park("s", "worse")
+    world.run(10)
+
+    assert [(each.kind, each.endpoint, each.subscription, each.count, each.detail) for each in world.told] == [
+        ("subscription-failing", "http://s/", "s", 0, ""),
+        ("breaker-closed", "http://s/", "", 0, ""),
+        ("subscription-recovered", "http://s/", "s", 0, ""),
+        ("dead-letters-growing", "http://s/", "s", 1, "HTTP 400"),
+    ]
+    assert [each.at_ms - START_MS for each in world.told[:1]] == [0]
+
+
+def test_what_was_done_and_what_is_left_to_do_is_counted() -> None:
+    world = World(push=PushSettings(max_in_flight=1))
+    for name in ("well", "refusing", "other"):
+        world.subscribe(name)
+        world.endpoint(name).takes_ms = 1_000
+        world.park(name, "n")
+    world.endpoint("refusing").answer = lambda ids: PushResult(400)
+
+    world.run(500)
+    redelivery = world.redelivery
+    assert (redelivery.due(), redelivery.in_flight, redelivery.delivered, redelivery.dead) == (2, 1, 0, 0)
+
+    world.run(5_000)
+    assert (redelivery.due(), redelivery.in_flight, redelivery.delivered, redelivery.dead) == (0, 0, 2, 1)
 
 
 def test_no_event_tells_of_dead_events() -> None:

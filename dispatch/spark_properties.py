@@ -20,6 +20,10 @@ _JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     # A young generation that is refilled often, rather than 120 MB that fill up slowly while nothing happens.
     "-XX:NewSize=48m -XX:MaxNewSize=48m",
+    # What Spark keeps of its last jobs outlives a collection or two: with the usual survivors twice as much of it ends
+    # in the old generation. That one begins small; by default it would fill up to a 64th of the machine's memory
+    # before it is looked through for the first time.
+    "-XX:SurvivorRatio=4 -XX:TargetSurvivorRatio=90 -Xms160m",
     # Only the quick compiler: the JVM only moves rows, the work is done in Python and libcurl. The other one needs
     # minutes of compiling (3 % of a core even when idle) before it is better, 100 MB, and until then a lone
     # notification takes 125-200 ms instead of 95-110.

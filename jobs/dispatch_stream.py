@@ -28,10 +28,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 if sys.path and os.path.abspath(sys.path[0]) == _HERE:
     sys.path[0] = os.path.dirname(_HERE)
 
-# What allocates memory inside delta-rs reads this when the library is loaded. As it is, each of its many threads keeps
-# what it once used: after an hour of commits a hundred MiB more than with one arena whose free pages are given back,
-# for which no commit is slower.
+# What allocates memory inside delta-rs and Arrow reads these when the libraries are loaded. As they are, each of
+# delta-rs' many threads keeps what it once used, and Arrow its largest batches: after an hour of commits a hundred MiB
+# more than with one arena whose free pages are given back, for which no commit is slower.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0")
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from pyspark.java_gateway import ensure_callback_server_started  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402

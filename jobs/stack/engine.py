@@ -145,6 +145,8 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
     """The parts in the order of their start, for effective settings."""
     environ = {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX) or k in _PASSED_ON}
     environ["PYTHONUNBUFFERED"] = "1"  # or the log lags behind what happened
+    # Each of a JVM's hundreds of threads would keep free memory of its own: 30 MiB in all.
+    environ.setdefault("MALLOC_ARENA_MAX", "2")
     json_log = settings.logging.format == "json"
     return [dataclasses.replace(spec, json_log=json_log) for spec in _parts(settings, tools, home, environ)]
 

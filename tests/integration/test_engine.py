@@ -263,7 +263,7 @@ def test_a_killed_part_comes_back_and_nothing_accepted_is_lost(engine: Engine, r
         now = engine.status()["parts"][part]
         return bool(now["state"] == "ready" and now["pid"] != before["pid"] and now["restarts"] > before["restarts"])
 
-    wait_until(is_back, 90, f"{part} is back after kill -9")
+    wait_until(is_back, 180, f"{part} is back after kill -9")
     wait_until(lambda: engine.status()["ready"], 60, "the whole engine is ready")
     for number in range(40, 60):
         publish(number)

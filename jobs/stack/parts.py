@@ -156,7 +156,10 @@ class Part:
         self._kill()
         self._drain()
         ran = now - self._started
-        self.failures = failures_after(self.failures, ran, self._settings.restart_forget_s)
+        # However long it took, a start that led nowhere was no healthy life: else one that is slow to fail would be
+        # forgiven for ever, and nobody told.
+        healthy = ran if self._state is PartState.READY else 0.0
+        self.failures = failures_after(self.failures, healthy, self._settings.restart_forget_s)
         self.restarts += 1
         wait = wait_before_start(self.failures, self._settings.restart_first_s, self._settings.restart_max_s)
         self._popen, self._id = None, None

@@ -16,7 +16,6 @@ WSTOP = "http://docs.oasis-open.org/wsn/t-1"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
 ARBORCAST_POLICY = "urn:arborcast:policy"
 ARBORCAST_OUTBOUND = "urn:arborcast:outbound"
-XML = "http://www.w3.org/XML/1998/namespace"
 
 # Answers use the same prefix for a namespace everywhere, so that captures and tests read alike.
 PREFIXES = {

@@ -51,11 +51,6 @@ def key_of(secret: str) -> bytes:
     return key
 
 
-def secret_of(key: bytes) -> str:
-    """A key as people are shown it."""
-    return PREFIX + base64.b64encode(key).decode()
-
-
 def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> str:
     """The value of the signature header, with one signature by each key."""
     content = b"%s.%d.%s" % (message_id.encode(), timestamp, body)

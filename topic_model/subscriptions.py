@@ -48,8 +48,6 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     reliability: Reliability = "adaptive"
     order: Order = "acceptance"
     priority: int = 0
-    minimum_interval_ms: int | None = None
-    deadline_ms: int | None = None
     lifespan_ms: int | None = None
     maximum_attempts: int | None = None
 

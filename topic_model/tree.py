@@ -78,11 +78,6 @@ class TopicTree:
         record = self._records.get(path)
         return _NO_POLICY if record is None else record.policy
 
-    def by_code(self, code: str) -> TopicRecord | None:
-        """The topic with this code; of several the one with the smallest path."""
-        paths = self._codes.get(code)
-        return self.get(paths[0]) if paths else None
-
     def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
         """All topics with this code, sorted; more than one means that the directory should be corrected."""
         return self._codes.get(code, ())

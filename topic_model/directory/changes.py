@@ -13,7 +13,7 @@ from topic_model.directory.entries import Entry, EntrySet
 from topic_model.directory.listing import Listing, Problem, ProblemKind
 from topic_model.directory.mapping import FACTS, NAMES, write_base, write_entry, write_facts, write_rdn
 from topic_model.records import TopicRecord
-from topic_model.topics import TopicPath, ancestors, parent_of
+from topic_model.topics import TopicPath, ancestors
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +236,3 @@ def in_writing_order(changes: list[Change]) -> list[Change]:
     puts = sorted((c for c in changes if isinstance(c, Put)), key=lambda c: c.record.path.count("/"))
     removals = sorted((c for c in changes if isinstance(c, Remove)), key=lambda c: -c.path.count("/"))
     return [*moves, *puts, *removals]
-
-
-def root_of(paths: set[TopicPath], path: TopicPath) -> bool:
-    """Whether no ancestor of `path` is among `paths`."""
-    above = parent_of(path)
-    return above is None or all(a not in paths for a in ancestors(path))

@@ -199,7 +199,7 @@ def test_every_field_survives_packing() -> None:
         "raw",
         "1.2",
         True,
-        DeliveryPolicy("strict", "strict", 7, 1, 2, 3, 4),
+        DeliveryPolicy("strict", "strict", 7, 1, 2),
         12,
         34,
         True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json
-from jobs.cli.log_access import SubscriptionOption, UntilOption, kafka_of, moment, moment_ms
+from jobs.cli.log_access import AcceptedSinceOption, SubscriptionOption, UntilOption, kafka_of, moment, moment_ms
 from topic_model.errors import ArborcastError
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    since: Annotated[
-        str, typer.Option(help="What was accepted from then on: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME")
-    ] = "1h",
+    since: AcceptedSinceOption = "1h",
     until: UntilOption = None,
     subscription: SubscriptionOption = None,
     deep: Annotated[

@@ -31,6 +31,8 @@ NamespaceOption = Annotated[
     typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+ListedOption = Annotated[int, typer.Option("--limit", help="At most so many.", min=1)]
 
 
 def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:
@@ -64,6 +66,17 @@ def error_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, emoji=False)
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    return typer.confirm(question, err=True)
+
+
+def tell_of_more(number: int) -> None:
+    """Say, where a list was cut off, how many are left; nothing when none is."""
+    if number > 0:
+        error_console().print(f"and {number:,} more: --limit shows them", highlight=False)
 
 
 def print_json(value: Any) -> None:

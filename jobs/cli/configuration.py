@@ -16,6 +16,13 @@ HIDDEN = "********"
 # A proxy or a collector may want a name and a password in its URL.
 _PASSWORD = re.compile(r"(?<=://)[^/?#\s]*@")
 
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master", help="Name a master in the file; without, spark-submit's own --master decides.", metavar="URL"
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
@@ -54,10 +61,7 @@ def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption 
 def spark(
     config: ConfigOption = None,
     home: HomeOption = None,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Name a master in the file; without, spark-submit's own --master decides.", metavar="URL"),
-    ] = None,
+    master: MasterOption = None,
 ) -> None:
     """Print the properties file for spark-submit: the tuned settings, and the jars."""
     from dispatch.spark_properties import as_text, properties
@@ -71,10 +75,7 @@ def bundle(
     folder: Annotated[Path, typer.Argument(help="Where to write it.", metavar="FOLDER")],
     config: ConfigOption = None,
     home: HomeOption = None,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Name a master in the file; without, spark-submit's own --master decides.", metavar="URL"),
-    ] = None,
+    master: MasterOption = None,
     python: Annotated[
         str, typer.Option(help="The Python of the cluster's hosts that has the packages we need.", metavar="PATH")
     ] = "python3",

@@ -14,13 +14,16 @@ from jobs.cli.common import (
     ConfigOption,
     HomeOption,
     JsonOption,
+    ListedOption,
     NamespaceOption,
+    YesOption,
+    agreed,
     console,
-    error_console,
     namespaces_of,
     print_json,
+    tell_of_more,
 )
-from jobs.cli.log_access import SubscriptionOption, UntilOption, kafka_of, moment, moment_ms, topic_test
+from jobs.cli.log_access import SubscriptionOption, TopicsOption, UntilOption, kafka_of, moment, moment_ms, topic_test
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,10 +37,6 @@ if TYPE_CHECKING:
 dead_app = typer.Typer(help="Deliveries that were given up: their messages are kept.", no_args_is_help=True)
 
 EndpointOption = Annotated[str | None, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
-TopicOption = Annotated[
-    str | None,
-    typer.Option("--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC"),
-]
 SinceOption = Annotated[
     str | None, typer.Option("--since", help="Only given up from then on: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
 ]
@@ -49,7 +48,6 @@ ReasonOption = Annotated[
 ]
 NotificationOption = Annotated[str | None, typer.Option("--notification", help="Only this notification.", metavar="ID")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so many.", min=1)]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -61,12 +59,12 @@ def register(app: typer.Typer) -> None:
 def list_letters(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
-    topic: TopicOption = None,
+    topic: TopicsOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     reason: ReasonOption = None,
     notification: NotificationOption = None,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 100,
+    limit: ListedOption = 100,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
     home: HomeOption = None,
@@ -95,8 +93,7 @@ def list_letters(
             ),
             soft_wrap=True,
         )
-    if more:
-        error_console().print(f"and {more:,} more: --limit shows them", highlight=False)
+    tell_of_more(more)
 
 
 @dead_app.command()
@@ -136,7 +133,7 @@ def show(
 def redrive(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
-    topic: TopicOption = None,
+    topic: TopicsOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     reason: ReasonOption = None,
@@ -169,7 +166,7 @@ def redrive(
 
     asked = sum(1 for _ in islice(possible(), limit))
     counts = {"redriven": 0, "over": left_alone["over"], "too_new": left_alone["too_new"]}
-    if asked and (yes or _agreed(f"Try {asked:,} deliveries again?")):
+    if asked and (yes or agreed(f"Try {asked:,} deliveries again?")):
         with DeadLetterDesk(kafka) as desk:
             counts["redriven"] = desk.redrive(islice(possible(), asked))
     if json:
@@ -188,7 +185,7 @@ def redrive(
 def purge(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
-    topic: TopicOption = None,
+    topic: TopicsOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     reason: ReasonOption = None,
@@ -207,7 +204,7 @@ def purge(
     kafka = kafka_of(config, home)
     asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
     purged = 0
-    if asked and (yes or _agreed(f"Throw {asked:,} dead letters away for good?")):
+    if asked and (yes or agreed(f"Throw {asked:,} dead letters away for good?")):
         with DeadLetterDesk(kafka) as desk:
             purged = desk.purge(islice(_search(kafka, wanted), asked))
     if json:
@@ -243,10 +240,6 @@ def _search(kafka: KafkaSettings, wanted: Wanted) -> Iterator[Found]:
     from dispatch.dead_search import DeadLetters
 
     return DeadLetters(kafka).matching(wanted)
-
-
-def _agreed(question: str) -> bool:
-    return typer.confirm(question, err=True)
 
 
 def _facts(letter: DeadLetter) -> dict[str, Any]:

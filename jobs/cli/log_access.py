@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 SubscriptionOption = Annotated[
     str | None, typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID")
 ]
+AcceptedSinceOption = Annotated[
+    str,
+    typer.Option("--since", help="What was accepted from then on: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME"),
+]
 UntilOption = Annotated[
     str | None, typer.Option("--until", help="Only before this time; as --since.", metavar="TIME", show_default="now")
+]
+TopicsOption = Annotated[
+    str | None,
+    typer.Option("--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC"),
 ]
 
 

@@ -12,11 +12,13 @@ from jobs.cli.common import (
     HomeOption,
     JsonOption,
     NamespaceOption,
+    YesOption,
+    agreed,
     console,
     namespaces_of,
     print_json,
 )
-from jobs.cli.log_access import kafka_of, moment, moment_ms, topic_test
+from jobs.cli.log_access import AcceptedSinceOption, TopicsOption, UntilOption, kafka_of, moment, moment_ms, topic_test
 
 
 def register(app: typer.Typer) -> None:
@@ -25,19 +27,13 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    since: Annotated[
-        str, typer.Option(help="What was accepted from then on: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME")
-    ],
+    since: AcceptedSinceOption,
     subscription: Annotated[str, typer.Option(help="The subscription that gets it, and no other.", metavar="ID")],
-    until: Annotated[
-        str | None, typer.Option(help="Only before this time; as --since.", metavar="TIME", show_default="now")
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option(help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC")
-    ] = None,
+    until: UntilOption = None,
+    topic: TopicsOption = None,
     limit: Annotated[int, typer.Option(help="Refuse to replay more than so many.", min=1)] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
     home: HomeOption = None,
@@ -60,7 +56,7 @@ def replay(
     between = f"accepted between {moment(since_ms)} and {moment(until_ms)}"
     if places and not dry_run and not yes:
         question = f"Deliver {len(places):,} notifications {between} to {subscription} again?"
-        dry_run = not typer.confirm(question, err=True)
+        dry_run = not agreed(question)
     sent = made.send(places) if places and not dry_run else 0
     if json:
         print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})

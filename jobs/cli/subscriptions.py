@@ -13,11 +13,12 @@ from jobs.cli.common import (
     ConfigOption,
     HomeOption,
     JsonOption,
+    ListedOption,
     NamespaceOption,
     console,
-    error_console,
     namespaces_of,
     print_json,
+    tell_of_more,
 )
 from jobs.cli.log_access import kafka_of, moment
 from topic_model.errors import ConfigError
@@ -49,7 +50,7 @@ def list_subscriptions(
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only those that get this topic.", metavar="TOPIC")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 100,
+    limit: ListedOption = 100,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
     home: HomeOption = None,
@@ -61,7 +62,7 @@ def list_subscriptions(
     table, suspensions = commands.read_subscriptions(kafka_of(config, home))
     wanted = (
         {route.subscription_id for route in table.who(commands.one_topic(topic, namespaces_of(namespace)))}
-        if (topic)
+        if topic
         else None
     )
     found = [
@@ -91,8 +92,7 @@ def list_subscriptions(
             ),
             soft_wrap=True,
         )
-    if len(found) > limit:
-        error_console().print(f"and {len(found) - limit:,} more: --limit shows them", highlight=False)
+    tell_of_more(len(found) - len(facts))
 
 
 @subscriptions_app.command()

@@ -2,8 +2,11 @@
 
 The order in which the logs are read is what makes it whole. Something moves from `notifications` to `parked` to `dead`,
 each time written at its new place before it leaves the old one; so they are read in that order of places, after it is
-known which batches are done, and nothing can be between two of them. What is read twice is restored twice at worst, and
-pushed again under its id. The control log is read last: no delivery is without its subscription.
+known which batches are done, and nothing can be between two of them. Only a redrive goes the other way, from `dead` to
+`parked`, perhaps when that has been read: so a letter that leaves `dead` after the backup has begun is still in it.
+
+What is read twice is restored twice at worst, and pushed again under its id. The control log is read last: no delivery
+is without its subscription.
 """
 
 from __future__ import annotations
@@ -41,10 +44,12 @@ def take(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
     """
     made_ms = int(time.time() * 1000)
     owed = _first_owed(kafka)
+    # Before the parked deliveries are read; what had left the log by then waits among them, or is done.
+    letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
     # Some of what is owed waits in `parked`, the rest was not dispatched yet. One file: first the older.
     logs["notifications"] = write_log(folder, "notifications", _owed(kafka, owed))
-    logs["dead"] = write_log(folder, "dead", _letters(kafka))
+    logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until))
     logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits))
     for name in ("retained", "control"):
         logs[name] = write_log(folder, name, (Record(each.key, each.value) for each in _all(kafka, name)))
@@ -57,6 +62,11 @@ def _all(kafka: KafkaSettings, name: str) -> Iterator[ConsumerRecord]:
     with LogReading(roomy(kafka), name) as log:
         ends = log.ends()
         yield from log.read({number: Stretch(first, ends[number]) for number, first in log.beginnings().items()})
+
+
+def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
+    with LogReading(kafka, name) as log:
+        return log.ends()
 
 
 def _first_owed(kafka: KafkaSettings) -> dict[int, int]:
@@ -119,14 +129,21 @@ def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_owed: dict[
     # Else its notification is dispatched anew as a whole.
 
 
-def _letters(kafka: KafkaSettings) -> Iterator[Record]:
-    for record in _all(kafka, "dead"):
-        delivery, _ = parked.decode_key(record.key)
-        if record.value is not None:
-            letter = dead_letters.decode(record.value)
+def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[Record]:
+    """The letters that were in the log when it ended there, and all later ones: whether one that was taken out since is
+    among what was read of `parked`, or has been given up again, nobody knows."""
+    with closing(sqlite3.connect("")) as letters:
+        letters.execute("create table letters (key blob primary key, value)")
+        for record in _all(kafka, "dead"):
+            if record.value is not None:
+                letters.execute("insert or replace into letters values (?, ?)", (record.key, record.value))
+            elif record.offset < until.get(record.partition, 0):
+                letters.execute("delete from letters where key = ?", (record.key,))
+        for key, value in letters.execute("select key, value from letters order by rowid"):
+            delivery, _ = parked.decode_key(key)
             # Batches and offsets begin anew, and their letters must not take the place of these.
-            place = delivery.place._replace(redrive=delivery.place.redrive or letter.at_ms)
-            yield Record(delivery._replace(place=place).key(), record.value)
+            place = delivery.place._replace(redrive=delivery.place.redrive or dead_letters.decode(value).at_ms)
+            yield Record(delivery._replace(place=place).key(), value)
 
 
 def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[Record]:

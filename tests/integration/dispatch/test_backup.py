@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,20 +16,28 @@ from pyspark.sql import SparkSession
 from dispatch.audit import audit
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading
+from dispatch.dead_desk import DeadLetterDesk
 from dispatch.redelivery import dead_letters, parked
-from jobs.backup.chest import BackupError
+from dispatch.redelivery.dead_letters import DeadLetter
+from dispatch.redelivery.parked import Delivery, Place, Tries
+from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
+from jobs.backup import taking
+from jobs.backup.chest import BackupError, Contents, Record, read_log, write_log
 from jobs.backup.restoring import restore
 from jobs.backup.taking import take
 from jobs.stack import ports
 from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
-from topic_model import pull_log
+from topic_model import notifications, pull_log
+from topic_model.kafka_topics import ensure_topics
+from topic_model.notifications import Notification
 from topic_model.ordered_log import LogWriter
 from topic_model.pull_log import Claimed, Settled, StoredMessage
 from topic_model.pull_store import PullLimits
 from topic_model.records import PullPointRecord
 from topic_model.settings import KafkaSettings
+from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -108,6 +117,59 @@ def test_what_was_owed_is_delivered_by_another_engine(
             assert in_order(numbers(back.received("/away")))
         assert set(numbers(receiver.received("/well"))) == set(range(accepted)), "by the one or the other"
         assert not receiver.received("/over")
+
+
+def letter(name: str) -> tuple[Delivery, DeadLetter]:
+    """One that was given up long ago, of the subscription `s`."""
+    offset = sum(name.encode())
+    notification = Notification(name, TopicPath("a"), b"<x/>", 1_000)
+    return Delivery("s", Place(1, 0, offset)), DeadLetter("s", "http://e/", notification, "dead", 2_000, 6)
+
+
+def test_letters_that_are_sent_again_while_the_backup_is_taken(
+    tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_topics(kafka_settings)
+    names = ("stays", "sent before", "purged before", "sent meanwhile", "delivered meanwhile")
+    stays, sent, purged, meanwhile, delivered = (letter(name) for name in names)
+    dying = letter("dying meanwhile")
+
+    def write(folder: Path, log: str, given: Iterable[Record]) -> Contents:
+        """Everything happens around the reading of what is parked."""
+        if log == "notifications":
+            dead.bury(*dying)
+            dead.settle(20)
+            parking.finished(dying[0], tried=False)
+            parking.settle(20)
+        written = write_log(folder, log, given)
+        if log == "notifications":
+            assert desk.redrive([meanwhile, delivered, dying]) == 3
+            again = delivered[0].place._replace(redrive=delivered[1].at_ms)
+            parking.finished(delivered[0]._replace(place=again), tried=False)
+            parking.settle(20)
+        return written
+
+    monkeypatch.setattr(taking, "write_log", write)
+    parking, dead = ParkingLog(kafka_settings), DeadLetterLog(kafka_settings)
+    with DeadLetterDesk(kafka_settings) as desk, closing(parking), closing(dead):
+        for each in (stays, sent, purged, meanwhile, delivered):
+            dead.bury(*each)
+        dead.settle(20)
+        parking.park(dying[0], dying[1].notification, Tries())
+        parking.settle(20)
+        desk.redrive([sent])
+        desk.purge([purged])
+        take(kafka_settings, tmp_path / "backup", LIMITS)
+
+    kept = [dead_letters.decode(each.value or b"") for each in read_log(tmp_path / "backup", "dead")]
+    assert sorted(each.notification.id for each in kept) == [
+        "delivered meanwhile",
+        "dying meanwhile",
+        "sent meanwhile",
+        "stays",
+    ], "what left the log before the backup began is no letter any more, everything else is"
+    owed = [notifications.decode(each.value or b"") for each in read_log(tmp_path / "backup", "notifications")]
+    assert [(each.id, each.only) for each in owed] == [("sent before", "s")]
 
 
 def test_pull_points_keep_what_nobody_has_fetched(tmp_path: Path, kafka_settings: KafkaSettings) -> None:

@@ -12,7 +12,12 @@ NOTIFICATIONS = TableSpec(
         Column("notification", "string", "The notification's id. Ids sort in the order of acceptance."),
         Column("topic", "string", "Its topic, as a canonical path."),
         Column("accepted_at", "timestamp", "When the gateway accepted it.", "UTC"),
-        Column("logged_at", "timestamp", "When it was appended to the log (Kafka's time stamp).", "UTC"),
+        Column(
+            "logged_at",
+            "timestamp",
+            "When the gateway handed it to the log: the time stamp of its Kafka record.",
+            "UTC",
+        ),
         Column("recorded_at", "timestamp", "When it was written to this table.", "UTC"),
         Column("partition", "integer", "Partition of the notifications log."),
         Column("offset", "long", "Offset in that partition."),

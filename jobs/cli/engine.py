@@ -120,6 +120,8 @@ def _print_status(document: dict[str, Any]) -> None:
         )
     table.add_row("all", "", "", "", "", f"{document['memory_bytes'] / 2**20:.0f} MiB", f"{document['cpu_seconds']} s")
     out.print(table)
+    if document["disk"]:
+        out.print(f"[bold red]disk[/]: {document['disk']}", highlight=False, soft_wrap=True)
 
 
 def _since(text: str | None) -> str:

@@ -22,11 +22,13 @@ from jobs.outbound import describe
 from jobs.settings import Settings, level_of, load_settings
 from jobs.stack import engine, logfiles, processes, state
 from jobs.stack.deadline import Deadline
+from jobs.stack.disk_watch import free_mb, shortage
 from jobs.stack.engine import Tools
 from jobs.stack.errors import PartFailed
 from jobs.stack.home import Home
 from jobs.stack.keys import ensure_keys
 from jobs.stack.processes import ProcessId
+from jobs.stack.settings import StackSettings
 from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 from jobs.stack.supervisor import Supervisor
@@ -139,8 +141,8 @@ def down(path: Path, report: Report = to_stderr) -> bool:
 def status(path: Path) -> dict[str, Any]:
     """How the engine in a data directory is, ready to be printed as JSON.
 
-    Times are ISO 8601 in UTC, memory is bytes in use now (`memory_kind` says which kind), `cpu_seconds` counts since
-    the part's last start.
+    `disk` says what is wrong when there is too little room, and is empty otherwise. Times are ISO 8601 in UTC, memory
+    is bytes in use now (`memory_kind` says which kind), `cpu_seconds` counts since the part's last start.
     """
     home = Home(path)
     running = home.owner() is not None
@@ -149,11 +151,13 @@ def status(path: Path) -> dict[str, Any]:
     document: dict[str, Any] = {
         "home": str(home.path),
         "running": running,
-        "ready": bool(running and known and known.ready),
+        "ready": bool(running and known and known.ready)
+        and all(part["state"] == PartState.READY for part in parts.values()),
         "pid": known.supervisor.pid if running and known else None,
         "since": _iso(known.since) if running and known else None,
         "addresses": known.addresses if running and known else {},
         "problem": known.problem if known else "",
+        "disk": _shortage(home),
         "parts": parts,
         "memory_kind": processes.memory_kind(),
     }
@@ -278,6 +282,9 @@ def _part_document(home: Home, name: str, part: PartStatus, running: bool) -> di
     shown = part.state if running or part.state is PartState.FAILED else PartState.STOPPED
     alive = running and part.process is not None
     members = processes.session(part.process.pid) if alive and part.process and part.process.process() else []
+    if shown is PartState.READY and not members:
+        # Its end was not noticed yet, or could not be written down: the disk is full.
+        shown = PartState.RESTARTING
     return {
         "state": str(shown),
         "pid": part.process.pid if members and part.process else None,
@@ -294,10 +301,22 @@ def _usage_document(usage: processes.Usage) -> dict[str, Any]:
 
 
 def _stop_timeout(home: Home) -> float:
+    return _stack_settings(home).stop_timeout_s
+
+
+def _stack_settings(home: Home) -> StackSettings:
+    """Those that the engine was started with, or the defaults where that cannot be told."""
     try:
-        return load_settings(home.settings_file, environ={}).stack.stop_timeout_s
+        return load_settings(home.settings_file, environ={}).stack
     except ConfigError:
-        return 10.0
+        return StackSettings()
+
+
+def _shortage(home: Home) -> str:
+    try:
+        return shortage(home.path, free_mb(home.path), _stack_settings(home).min_free_disk_mb)
+    except OSError:
+        return ""
 
 
 def _iso(seconds: float) -> str:

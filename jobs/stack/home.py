@@ -15,6 +15,8 @@ from typing import IO
 
 from jobs.stack.errors import HomeError, HomeInUse
 
+_PID_DIGITS = 10
+
 
 @dataclass(frozen=True)
 class Home:
@@ -118,7 +120,8 @@ class Home:
 
         The lock is the kernel's and goes with the process, so a killed supervisor leaves none behind.
         """
-        with self.lock_file.open("a+") as lock:
+        # Not for appending: such a file cannot be written anywhere but at its end.
+        with os.fdopen(os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644), "r+") as lock:
             if not _lock(lock):
                 pid = _read_pid(lock)
                 raise HomeInUse(
@@ -132,8 +135,10 @@ class Home:
     @staticmethod
     def sign_lock(lock: int) -> None:
         """Writes our process id into the lock that we hold."""
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        # Over the last one and at its length: `down` signs, too, and must not need any room on a full disk.
+        signature = f"{os.getpid():<{_PID_DIGITS}}\n".encode()
+        os.pwrite(lock, signature, 0)
+        os.ftruncate(lock, len(signature))
 
 
 def _lock(lock: IO[str]) -> bool:

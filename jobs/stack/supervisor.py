@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from jobs.stack import logfiles, state
 from jobs.stack.deadline import Deadline
+from jobs.stack.disk_watch import DiskWatch
 from jobs.stack.errors import PartFailed
 from jobs.stack.home import Home
 from jobs.stack.parts import Part, PartSpec, Report
@@ -49,7 +50,9 @@ class Supervisor:
         self._began = time.time()
         self._problem = ""
         self._written: EngineStatus | None = None
+        self._unwritable = ""
         self._rotated = 0.0
+        self._disk = DiskWatch(home.path, settings.min_free_disk_mb, report)
 
     @property
     def status(self) -> EngineStatus | None:
@@ -102,6 +105,7 @@ class Supervisor:
         now = time.monotonic()
         if now - self._rotated > _REST_S:
             self._rotated = now
+            self._disk.look()
             for part in self._parts:
                 logfiles.rotate(part.spec.log, self._settings.log_bytes)
 
@@ -129,11 +133,16 @@ class Supervisor:
         me = self._written.supervisor if self._written else ProcessId.of_this()
         parts = {part.name: part.status for part in self._parts}
         status = EngineStatus(me, self._began, self._addresses, parts, self._problem)
-        if status == self._written:
+        if status == self._written and not self._unwritable:
             return
         self._written = status
         try:
             state.write(self._home.state_file, status)
         except OSError as error:
-            # A full disk, most likely. `status` shows old news then, but the parts go on.
-            self._report(f"{self._home.state_file} cannot be written: {error.strerror}")
+            # A full disk, most likely. The parts go on; this is tried again until `status` can see how they are.
+            why = f"{self._home.state_file} cannot be written: {error.strerror}"
+            if why != self._unwritable:
+                self._report(why)
+            self._unwritable = why
+        else:
+            self._unwritable = ""

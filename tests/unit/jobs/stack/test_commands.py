@@ -94,3 +94,18 @@ def test_status_adds_up_what_a_part_uses(home: Home, orphan: ProcessId) -> None:
     assert kafka["memory_bytes"] > 0
     assert kafka["since"] == "1970-01-01T00:00:00.000Z"
     assert document["memory_kind"] == processes.memory_kind()
+
+
+def test_a_part_whose_end_could_not_be_written_down_is_not_said_to_be_ready(home: Home, orphan: ProcessId) -> None:
+    write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
+    with home.locked():
+        document = commands.status(home.path)
+    assert (document["ready"], document["parts"]["kafka"]["state"]) == (False, "restarting")
+
+
+def test_status_says_what_is_full(home: Home) -> None:
+    assert commands.status(home.path)["disk"] == ""
+    home.settings_file.write_text(f"[stack]\nmin_free_disk_mb = {10**9}\n")
+    said = commands.status(home.path)["disk"]
+    assert f"MiB are free on the disk of {home.path}" in said
+    assert "make room" in said

@@ -58,6 +58,22 @@ def test_a_killed_part_comes_back(tmp_path: Path) -> None:
     assert any(line.startswith("a: was killed by SIGKILL") and "restart 1 in 0.1 s" in line for line in lines)
 
 
+def test_what_could_not_be_written_down_is_written_when_it_can(tmp_path: Path) -> None:
+    with fake_engine(tmp_path, [("a", SLEEP), ("b", SLEEP)], restart_first_s=0.1) as engine:
+        engine.wait_ready()
+        in_the_way = engine.home.state_file.with_name("state.json.new")
+        in_the_way.mkdir()
+        before = engine.pid("a")
+        os.kill(before, signal.SIGKILL)
+        ready = engine.home.run / "a.ready"
+        until(lambda: gone(before) and ready.exists())
+        assert engine.status().parts["a"].restarts == 0
+        in_the_way.rmdir()
+        engine.wait_for("a", PartState.READY, restarts=1)
+        _, lines, _ = engine.end(signal.SIGINT)
+    assert sum("state.json cannot be written" in line for line in lines) == 1
+
+
 def test_what_a_dead_part_leaves_behind_is_killed_before_it_starts_again(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("a", WITH_CHILD)], restart_first_s=0.1) as engine:
         engine.wait_ready()

@@ -7,7 +7,6 @@ connection, then the UsernameToken in the message.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -100,7 +99,7 @@ class Authenticator:
 
     async def _basic(self, value: bytes, address: str) -> Identity:
         try:
-            text = base64.b64decode(value, validate=True).decode()
+            text = binascii.a2b_base64(value, strict_mode=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
             raise NotAuthenticated("the Authorization header cannot be read", self._challenges) from error
         name, _, password = text.partition(":")
@@ -148,6 +147,11 @@ class Authenticator:
 
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
-    found = [value for key, value in headers if key == name]
-    # Two of them are an attempt to have us and somebody in front of us read different ones.
-    return found[0] if len(found) == 1 else b"?" if found else b""
+    found: bytes | None = None
+    for key, value in headers:
+        if key == name:
+            if found is not None:
+                # Two of them are an attempt to have us and somebody in front of us read different ones.
+                return b"?"
+            found = value
+    return found or b""

@@ -91,7 +91,10 @@ class NonceMemory:
             self._spans.pop(number).remove()
 
     def __len__(self) -> int:
-        return sum([len(span.known) for span in self._spans.values()])
+        known = 0
+        for span in self._spans.values():
+            known += len(span.known)
+        return known
 
 
 class _Span:
@@ -101,6 +104,9 @@ class _Span:
         self.known: set[bytes] = set()
         self._file = file
         self._read = 0
+        # Marks are counted on from a random beginning: another worker's is as unlikely to be the same as if each were
+        # drawn, and that would be one more call of the system.
+        self._mark = int.from_bytes(os.urandom(_MARK))
         self._descriptor = -1 if file is None else os.open(file, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
         if file is not None:
             self._catch_up()
@@ -112,7 +118,8 @@ class _Span:
         if self._file is None:
             self.known.add(fingerprint)
             return True
-        entry = fingerprint + os.urandom(_MARK)
+        self._mark = (self._mark + 1) % (1 << 8 * _MARK)
+        entry = fingerprint + self._mark.to_bytes(_MARK)
         # What a power failure takes is the last seconds; a process may be killed at any time.
         os.write(self._descriptor, entry)
         first = self._catch_up(fingerprint)
@@ -132,9 +139,12 @@ class _Span:
                 self._file.unlink()
 
     def _catch_up(self, wanted: bytes = b"") -> bytes:
-        """Read what has come since the last time; the first entry among it with this fingerprint, empty for none."""
+        """Read what has come since the last time; the first entry among it with this fingerprint, empty for none.
+
+        What lies behind that entry may be left for the next time.
+        """
         first = b""
-        while len(data := os.pread(self._descriptor, _AT_ONCE, self._read)) >= _ENTRY:
+        while not first and len(data := os.pread(self._descriptor, _AT_ONCE, self._read)) >= _ENTRY:
             end = len(data) - len(data) % _ENTRY
             for start in range(0, end, _ENTRY):
                 known = data[start : start + _FINGERPRINT]

@@ -24,6 +24,8 @@ class Buckets:
 
     def missing_s(self, key: str, now: float) -> float:
         """How long until there is something in the bucket, 0 when there is."""
+        if key not in self._filled:
+            return 0.0  # as nearly always where what is counted are failures
         level = self._level(key, now)
         # A whole token, or all of a small bucket: a hair above zero would let one more through at each look.
         least = min(1.0, self._size)

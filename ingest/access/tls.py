@@ -104,14 +104,14 @@ def _load(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 def certificate_names(certificate: Mapping[str, Any], kind: str) -> list[str]:
     """The names of a kind in a certificate, as the ssl module shows it: common_name, dns, email, uri or subject."""
-    subject = [pair for part in certificate.get("subject", ()) for pair in part]
+    if kind == "common_name":
+        return [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     if kind == "subject":
+        subject = [pair for part in certificate.get("subject", ()) for pair in part]
         # As RFC 4514 writes it: the most particular first.
         short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C",
                  "domainComponent": "DC", "localityName": "L", "stateOrProvinceName": "ST"}  # fmt: skip
         return [",".join(f"{short.get(key, key)}={_escaped(value)}" for key, value in reversed(subject))]
-    if kind == "common_name":
-        return [value for key, value in subject if key == "commonName"]
     wanted = {"dns": "DNS", "email": "email", "uri": "URI"}[kind]
     return [value for key, value in certificate.get("subjectAltName", ()) if key == wanted]
 

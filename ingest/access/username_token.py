@@ -6,13 +6,13 @@ once, and a time of creation, which may lie only so far from now: what is older 
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import lru_cache
 
 from lxml import etree
 
@@ -24,10 +24,14 @@ _PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-tok
 _TEXT, _DIGEST = f"{_PROFILE}#PasswordText", f"{_PROFILE}#PasswordDigest"
 _BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 _MAX_NONCE = 256
-_CREATED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
+_MOMENTS = 128
+_SECURITY, _TOKEN = f"{{{WSSE}}}Security", f"{{{WSSE}}}UsernameToken"
+_USERNAME, _PASSWORD, _NONCE = f"{{{WSSE}}}Username", f"{{{WSSE}}}Password", f"{{{WSSE}}}Nonce"
+_CREATED = f"{{{WSU}}}Created"
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class UsernameToken:
     """What a token says. Of `password` and `digest` one is empty."""
 
@@ -41,11 +45,17 @@ class UsernameToken:
 
 def find_token(root: etree._Element) -> UsernameToken | None:
     """The token in an envelope's header, None when there is none. Raises TokenRefused."""
-    envelope = etree.QName(root).namespace
-    header = root.find(f"{{{envelope}}}Header")
-    if header is None:
-        return None
-    tokens = [token for security in header.iterchildren(f"{{{WSSE}}}Security") for token in _tokens(security)]
+    header_tag = f"{str(root.tag).rpartition('}')[0]}}}Header"
+    # Children by their tags: lxml takes three times as long to find them by a path, and this is for each request.
+    tokens = [
+        token
+        for header in root
+        if header.tag == header_tag
+        for security in header
+        if security.tag == _SECURITY
+        for token in security
+        if token.tag == _TOKEN
+    ]
     if not tokens:
         return None
     if len(tokens) > 1:
@@ -64,19 +74,17 @@ def digest_matches(token: UsernameToken, password: str) -> bool:
     return hmac.compare_digest(expected_digest(token, password), token.digest)
 
 
-def _tokens(security: etree._Element) -> list[etree._Element]:
-    return list(security.iterchildren(f"{{{WSSE}}}UsernameToken"))
-
-
 def _read(token: etree._Element) -> UsernameToken:
-    name = (token.findtext(f"{{{WSSE}}}Username") or "").strip()
-    password = token.find(f"{{{WSSE}}}Password")
+    parts: dict[str, etree._Element] = {}
+    for part in token:
+        parts.setdefault(str(part.tag), part)
+    name, password = _text(parts.get(_USERNAME)), parts.get(_PASSWORD)
     if not name or password is None:
         raise TokenRefused("a wsse:UsernameToken needs a wsse:Username and a wsse:Password", "InvalidSecurityToken")
     kind = password.get("Type", _TEXT)
     if kind not in (_TEXT, _DIGEST):
         raise TokenRefused(f"passwords of the type {kind[:200]!r} are not taken", "UnsupportedSecurityToken")
-    nonce, created = _nonce(token.find(f"{{{WSSE}}}Nonce")), (token.findtext(f"{{{WSU}}}Created") or "").strip()
+    nonce, created = _nonce(parts.get(_NONCE)), _text(parts.get(_CREATED))
     created_s = _moment(created) if created else 0.0
     text = password.text or ""
     if kind == _TEXT:
@@ -84,6 +92,10 @@ def _read(token: etree._Element) -> UsernameToken:
     if not nonce or not created:
         raise TokenRefused("a PasswordDigest needs a wsse:Nonce and a wsu:Created", "InvalidSecurityToken")
     return UsernameToken(name, digest=_decoded(text), nonce=nonce, created=created, created_s=created_s)
+
+
+def _text(element: etree._Element | None) -> str:
+    return "" if element is None else (element.text or "").strip()
 
 
 def _nonce(element: etree._Element | None) -> bytes:
@@ -99,13 +111,15 @@ def _nonce(element: etree._Element | None) -> bytes:
 
 def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        return binascii.a2b_base64("".join(text.split()), strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise TokenRefused("the wsse:UsernameToken is not base64 where it has to be", "InvalidSecurityToken") from error
 
 
+# Clients that write whole seconds say each of them many times.
+@lru_cache(_MOMENTS)
 def _moment(text: str) -> float:
-    match = _CREATED.fullmatch(text)
+    match = _MOMENT.fullmatch(text)
     if match is None:
         raise TokenRefused(f"wsu:Created {text[:60]!r} is no time", "InvalidSecurityToken")
     day, fraction, zone = match.groups()
@@ -113,4 +127,4 @@ def _moment(text: str) -> float:
         moment = datetime.fromisoformat(day + ("+00:00" if zone in (None, "Z") else zone))
     except ValueError as error:
         raise TokenRefused(f"wsu:Created {text[:60]!r} is no time", "InvalidSecurityToken") from error
-    return moment.astimezone(UTC).timestamp() + float(f"0.{fraction or 0}")
+    return moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)

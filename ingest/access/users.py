@@ -97,15 +97,16 @@ class Users:
         self._remember_s = remember_s
         self._clock = clock
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords")
-        self._key = os.urandom(32)
-        self._known: OrderedDict[bytes, tuple[float, Identity | None]] = OrderedDict()
-        self._asked: dict[bytes, asyncio.Future[Identity | None]] = {}
+        self._keyed = hashlib.blake2b(key=os.urandom(32), digest_size=32)
+        # By the keyed hash of a name with its password; by the name alone where something else has proved it.
+        self._known: OrderedDict[bytes | str, tuple[float, Identity | None]] = OrderedDict()
+        self._asked: dict[bytes | str, asyncio.Future[Identity | None]] = {}
         self._failures = Buckets(failures_per_minute / 60, failures_per_minute, _ADDRESSES)
         self._failures_per_minute = failures_per_minute
 
     async def check(self, name: str, password: str, address: str) -> Identity | None:
         """The user, if that is the password. Raises TooManyRequests for an address that has guessed too often."""
-        key = self._digest("password", name, password)
+        key = self._digest(name, password)
         known = self._remembered(key)
         if known is not None:
             return known
@@ -124,9 +125,8 @@ class Users:
 
     async def find(self, name: str) -> Identity | None:
         """The user, who has proved in another way who it is."""
-        key = self._digest("name", name)
-        known = self._remembered(key)
-        return known if known is not None else await self._ask(key, lambda: self._source.find(name))
+        known = self._remembered(name)
+        return known if known is not None else await self._ask(name, lambda: self._source.find(name))
 
     def clear_password(self, name: str) -> str:
         """The password itself, empty where it is not known."""
@@ -144,32 +144,30 @@ class Users:
         """Count a wrong guess."""
         self._failures.take(address, 1, self._clock())
 
-    def _digest(self, *parts: str) -> bytes:
-        digest = hashlib.blake2b(key=self._key, digest_size=32)
-        for part in parts:
-            data = part.encode("utf-8", "surrogatepass")
-            digest.update(len(data).to_bytes(4))
-            digest.update(data)
+    def _digest(self, name: str, password: str) -> bytes:
+        digest = self._keyed.copy()
+        # With the name's length, or what stands at its end could stand at the beginning of a password.
+        digest.update(f"{len(name)};{name}{password}".encode("utf-8", "surrogatepass"))
         return digest.digest()
 
-    def _remembered(self, key: bytes) -> Identity | None:
+    def _remembered(self, key: bytes | str) -> Identity | None:
         found = self._known.get(key)
         if found is None or found[0] < self._clock():
             return None
         return found[1]
 
-    async def _ask(self, key: bytes, ask: Callable[[], Identity | None]) -> Identity | None:
+    async def _ask(self, key: bytes | str, ask: Callable[[], Identity | None]) -> Identity | None:
         # One client that hangs up must not cancel it for the others.
         return await asyncio.shield(self._asked.get(key) or self._question(key, ask))
 
-    def _question(self, key: bytes, ask: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
+    def _question(self, key: bytes | str, ask: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
         if len(self._asked) >= _WAITING:
             raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
         asked = self._asked[key] = asyncio.get_running_loop().run_in_executor(self._threads, ask)
         asked.add_done_callback(lambda done: self._answered(key, done))
         return asked
 
-    def _answered(self, key: bytes, done: asyncio.Future[Identity | None]) -> None:
+    def _answered(self, key: bytes | str, done: asyncio.Future[Identity | None]) -> None:
         del self._asked[key]
         if done.cancelled() or done.exception() is not None:
             return

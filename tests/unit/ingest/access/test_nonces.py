@@ -123,6 +123,22 @@ def test_nobody_comes_in_when_it_cannot_be_remembered(tmp_path: Path, monkeypatc
     assert taken(one, token(b"5", created_s=NOW + 300), NOW + 300)
 
 
+def test_what_was_written_and_not_read_back_is_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = memory(tmp_path), memory(tmp_path)
+    assert taken(one, token(b"1"))
+
+    def broken(descriptor: int, size: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", broken)
+        with pytest.raises(IdentitiesAway, match="Input/output"):
+            one.use(token(b"2"), NOW)
+    assert not taken(one, token(b"2"))
+    assert not taken(other, token(b"2"))
+    assert taken(one, token(b"3"))
+
+
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file cannot be used to remember nonces"):

@@ -53,7 +53,7 @@ class CurrentMessages(Protocol):
 
 def utc_now() -> datetime:
     """The clock on the wall."""
-    return datetime.now(UTC)
+    return datetime.fromtimestamp(time.time(), UTC)
 
 
 @dataclass

@@ -70,6 +70,7 @@ class PullQueues:
         claim_s: float,
         max_bytes: int,
         now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._log = log
@@ -77,6 +78,9 @@ class PullQueues:
         self._claim_s = claim_s
         self._max_bytes = max_bytes
         self._now = now
+        self._steady = steady
+        self._due: dict[tuple[str, str], float] = {}
+        self._swept = False
         self._locks = KeyedLocks()
         self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
         self._finishing: set[asyncio.Task[None]] = set()
@@ -145,7 +149,7 @@ class PullQueues:
 
     async def sweep(self) -> None:
         """Return the claims of gateways that died, forget pull points that are gone, say what was dropped."""
-        for pull_point_id, claim in self._store.overdue(round(self._now() * 1000)):
+        for pull_point_id, claim in self._overdue():
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
             await self._append_quietly(pull_point_id, Returned(claim))
         for pull_point_id in [each for each in self._arrivals if not self._is_there(each)]:
@@ -162,6 +166,18 @@ class PullQueues:
                 self._store.dropped_from,
             )
             self._reported = self._store.dropped
+
+    def _overdue(self) -> list[tuple[str, str]]:
+        """The claims whose time is over, counted from when we saw each first, by a clock that nobody sets: else one
+        that is wrong, here or where it was claimed, would hide messages for an hour, or hand out twice what is on its
+        way. Only of those that were there before us we go by the time in them, and wait no longer than for others."""
+        now, now_ms = self._steady(), self._now() * 1000
+        due: dict[tuple[str, str], float] = {}
+        for pull_point_id, claim, until_ms in self._store.open_claims():
+            left_s = self._claim_s if self._swept else min(max((until_ms - now_ms) / 1000, 0.0), self._claim_s)
+            due[pull_point_id, claim] = self._due.get((pull_point_id, claim), now + left_s)
+        self._due, self._swept = due, True
+        return [claim for claim, at in due.items() if at <= now]
 
     async def close(self) -> None:
         """Wait a moment for claims that are being settled."""

@@ -28,6 +28,15 @@ _BUCKETS = 1 << 15
 TABLE_BYTES = _BUCKETS * _BUCKET
 """Size of the memory behind a RepeatMemory."""
 
+# The machine's own count begins with its start, and what was acknowledged before that must have a time as well.
+_EARLIER_S = 1 << 30
+
+
+def steady_now() -> float:
+    """Seconds of a clock that nobody sets, the same in all processes of this machine: were it that on the wall, one
+    that is put back would make repetitions of what is new."""
+    return _EARLIER_S + time.monotonic()
+
 
 def fingerprint(notifications: Sequence[Notification]) -> bytes:
     """What a request is known by: its message id and all that it says. Empty for one without a message id."""
@@ -62,7 +71,7 @@ class RepeatMemory:
         return self._window_s > 0
 
     def add(self, known: bytes, at_s: float) -> None:
-        """Remember a fingerprint that was acknowledged at this time (of the clock on the wall)."""
+        """Remember a fingerprint that was acknowledged at this time (see `steady_now`)."""
         start = self._start(known)
         entry = known + int(at_s).to_bytes(_STAMP)
         self._memory[start : start + _BUCKET] = entry + self._memory[start : start + _BUCKET - _ENTRY]
@@ -86,7 +95,7 @@ class RepeatMemory:
 class Repeats:
     """On the event loop: of equal requests, one is stored. Without a memory, or one with a window of 0, all are."""
 
-    def __init__(self, memory: RepeatMemory | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, memory: RepeatMemory | None = None, clock: Callable[[], float] = steady_now) -> None:
         self._memory = memory or RepeatMemory(0)
         self._clock = clock
         self._under_way: dict[bytes, asyncio.Future[None]] = {}

@@ -6,7 +6,7 @@ import logging
 import time
 from contextlib import closing
 
-from ingest.repeats import RepeatMemory
+from ingest.repeats import RepeatMemory, steady_now
 from topic_model import notifications
 from topic_model.kafka_client import Consumer, TopicPartition, make_consumer, translated
 from topic_model.settings import KafkaSettings
@@ -39,8 +39,9 @@ def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float
                         found[each.request] = found.get(each.request, 0) + 1
                         if found[each.request] == each.request_size:
                             complete += 1
-                            if not memory.knows(each.request, time.time()):
-                                memory.add(each.request, each.accepted_ms / 1000)
+                            age_s = max(time.time() - each.accepted_ms / 1000, 0.0)
+                            if not memory.knows(each.request, steady_now()):
+                                memory.add(each.request, steady_now() - age_s)
                     if record.offset >= missing.get(partition, -1):
                         missing.pop(partition, None)
             # Records that a compaction or a transaction left out leave gaps at the end.

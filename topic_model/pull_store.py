@@ -122,6 +122,12 @@ class PullStore:
         """How many claims are open."""
         return sum(len(queue.claims) for queue in self._queues.values())
 
+    def open_claims(self) -> Iterator[tuple[str, str, int]]:
+        """Pull point, claim, and the time in it of each that is neither settled nor returned."""
+        for pull_point_id, queue in self._queues.items():
+            for name, claim in queue.claims.items():
+                yield pull_point_id, name, claim.until_ms
+
     def overdue(self, now_ms: int) -> list[tuple[str, str]]:
         """Pull point and claim of those that are neither settled nor returned in time."""
         return [

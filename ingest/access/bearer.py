@@ -40,14 +40,20 @@ class WrongToken(ArborcastError):
 class Bearer:
     """Tokens of one issuer. The constructor raises ConfigError for a JWKS file that cannot be used."""
 
-    def __init__(self, settings: AccessSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: AccessSettings,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._steady = steady
         self._algorithms = settings.jwt_chosen()
         self._audience = [each.strip() for each in settings.jwt_audience.split(",") if each.strip()]
         self._keys = WatchedFile(Path(settings.jwks_file), read_keys)
         self._judged_by: tuple[Key, ...] | None = None
-        self._good: OrderedDict[str, tuple[float, Identity]] = OrderedDict()
+        self._good: OrderedDict[str, tuple[float, int, Identity]] = OrderedDict()
 
     def check(self, token: str) -> Identity:
         """Who the token is about. Raises WrongToken.
@@ -60,12 +66,13 @@ class Bearer:
             self._judged_by = keys
             self._good.clear()
         known = self._good.get(token)
-        if known is not None and self._clock() < known[0]:
-            return known[1]
+        # A token ends by the clock on the wall; that its rights are looked up anew must not wait for one that was set.
+        if known is not None and self._steady() < known[0] and self._clock() < known[1]:
+            return known[2]
         identity, expires = self._checked(token)
         remembered = self._settings.remember_s
         if remembered:
-            self._good[token] = min(self._clock() + remembered, expires), identity
+            self._good[token] = self._steady() + remembered, expires, identity
             self._good.move_to_end(token)
             while len(self._good) > _REMEMBERED:
                 self._good.popitem(last=False)

@@ -9,6 +9,7 @@ import pytest
 from lxml import etree
 
 from ingest.pull_points import PULL, end_orphans
+from ingest.pull_queues import PullQueues
 from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -299,6 +300,69 @@ def test_nothing_is_lost_while_the_log_cannot_be_written(parts: GatewayParts) ->
     assert parts.post(soap.envelope(soap.notify()), path).status == 503
     parts.pull_log.error = None
     assert payloads(parts.post(get(), path)) == ["1"]
+
+
+class SweepingGateway:
+    """Another gateway over the same log, with clocks of its own."""
+
+    def __init__(self, parts: GatewayParts) -> None:
+        self.wall, self.steady = 1_000_000.0, 0.0
+        self._store = parts.pull_log.store
+        self._queues = PullQueues(
+            self._store,
+            parts.pull_log,
+            lambda _: True,
+            claim_s=30,
+            max_bytes=1_000,
+            now=lambda: self.wall,
+            steady=lambda: self.steady,
+        )
+
+    async def open_claims(self, later: float = 0.0) -> list[str]:
+        """Those that are open after it has swept, so many seconds later."""
+        self.steady += later
+        await self._queues.sweep()
+        return [claim for _, claim, _ in self._store.open_claims()]
+
+
+def test_a_clock_that_is_set_neither_hides_messages_nor_hands_them_out_twice(parts: GatewayParts) -> None:
+    """Claims count by how long they were seen open: whatever clock wrote them, and whatever becomes of ours."""
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1", "2", "3")
+    log = parts.pull_log
+
+    async def steps() -> None:
+        gateway = SweepingGateway(parts)
+        assert await gateway.open_claims() == []
+        offsets = [message.offset for message in log.store.head(identifier, 3, 1_000)]
+        for name, offset, wrong_s in zip(("right", "ahead", "behind"), offsets, (0, 3_600, -3_600), strict=True):
+            until_ms = round((gateway.wall + wrong_s + 30) * 1000)
+            await log.commit(identifier, [Claimed(name, offset, offset, until_ms)])
+        assert await gateway.open_claims() == ["right", "ahead", "behind"]
+        gateway.wall += 3_600
+        assert await gateway.open_claims(29) == ["right", "ahead", "behind"]
+        gateway.wall -= 7_200
+        # One that comes now has only the times in them to go by, and what is over by these is over.
+        assert await SweepingGateway(parts).open_claims() == ["right", "ahead"]
+        assert await gateway.open_claims(2) == []
+
+    asyncio.run(steps())
+    assert log.store.waiting(identifier) == 3
+
+
+def test_a_claim_from_before_its_start_holds_up_a_gateway_no_longer_than_any(parts: GatewayParts) -> None:
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1")
+
+    async def steps() -> None:
+        gateway = SweepingGateway(parts)
+        await parts.pull_log.commit(identifier, [Claimed("ahead", 0, 0, round((gateway.wall + 3_600) * 1000))])
+        assert await gateway.open_claims() == ["ahead"]
+        assert await gateway.open_claims(31) == []
+
+    asyncio.run(steps())
 
 
 def test_abandoned_claims_are_returned_and_strangers_forgotten(parts: GatewayParts) -> None:

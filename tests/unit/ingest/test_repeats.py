@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint
+from ingest.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint, steady_now
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from topic_model.errors import InfrastructureError
@@ -37,6 +37,23 @@ def test_what_makes_requests_the_same() -> None:
     ]
     assert len({fingerprint(each) for each in [one, *others]}) == 7
     assert fingerprint([notification(message_id="")]) == b""
+
+
+def test_what_is_remembered_does_not_depend_on_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back by an hour, it would make of a message that comes again on purpose, much later, a repetition."""
+    up_s = 5.0  # the machine has just started
+    monkeypatch.setattr("time.monotonic", lambda: up_s)
+    monkeypatch.setattr("time.time", lambda: pytest.fail("asked"))
+    memory = RepeatMemory(600)
+    memory.add(key(1), steady_now())
+    memory.add(key(2), steady_now() - 590)  # what an earlier gateway has accepted, before this start
+    assert memory.knows(key(1), steady_now())
+    assert memory.knows(key(2), steady_now())
+    up_s += 20
+    assert not memory.knows(key(2), steady_now())
+    up_s += 590
+    assert not memory.knows(key(1), steady_now())
+    assert Repeats(memory)._clock is steady_now
 
 
 def test_a_memory_forgets_after_its_window() -> None:

@@ -223,9 +223,30 @@ def test_through_the_gateway(jwks: Path) -> None:
     assert len(parts.notifications.accepted) == 1
 
 
+def test_a_clock_that_is_put_back_does_not_make_a_token_remembered_for_longer(
+    jwks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, steady = [time.time()], [0.0]
+    bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0], lambda: steady[0])
+    checked: list[str] = []
+    decode = jwt.decode
+    monkeypatch.setattr(
+        jwt, "decode", lambda text, *more, **named: checked.append(text) or decode(text, *more, **named)
+    )
+    one = token()
+    bearer.check(one)
+    now[0] -= 3_600
+    steady[0] += 59
+    bearer.check(one)
+    assert len(checked) == 1
+    steady[0] += 2
+    bearer.check(one)
+    assert len(checked) == 2
+
+
 def test_a_good_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.time()]
-    bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0])
+    bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0], lambda: now[0] - 1e9)
     checked: list[str] = []
     decode = jwt.decode
     monkeypatch.setattr(

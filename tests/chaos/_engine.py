@@ -53,6 +53,11 @@ class Victim:
         """Stop it in order, if it runs."""
         self._engine.run("down", check=False)
 
+    def say(self, command: str) -> str:
+        """All that a command says, whether it is content or not."""
+        done = self._engine.run(command, check=False, env={"COLUMNS": "200"})
+        return done.stdout + done.stderr
+
     def end(self) -> None:
         """Stop it, whatever state it is in; nothing of it is left."""
         self.down()

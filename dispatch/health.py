@@ -95,10 +95,12 @@ def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> H
     answered = Health(sick=health.sick, quick=health.quick, relapses=health.relapses, relapsed_ms=health.relapsed_ms)
     if sign.kind == "slow":
         return dataclasses.replace(_relapsed(answered, now_ms), quick=0)
+    if not answered.sick:
+        return answered
     quick = answered.quick + 1
-    if answered.sick and quick >= _RECOVERED and now_ms - answered.relapsed_ms >= _quarantine_ms(answered.relapses):
+    if quick >= _RECOVERED and now_ms - answered.relapsed_ms >= _quarantine_ms(answered.relapses):
         return dataclasses.replace(answered, sick=False, quick=0)
-    return dataclasses.replace(answered, quick=quick if answered.sick else 0)
+    return dataclasses.replace(answered, quick=quick)
 
 
 def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
@@ -129,8 +131,6 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
 
 def _by_now(health: Health, now_ms: int) -> Health:
     """What has happened later than now, by a clock that was put back, has happened now."""
-    if max(health.failing_since_ms, health.relapsed_ms) <= now_ms:
-        return health
     return dataclasses.replace(
         health,
         failing_since_ms=min(health.failing_since_ms, now_ms),

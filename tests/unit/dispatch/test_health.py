@@ -98,6 +98,14 @@ def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() ->
     assert health.sick
 
 
+def test_a_probe_that_fails_at_the_message_that_failed_last_opens_the_breaker_again() -> None:
+    health = having(WELL, "failing", "failing", "failing")
+
+    again = after(probing(health), Sign("failing", health.failed_message), 2_000, SETTINGS)
+
+    assert (again.breaker, again.probe_at_ms) == ("open", 6_000)
+
+
 def test_probing_changes_nothing_about_an_endpoint_that_is_not_being_probed() -> None:
     assert probing(WELL) is WELL
 
@@ -107,10 +115,10 @@ def test_recovered_after_quick_answers_and_the_quarantine() -> None:
 
     assert sick.sick
     assert having(sick, "quick", "quick", now=11_000).sick
-    assert not having(sick, "quick", "quick", "quick", now=11_000).sick
+    assert having(sick, "quick", "quick", "quick", now=11_000) == Health(relapses=1, relapsed_ms=10_000)
     assert having(sick, "quick", "quick", "quick", now=10_999).sick
     for relapse in ("slow", "failing", "away"):
-        assert having(sick, "quick", "quick", relapse, "quick", now=11_000).sick
+        assert having(sick, "quick", "quick", relapse, "quick", "quick", now=11_000).sick
 
 
 def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
@@ -123,6 +131,7 @@ def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
     late = having(recovered, "away", now=1_800_000)
     assert having(late, "quick", "quick", "quick", now=1_801_999).sick
     later = having(recovered, "away", now=1_800_001)
+    assert having(later, "quick", "quick", "quick", now=1_801_000).sick
     assert not having(later, "quick", "quick", "quick", now=1_801_001).sick
 
 

@@ -37,9 +37,13 @@ def test_probe_of_a_killed_process_does_not_keep_the_breaker_for_ever(book: Heal
 def test_probe_of_a_failed_shift_is_forgotten(book: HealthBook) -> None:
     fall(book)
 
+    book.note("http://there/", Sign("away", "m"), NOW_MS)
+    closed = book.get("http://there/")
+
     book.forget_probes()
 
     assert book.get(HERE).breaker == "open"
+    assert book.get("http://there/") == closed
 
 
 def test_what_is_known_already_is_newer_than_what_was_kept(book: HealthBook) -> None:
@@ -48,7 +52,7 @@ def test_what_is_known_already_is_newer_than_what_was_kept(book: HealthBook) -> 
     book.restore({HERE: Health(), "http://there/": Health(failures=1)})
 
     assert book.get(HERE) == known
-    assert book.get("http://there/").failures == 1
+    assert book.get("http://there/") == Health(failures=1)
 
 
 def test_endpoints_that_are_well_take_no_memory(book: HealthBook) -> None:

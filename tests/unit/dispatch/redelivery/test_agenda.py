@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 from dispatch.redelivery.agenda import Agenda
 
 
@@ -27,6 +29,26 @@ def test_a_name_has_one_turn_and_the_last_word_counts() -> None:
 
     agenda.cancel("a")
     assert agenda.next_ms() is None
+
+
+def test_at_the_latest_changes_nothing_about_a_turn_that_is_as_early() -> None:
+    agenda = Agenda()
+    agenda.set_by("a", 10)
+    agenda.set("b", 10)
+    agenda.set_by("a", 10)
+
+    assert [agenda.pop(10), agenda.pop(10)] == ["a", "b"]
+
+
+def test_turns_that_were_put_off_often_still_come_in_order() -> None:
+    chance = random.Random(3)  # noqa: S311 - not a secret
+    agenda, latest = Agenda(), {}
+    for number in range(20_000):
+        name = f"n{number % 300}"
+        latest[name] = chance.randrange(10**9)
+        agenda.set(name, latest[name])
+
+    assert [agenda.pop(10**9) for _ in latest] == sorted(latest, key=latest.__getitem__)
 
 
 def test_the_overdue_are_counted_without_those_that_were_put_off() -> None:

@@ -17,9 +17,9 @@ from jobs.monitoring.stack_monitor import own_page
 from jobs.stack import engine
 from tests.support.certificates import make_certificates
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.guarded_gateway import digest
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
-from tests.unit.ingest.access.test_gate import digest
 from topic_model.settings import KafkaSettings
 
 POLICY = '[[allow]]\ndo = ["publish", "subscribe"]\ntopics = ["{urn:t}a//."]\nusers = ["anna"]\n'

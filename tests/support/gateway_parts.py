@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from lxml import etree
 
@@ -29,6 +30,7 @@ from topic_model.records import ControlRecord
 from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
+from topic_model.subscriptions import Subscription
 from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
@@ -241,3 +243,17 @@ class GatewayParts:
         await self.app(scope, receive, send)
         start, content = sent
         return HttpAnswer(start["status"], dict(start["headers"]), content["body"])
+
+
+def path_of(answer: HttpAnswer) -> str:
+    """Where the subscription of a SubscribeResponse is managed."""
+    address = answer.root.findtext(".//{*}SubscriptionReference/{*}Address")
+    assert address is not None
+    assert address.startswith("http://127.0.0.1:8080/wsn/subscriptions/")
+    return urlsplit(address).path
+
+
+def only_subscription(parts: GatewayParts) -> Subscription:
+    """The one that there is."""
+    (subscription,) = parts.table.subscriptions()
+    return subscription

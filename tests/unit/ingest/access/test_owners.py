@@ -20,8 +20,8 @@ from ingest.addresses import Kind
 from ingest.app import _OPERATIONS
 from ingest.protection import Protector
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.guarded_gateway import basic
 from tests.support.soap_messages import addressing, envelope, message, notify, subscribe, topic, topic_expression
-from tests.unit.ingest.access.test_gate import basic
 from topic_model.keyring import KeyRing
 from topic_model.settings import SecretSettings
 

@@ -1,0 +1,35 @@
+"""A base of a test's own on the server that all share, and directories that are closed after the test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.ldap_directory import Open
+from tests.support.slapd import SUFFIX, Slapd
+from topic_model.directory.ldap_directory import LdapDirectory
+from topic_model.settings import DirectorySettings
+
+_bases = itertools.count()
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens directories and closes them after the test."""
+    directories: list[LdapDirectory] = []
+
+    def open_one(settings: DirectorySettings) -> LdapDirectory:
+        directories.append(LdapDirectory(settings))
+        return directories[-1]
+
+    yield open_one
+    for directory in directories:
+        directory.close()
+
+
+@pytest.fixture
+def settings(slapd: Slapd) -> DirectorySettings:
+    """A base of the test's own on the shared server."""
+    return slapd.settings(base_dn=f"ou=own{next(_bases)},{SUFFIX}")

@@ -1,0 +1,90 @@
+"""What a server asks before it answers: TLS, binds, certificates. Against a real OpenLDAP."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.directory import Watch, topic
+from tests.support.ldap_directory import Open, changed, fill
+from tests.support.slapd import ENGINE_DN, Slapd
+from topic_model.directory.changes import Put
+from topic_model.directory.errors import DirectoryAway, DirectoryRefused
+from topic_model.settings import DirectorySettings
+
+pytestmark = pytest.mark.ldap
+
+
+@pytest.mark.parametrize("how", ["ldaps", "starttls"])
+def test_reading_and_watching_through_tls(slapd: Slapd, settings: DirectorySettings, opened: Open, how: str) -> None:
+    secure: dict[str, object] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
+    directory = opened(changed(settings, ca_file=slapd.ca_file, **secure))
+    fill(directory, "a")
+    watch = Watch()
+    directory.watch(watch)
+    watch.wait_paths("a")
+    fill(opened(settings), "b")
+    watch.wait_paths("a", "b")
+
+
+@pytest.mark.parametrize("how", ["ldaps", "starttls"])
+def test_a_server_whose_certificate_we_do_not_trust(
+    slapd: Slapd, settings: DirectorySettings, opened: Open, how: str
+) -> None:
+    secure: dict[str, object] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
+    with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
+        opened(changed(settings, **secure)).load()
+
+
+def test_a_certificate_for_another_host(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
+    # The certificate is for 127.0.0.1, which is this machine under another address too.
+    url = slapd.tls_url.replace("127.0.0.1", "127.0.0.2")
+    with pytest.raises((DirectoryRefused, DirectoryAway)):
+        opened(changed(settings, url=url, ca_file=slapd.ca_file)).load()
+
+
+def test_sasl_external_with_a_client_certificate(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
+    directory = opened(
+        changed(
+            settings,
+            url=slapd.tls_url,
+            ca_file=slapd.ca_file,
+            bind="external",
+            bind_dn="",
+            password="",
+            certificate_file=str(slapd.home / "client.pem"),
+            key_file=str(slapd.home / "client.key"),
+        )
+    )
+    # Only the engine may write, so a write proves who we came as.
+    assert set(fill(directory, "a").entries) == {"a"}
+
+
+def test_sasl_external_over_the_unix_socket(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
+    directory = opened(changed(settings, url=slapd.ipc_url, bind="external", bind_dn="", password=""))
+    assert set(fill(directory, "a").entries) == {"a"}
+
+
+def test_anonymous_may_read_and_is_told_that_it_may_not_write(settings: DirectorySettings, opened: Open) -> None:
+    fill(opened(settings), "a")
+    anonymous = opened(changed(settings, bind="anonymous", bind_dn="", password=""))
+    listing = anonymous.load()
+    assert set(listing.entries) == {"a"}
+    with pytest.raises(DirectoryRefused, match="anonymous"):
+        anonymous.write([Put(topic("b"))], listing)
+
+
+@pytest.mark.parametrize("password", ["wrong", ""])
+def test_a_wrong_password_names_who_was_refused(settings: DirectorySettings, opened: Open, password: str) -> None:
+    directory = opened(changed(settings, password=password))
+    with pytest.raises(DirectoryRefused, match=ENGINE_DN) as caught:
+        directory.load()
+    assert caught.value.dn == ENGINE_DN
+    assert "wrong" not in str(caught.value)
+    watch = Watch()
+    directory.watch(watch)
+    assert isinstance(watch.wait_error(), DirectoryRefused)
+
+
+def test_a_file_with_authorities_that_is_not_there(settings: DirectorySettings, opened: Open) -> None:
+    with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
+        opened(changed(settings, start_tls=True, ca_file="/nowhere/ca.pem")).load()

@@ -1,0 +1,98 @@
+"""A gateway that asks who is there: its users, and the ways in which they can prove who they are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from ingest.access.authenticator import Authenticator
+from ingest.access.gate import Gate
+from ingest.access.passwords import hash_password
+from ingest.access.policy import read_policy
+from ingest.access.settings import AccessSettings
+from ingest.access.users import FileUsers, Users
+from ingest.access.users_file import User, write_users
+from tests.support.gateway_parts import GatewayParts
+
+WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
+WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
+PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0"
+
+
+POLICY = """
+[namespaces]
+t = "urn:t"
+[[allow]]
+do = ["publish", "subscribe"]
+topics = ["t:a//."]
+users = ["anna", "bert"]
+[[allow]]
+do = ["manage"]
+topics = ["//."]
+groups = ["operators"]
+"""
+NOW = 1_700_000_000.0
+
+
+class Clock:
+    """A clock that stands until it is put forward."""
+
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def guarded(folder: Path, clock: Callable[[], float]) -> GatewayParts:
+    """A gateway that knows three users, one of them an operator; its files are in the folder."""
+    users = [
+        User("anna", hash_password("pa", log_n=4), clear="pa"),
+        User("bert", hash_password("pb", log_n=4)),
+        User("olga", hash_password("po", log_n=4), frozenset({"operators"})),
+    ]
+    write_users({user.name: user for user in users}, folder / "users.toml")
+    asked = Users(FileUsers(folder / "users.toml"), remember_s=60, failures_per_minute=50)
+    authenticator = Authenticator(AccessSettings(methods="basic, token"), asked, clock)
+    policy = read_policy(POLICY, "policy")
+    made = GatewayParts()
+    made.gateway.gate = Gate(None, authenticator, lambda: policy)
+    return made
+
+
+def basic(name: str, password: str) -> str:
+    """The header for HTTP's own authentication."""
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+ANNA, BERT, OLGA = basic("anna", "pa"), basic("bert", "pb"), basic("olga", "po")
+
+
+def nothing_happened(parts: GatewayParts) -> bool:
+    """Whether the gateway has neither accepted nor changed anything."""
+    return not parts.notifications.accepted and not parts.control.records
+
+
+def token(name: str, password: str, *, nonce: str = "", created: str = "", kind: str = "Text", more: str = "") -> str:
+    """A WS-Security header with a UsernameToken."""
+    return (
+        f'<w:Security xmlns:w="{WSSE}" xmlns:u="{WSU}" s:mustUnderstand="1"><w:UsernameToken>'
+        f'<w:Username>{name}</w:Username><w:Password Type="{PROFILE}#Password{kind}">{password}</w:Password>'
+        f"{f'<w:Nonce>{nonce}</w:Nonce>' if nonce else ''}{f'<u:Created>{created}</u:Created>' if created else ''}"
+        f"{more}</w:UsernameToken></w:Security>"
+    )
+
+
+def at(seconds: float, now: float = NOW) -> str:
+    """A moment so many seconds from `now`, as xsd:dateTime."""
+    return (datetime.fromtimestamp(now, UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def digest(name: str, password: str, *, nonce: bytes = b"n1", seconds: float = 0.0, now: float = NOW) -> str:
+    """A WS-Security header with a UsernameToken's digest, made at that moment."""
+    created = at(seconds, now)
+    value = hashlib.sha1(nonce + created.encode() + password.encode()).digest()  # noqa: S324  # the profile's
+    encoded = base64.b64encode(value).decode()
+    return token(name, encoded, nonce=base64.b64encode(nonce).decode(), created=created, kind="Digest")

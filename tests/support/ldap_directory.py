@@ -1,0 +1,27 @@
+"""Directories on a real server: opened for a test, filled, and set up in other ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.support.directory import topic
+from topic_model.directory.changes import Put
+from topic_model.directory.ldap_directory import LdapDirectory
+from topic_model.directory.listing import Listing
+from topic_model.settings import DirectorySettings
+
+Open = Callable[..., LdapDirectory]
+
+
+def fill(directory: LdapDirectory, *paths: str) -> Listing:
+    """Write these topics."""
+    result = directory.write([Put(topic(path)) for path in paths], directory.load())
+    assert result.problems == ()
+    return result.listing
+
+
+def changed(settings: DirectorySettings, **facts: Any) -> DirectorySettings:
+    """The settings with other values."""
+    return replace(settings, **facts)

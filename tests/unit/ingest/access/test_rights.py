@@ -1,0 +1,197 @@
+"""Through the application: what those who came in may do, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ingest.access.policy import read_policy
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.guarded_gateway import (
+    ANNA,
+    BERT,
+    OLGA,
+    POLICY,
+)
+from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
+from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.topics import TopicPath
+
+
+def test_publishing_where_it_is_allowed(parts: GatewayParts) -> None:
+    assert parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA).status == 202
+    accepted = len(parts.notifications.accepted)
+    answer = parts.post(envelope(notify(message("t:a/b"), message("t:c"))), authorization=ANNA)
+    assert answer.status == 403
+    assert "anna may not publish to {urn:t}c" in answer.reason
+    assert len(parts.notifications.accepted) == accepted
+    assert "{urn:t}c" not in parts.table.topics
+
+
+def test_subscribing_where_it_is_allowed(parts: GatewayParts) -> None:
+    assert parts.post(envelope(subscribe(filters=topic_expression("t:a//."))), authorization=ANNA).status == 200
+    records = len(parts.control.records)
+    for filters in (topic_expression("t:*"), topic_expression("t:c"), None):
+        answer = parts.post(envelope(subscribe(filters=filters)), authorization=ANNA)
+        assert answer.fault == "SubscribeCreationFailedFault"
+        assert "anna may not subscribe to all of" in answer.reason
+    assert len(parts.control.records) == records
+
+
+def subscribed(parts: GatewayParts, who: str) -> str:
+    answer = parts.post(envelope(subscribe(filters=topic_expression("t:a//."))), authorization=who)
+    return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<wsnt:Renew><wsnt:TerminationTime>PT1H</wsnt:TerminationTime></wsnt:Renew>",
+        "<wsnt:PauseSubscription/>",
+        "<wsnt:ResumeSubscription/>",
+        "<wsnt:Unsubscribe/>",
+        '<r:GetResourcePropertyDocument xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"/>',
+        '<r:Destroy xmlns:r="http://docs.oasis-open.org/wsrf/rl-2"/>',
+        '<p:PullMessages xmlns:p="http://www.onvif.org/ver10/events/wsdl"/>',
+    ],
+)
+def test_to_others_a_subscription_is_not_there(parts: GatewayParts, body: str) -> None:
+    path = subscribed(parts, ANNA)
+    assert parts.table.get(path.rpartition("/")[2]).owner == "anna"  # type: ignore[union-attr]  # it is there
+    records = len(parts.control.records)
+    theirs = parts.post(envelope(body), path, authorization=BERT)
+    missing = parts.post(envelope(body), "/wsn/subscriptions/none", authorization=BERT)
+    assert theirs.fault == missing.fault == "ResourceUnknownFault"
+    assert theirs.reason.replace(path.rpartition("/")[2], "none") == missing.reason
+    assert len(parts.control.records) == records
+
+
+def test_owner_and_operator_may_end_it(parts: GatewayParts) -> None:
+    for who in (ANNA, OLGA):
+        assert parts.post(envelope("<wsnt:Unsubscribe/>"), subscribed(parts, ANNA), authorization=who).status == 200
+
+
+def test_equal_subscriptions_of_two_owners_are_two(parts: GatewayParts) -> None:
+    assert subscribed(parts, ANNA) != subscribed(parts, BERT)
+    assert subscribed(parts, ANNA) == subscribed(parts, ANNA)
+
+
+def test_one_owner_may_have_so_many(parts: GatewayParts) -> None:
+    parts.gateway.settings = dataclasses.replace(parts.gateway.settings, subscriptions_per_owner=2)
+
+    def ask(number: int, who: str = ANNA) -> HttpAnswer:
+        body = subscribe(to=f"http://127.0.0.1:9/{number}", filters=topic_expression("t:a//."))
+        return parts.post(envelope(body), authorization=who)
+
+    first = ask(1)
+    assert [first.status, ask(2).status] == [200, 200]
+    assert ask(1).status == 200, "the same again is no third"
+    answer = ask(3)
+    assert answer.fault == "SubscribeCreationFailedFault"
+    assert "'anna' has 2 subscriptions, and 2 may be" in answer.reason
+    assert ask(3, BERT).status == 200, "nobody pays for another"
+
+    path = (first.text("Address") or "").removeprefix("http://127.0.0.1:8080")
+    assert parts.post(envelope("<wsnt:Unsubscribe/>"), path, authorization=ANNA).status == 200
+    assert ask(3).status == 200
+
+
+def created(parts: GatewayParts, who: str, name: str = "") -> str:
+    attribute = f' pullPointQueueName="{name}"' if name else ""
+    answer = parts.post(envelope(f"<wsnt:CreatePullPoint{attribute}/>"), "/wsn/CreatePullPoint", authorization=who)
+    return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
+
+
+@pytest.mark.parametrize("body", ["<wsnt:GetMessages/>", "<wsnt:DestroyPullPoint/>", notify()])
+def test_to_others_a_pull_point_is_not_there(parts: GatewayParts, body: str) -> None:
+    path = created(parts, ANNA)
+    assert parts.post(envelope(body), path, authorization=BERT).fault == "ResourceUnknownFault"
+    assert parts.post(envelope(body), path, authorization=ANNA).status in (200, 202)
+
+
+def test_a_pull_points_name_belongs_to_its_owner(parts: GatewayParts) -> None:
+    assert created(parts, ANNA, "mine") == created(parts, ANNA, "mine")
+    assert created(parts, ANNA, "mine") != created(parts, BERT, "mine")
+
+
+def test_nobody_fills_the_pull_point_of_another(parts: GatewayParts) -> None:
+    path = created(parts, ANNA)
+    body = envelope(subscribe(f"http://127.0.0.1:8080{path}", topic_expression("t:a//.")))
+    refused = parts.post(body, authorization=BERT)
+    assert refused.fault == "SubscribeCreationFailedFault"
+    assert "that is not there" in refused.reason
+    assert parts.post(body, authorization=ANNA).status == 200
+
+
+def registered(parts: GatewayParts, who: str, name: str = "t:a") -> HttpAnswer:
+    br = "http://docs.oasis-open.org/wsn/br-2"
+    named = topic(name).replace("wsnt:Topic", "br:Topic")
+    return parts.post(
+        envelope(f'<br:RegisterPublisher xmlns:br="{br}">{named}</br:RegisterPublisher>'), authorization=who
+    )
+
+
+def test_registering_for_what_one_may_publish_and_ending_only_ones_own(parts: GatewayParts) -> None:
+    assert registered(parts, ANNA, "t:c").fault == "PublisherRegistrationRejectedFault"
+    assert not parts.control.records
+    assert registered(parts, ANNA).status == 200
+    (one,) = parts.registrations
+    assert one.owner == "anna"
+    path = f"/wsn/registrations/{one.id}"
+    destroy = envelope('<br:DestroyRegistration xmlns:br="http://docs.oasis-open.org/wsn/br-2"/>')
+    assert parts.post(destroy, path, authorization=BERT).fault == "ResourceUnknownFault"
+    assert parts.post(destroy, path, authorization=ANNA).status == 200
+
+
+def test_topics_that_one_may_not_use_are_not_told(parts: GatewayParts) -> None:
+    parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA)
+    ask = envelope(
+        '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"'
+        ' xmlns:s="http://docs.oasis-open.org/wsn/t-1">s:TopicSet</r:GetResourceProperty>'
+    )
+    shown = parts.post(ask, authorization=ANNA).root.find(".//{urn:t}a/b")
+    assert shown is not None
+    policy = read_policy("", "policy")
+    assert parts.gateway.gate is not None
+    parts.gateway.gate._policy = lambda: policy
+    assert parts.post(ask, authorization=ANNA).root.find(".//{urn:t}a") is None
+
+
+def test_the_current_message_is_for_those_who_may_subscribe(parts: GatewayParts) -> None:
+    body = envelope(f"<wsnt:GetCurrentMessage>{topic('t:c')}</wsnt:GetCurrentMessage>")
+    assert parts.post(body, authorization=ANNA).status == 403
+
+
+@pytest.mark.parametrize(
+    ("publishers", "who", "status"),
+    [
+        ((), ANNA, 202),
+        (("anna",), ANNA, 202),
+        (("anna", "group:operators"), BERT, 403),
+        (("bert",), ANNA, 403),
+        (("operators",), OLGA, 403),
+        (("group:operators",), OLGA, 202),
+        # A topic's list allows nobody more than the policy does.
+        (("olga",), OLGA, 202),
+    ],
+)
+def test_a_topic_may_name_its_publishers(
+    parts: GatewayParts, publishers: tuple[str, ...], who: str, status: int
+) -> None:
+    policy = read_policy(POLICY.replace('"bert"]', '"bert", "olga"]'), "policy")
+    assert parts.gateway.gate is not None
+    parts.gateway.gate._policy = lambda: policy
+    path = TopicPath("{urn:t}a/b")
+    parts.table.apply(TopicRecord(path, policy=TopicPolicy(publishers=publishers)))
+    # Beside one that anybody may publish to: all of it is refused.
+    answer = parts.post(envelope(notify(message("t:a/c"), message("t:a/b"))), authorization=who)
+    assert answer.status == status
+    assert len(parts.notifications.accepted) == (2 if status == 202 else 0)
+
+
+def test_the_topics_list_does_not_open_what_the_policy_keeps_closed(parts: GatewayParts) -> None:
+    path = TopicPath("{urn:t}c")
+    parts.table.apply(TopicRecord(path, policy=TopicPolicy(publishers=("anna",))))
+    answer = parts.post(envelope(notify(message("t:c"))), authorization=ANNA)
+    assert (answer.status, parts.notifications.accepted) == (403, [])

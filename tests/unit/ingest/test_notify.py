@@ -1,0 +1,109 @@
+"""Notify, as a client sees it: what is kept of it, and when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from topic_model.errors import InfrastructureError
+from topic_model.records import TopicRecord
+from topic_model.settings import TopicSettings
+from topic_model.topics import TopicPath
+
+
+def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202() -> None:
+    parts = GatewayParts()
+    messages = [soap.message("t:a/b", f"<n>{number}</n>") for number in range(3)]
+    answer = parts.post(soap.envelope(soap.notify(*messages), header=soap.addressing("urn:any", "urn:uuid:7")))
+    assert (answer.status, answer.body) == (202, b"")
+    accepted = parts.notifications.accepted
+    assert [one.payload for one in accepted] == [b"<n>0</n>", b"<n>1</n>", b"<n>2</n>"]
+    assert {one.topic for one in accepted} == {"{urn:t}a/b"}
+    assert {one.message_id for one in accepted} == {"urn:uuid:7"}
+    assert {one.accepted_ms for one in accepted} == {1_767_225_600_000}
+    assert [one.id for one in accepted] == sorted({one.id for one in accepted})
+
+
+def test_a_producer_reference_is_kept_as_sent() -> None:
+    parts = GatewayParts()
+    reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>"
+    message = soap.message().replace("<wsnt:Message>", reference + "<wsnt:Message>")
+    parts.post(soap.envelope(soap.notify(message)))
+    assert parts.notifications.accepted[0].producer.endswith(
+        b"<wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>"
+    )
+
+
+def test_a_path_labelled_simple_is_accepted_in_notify() -> None:
+    parts = GatewayParts()
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:a/b/c", dialect="Simple")))).status == 202
+
+
+def test_new_topics_are_recorded_before_the_notification() -> None:
+    parts = GatewayParts()
+    parts.control.error = InfrastructureError("no broker", retry_after=3)
+    answer = parts.post(soap.envelope(soap.notify()))
+    assert answer.status == 503
+    assert parts.notifications.accepted == []
+    parts.control.error = None
+    parts.post(soap.envelope(soap.notify()))
+    assert parts.control.records == [TopicRecord(TopicPath("{urn:t}a/b"))]
+    parts.post(soap.envelope(soap.notify()))
+    assert len(parts.control.records) == 1
+    assert len(parts.notifications.accepted) == 2
+
+
+def test_a_new_topic_is_recorded_once_however_many_notify_on_it() -> None:
+    parts = GatewayParts()
+
+    async def together() -> list[int]:
+        body = soap.envelope(soap.notify())
+        answers = await asyncio.gather(*(parts.request("POST", "/wsn/NotificationBroker", body) for _ in range(5)))
+        return [answer.status for answer in answers]
+
+    assert asyncio.run(together()) == [202] * 5
+    assert len(parts.control.records) == 1
+
+
+def test_a_fixed_topic_set_refuses_unknown_topics_on_both_sides() -> None:
+    parts = GatewayParts(topics=TopicSettings(fixed=True))
+    parts.table.apply(TopicRecord(TopicPath("{urn:t}a")))
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:a")))).status == 202
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:b")))).fault == "TopicNotSupportedFault"
+    known = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a//.")))
+    unknown = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:b//.")))
+    assert parts.post(known).status == 200
+    assert parts.post(unknown).fault == "TopicNotSupportedFault"
+    assert len(parts.notifications.accepted) == 1
+
+
+@pytest.mark.parametrize("soap_version", ["1.1", "1.2"])
+def test_kafka_away_is_503_with_retry_after(soap_version: str) -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.notify()))
+    parts.notifications.error = InfrastructureError("the broker is away", retry_after=3)
+    answer = parts.post(soap.envelope(soap.notify(), soap_version))
+    assert answer.status == 503
+    assert answer.headers[b"retry-after"] == b"3"
+    assert answer.fault == {"1.1": "Server", "1.2": "Receiver"}[soap_version]
+    assert answer.reason == "the broker is away"
+
+
+_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+@pytest.mark.parametrize(("header", "kept"), [(_TRACE, _TRACE), ("", ""), ("not one", "")])
+def test_the_trace_of_a_publisher_is_kept_and_a_damaged_one_is_no_reason_to_refuse(header: str, kept: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(soap.notify(soap.message(), soap.message())), traceparent=header)
+    assert answer.status == 202
+    assert [each.traceparent for each in parts.notifications.accepted] == [kept, kept]
+
+
+def test_of_two_traces_none_is_believed() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.notify()), traceparent=_TRACE, Traceparent=_TRACE)
+    assert [each.traceparent for each in parts.notifications.accepted] == [""]

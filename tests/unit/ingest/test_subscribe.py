@@ -1,0 +1,209 @@
+"""Subscribe, as a client sees it: what is asked for, what is granted, and what the same request comes to again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ingest.settings import GatewaySettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
+from topic_model.records import SubscriptionRecord, SubscriptionSuspended
+from topic_model.subscriptions import DeliveryPolicy, XPathFilter
+from topic_model.topics import TopicPath
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_subscribe_is_recorded_and_answered_in_kind(version: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(
+        soap.envelope(soap.subscribe("http://h:1/c", soap.topic_expression("t:a//."), "PT10M"), version)
+    )
+    assert answer.status == 200
+    assert answer.headers[b"content-type"] == soap.MEDIA_TYPES[version].encode()
+    assert answer.root.tag == f"{{{soap.NAMESPACES[version]}}}Envelope"
+    assert answer.text("CurrentTime") == "2026-01-01T00:00:00Z"
+    assert answer.text("TerminationTime") == "2026-01-01T00:10:00Z"
+    subscription = only_subscription(parts)
+    assert subscription.consumer.address == "http://h:1/c"
+    assert subscription.address.endswith(path_of(answer))
+    assert subscription.selector() == "{urn:t}a//."
+    assert subscription.soap == version
+    assert not subscription.addressing
+    assert parts.control.records == [SubscriptionRecord(subscription)]
+
+
+def test_no_filter_is_everything_and_no_time_is_no_end() -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(soap.subscribe()))
+    assert answer.root.find(".//{*}TerminationTime").get(f"{{{soap.XSI}}}nil") == "true"  # type: ignore[union-attr]
+    assert parts.table.match(TopicPath("any/topic")) == (only_subscription(parts),)
+
+
+def test_the_default_termination_is_granted_unless_nil_is_asked_for() -> None:
+    parts = GatewayParts(GatewaySettings(default_termination_s=60))
+    assert parts.post(soap.envelope(soap.subscribe())).text("TerminationTime") == "2026-01-01T00:01:00Z"
+    nil = f'<wsnt:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/>'
+    assert parts.post(soap.envelope(soap.subscribe("http://other/", more=nil))).text("TerminationTime") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "normal"),
+    [
+        ("t:a", None, "{urn:t}a"),
+        ("t:a/b", None, "{urn:t}a/b"),  # CXF's client sends no dialect, whatever it means
+        ("t:a//.", None, "{urn:t}a//."),
+        (" \n t:a/b \n ", "Concrete", "{urn:t}a/b"),
+        ("t:a|t:b//*", "Full", "{urn:t}a|{urn:t}b//*"),
+    ],
+)
+def test_topic_expressions(text: str, dialect: str | None, normal: str) -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression(text, dialect))))
+    assert only_subscription(parts).selector() == normal
+
+
+def test_several_topic_expressions_are_all_kept() -> None:
+    parts = GatewayParts()
+    filters = soap.topic_expression("t:a//.") + soap.topic_expression("t://b")
+    parts.post(soap.envelope(soap.subscribe(filters=filters)))
+    assert len(only_subscription(parts).topics) == 2
+
+
+def test_content_and_producer_filters_are_kept_with_the_prefixes_they_use() -> None:
+    parts = GatewayParts()
+    filters = (
+        soap.content_filter(" o:order/@total > 100 ")
+        + soap.topic_expression("t:a//.")
+        + soap.content_filter("not(wsa:Address)", "ProducerProperties")
+    )
+    assert parts.post(soap.envelope(soap.subscribe(filters=filters))).status == 200
+    subscription = only_subscription(parts)
+    assert subscription.content == (XPathFilter(soap.XPATH_1, "o:order/@total > 100", {"o": "urn:o"}),)
+    assert subscription.producer == (XPathFilter(soap.XPATH_1, "not(wsa:Address)", {"wsa": soap.WSA}),)
+    assert len(subscription.topics) == 1
+
+
+def test_subscriptions_that_differ_in_content_only_are_two() -> None:
+    parts = GatewayParts()
+    for text in ("o:a", "o:b", "o:a"):
+        parts.post(soap.envelope(soap.subscribe(filters=soap.content_filter(text))))
+    assert sorted(each.content[0].text for each in parts.table.subscriptions()) == ["o:a", "o:b"]
+
+
+def test_reference_parameters_and_wrapped_references_are_kept_as_sent() -> None:
+    parts = GatewayParts()
+    inner = (
+        "<wsa:EndpointReference><wsa:Address> http://h/c </wsa:Address><wsa:ReferenceParameters>"
+        '<k:Key xmlns:k="urn:k">1</k:Key></wsa:ReferenceParameters></wsa:EndpointReference>'
+    )
+    body = f"<wsnt:Subscribe><wsnt:ConsumerReference>{inner}</wsnt:ConsumerReference></wsnt:Subscribe>"
+    assert parts.post(soap.envelope(body)).status == 200
+    consumer = only_subscription(parts).consumer
+    assert consumer.address == "http://h/c"
+    assert consumer.reference_parameters == ('<k:Key xmlns:k="urn:k">1</k:Key>',)
+
+
+def test_raw_delivery() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.subscribe(more="<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>")))
+    assert only_subscription(parts).form == "raw"
+
+
+def test_the_same_subscription_again_is_the_same_one_renewed() -> None:
+    parts = GatewayParts()
+    request = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a"), termination="PT1M"))
+    first = parts.post(request)
+    parts.later(seconds=30)
+    again = parts.post(request)
+    assert path_of(again) == path_of(first)
+    assert again.text("TerminationTime") == "2026-01-01T00:01:30Z"
+    assert only_subscription(parts).terminates_ms == 1_767_225_690_000
+
+
+def test_the_same_subscription_without_end_needs_no_further_record() -> None:
+    parts = GatewayParts()
+    for _ in range(3):
+        parts.post(soap.envelope(soap.subscribe()))
+    assert len(parts.control.records) == 1
+
+
+def test_equal_subscriptions_at_the_same_moment_become_one() -> None:
+    parts = GatewayParts()
+
+    async def together() -> set[str]:
+        body = soap.envelope(soap.subscribe())
+        answers = await asyncio.gather(*(parts.request("POST", "/wsn/NotificationBroker", body) for _ in range(5)))
+        return {path_of(answer) for answer in answers}
+
+    assert len(asyncio.run(together())) == 1
+    only_subscription(parts)
+    assert len(parts.gateway.locks) == 0
+
+
+def test_subscribing_again_ends_a_pause() -> None:
+    parts = GatewayParts()
+    request = soap.envelope(soap.subscribe())
+    path = path_of(parts.post(request))
+    parts.post(soap.envelope("<wsnt:PauseSubscription/>"), path)
+    parts.post(request)
+    assert not only_subscription(parts).paused
+
+
+def test_subscribing_again_takes_a_suspension_back() -> None:
+    parts = GatewayParts()
+    request = soap.envelope(soap.subscribe())
+    parts.post(request)
+    parts.suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
+
+    parts.post(request)
+
+    assert len(parts.suspensions) == 0
+
+
+def asking_for(attributes: str) -> bytes:
+    policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
+    return soap.envelope(soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "policy"),
+    [
+        ("", DeliveryPolicy()),
+        ('Order="acceptance"', DeliveryPolicy()),
+        ('Order="strict"', DeliveryPolicy(order="strict")),
+        (
+            'MaximumAttempts="3" Lifespan="PT2H"',
+            DeliveryPolicy(maximum_attempts=3, lifespan_ms=7_200_000),
+        ),
+    ],
+)
+def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPolicy) -> None:
+    parts = GatewayParts()
+    assert parts.post(asking_for(attributes)).status == 200
+    assert only_subscription(parts).policy == policy
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'Order="none"',
+        'Order="Strict"',
+        'MaximumAttempts="0"',
+        'MaximumAttempts="-1"',
+        'MaximumAttempts="1001"',
+        'MaximumAttempts="many"',
+        'Lifespan="PT0S"',
+        'Lifespan="-PT1S"',
+        'Lifespan="P2Y"',
+        'Lifespan="tomorrow"',
+        'Order="strict" Color="red"',
+    ],
+)
+def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(asking_for(attributes))
+    assert answer.status in (400, 500)
+    assert "p:Delivery" in answer.body.decode()
+    assert not list(parts.table.subscriptions())

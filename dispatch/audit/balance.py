@@ -63,7 +63,7 @@ def balance(
     report.matches = int(np.clip(found, least, most).sum())
     report.duplicates = int((theirs.delivered > 1).sum())
     _tally(report, ledger, theirs)
-    rows_of_keys = np.flatnonzero(inside)[first] if len(keys) else first
+    rows_of_keys = np.flatnonzero(inside)[first]
 
     def name(kinds: list[tuple[int, Kind]]) -> list[Problem]:
         return [
@@ -72,7 +72,7 @@ def balance(
         ]
 
     short = np.flatnonzero(found < least)
-    newest = evaluations.batch[rows_of_keys[short]] == ledger.newest_batch if len(short) else short
+    newest = evaluations.batch[rows_of_keys[short]] == ledger.newest_batch
     kinds: list[Kind] = ["unfinished" if each else "missing" for each in newest[:limit]]
     report.blame(name(list(zip(short[:limit].tolist(), kinds, strict=True))), len(short), limit)
     over = np.flatnonzero(found > most)

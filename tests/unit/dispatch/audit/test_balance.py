@@ -36,7 +36,7 @@ def test_every_end_is_counted_for_its_subscription() -> None:
     )
     report = found.report
     assert report.balanced
-    assert (report.notifications, report.matches, report.waiting, report.duplicates) == (3, 5, 0, 0)
+    assert (report.notifications, report.matches, report.waiting, report.duplicates, report.rows) == (3, 5, 0, 0, 5)
     assert report.totals == Tally(delivered=1, dead=1, expired=1, cancelled=1, pending=1)
     assert report.totals.matches == report.matches
     assert report.subscriptions == {
@@ -44,6 +44,13 @@ def test_every_end_is_counted_for_its_subscription() -> None:
         "s2": Tally(dead=1, cancelled=1),
         "s3": Tally(pending=1),
     }
+
+
+def test_each_delivery_is_counted_for_its_notification() -> None:
+    names = [f"n{each}" for each in range(5)]
+    found = compared(evaluation(dict.fromkeys(names, 1)), rows(*(row(name, "s1") for name in names)))
+    assert found.report.balanced
+    assert found.report.totals == Tally(delivered=5)
 
 
 def test_nothing_at_all_balances() -> None:
@@ -109,24 +116,25 @@ def test_deliveries_of_what_was_never_evaluated_are_those_of_the_interval() -> N
 
 def test_the_log_is_examined_from_where_the_interval_begins_to_where_it_ends_in_each_partition() -> None:
     ledger = Ledger()
-    ledger.add(evaluation({"n1": 0, "n2": 0, "n3": 0, "n4": 0}, offsets=[0, 3, 6, 8]))
-    ledger.add(evaluation({"m1": 0, "m2": 0}, partition=1, offsets=[1, 2]))
+    ledger.add(evaluation({"n1": 0, "n2": 0, "n3": 0, "n4": 0, "n5": 0}, offsets=[0, 3, 6, 7, 8]))
+    ledger.add(evaluation({"m1": 0, "m2": 0}, partition=1, offsets=[1, 3]))
     stretches = {0: Stretch(2, 7), 1: Stretch(1, 5), 2: Stretch(4, 6)}
 
     found = balance(ledger, T0, T0 + HOUR_MS, stretches)
 
-    assert found.gaps == [(0, 2), (0, 4), (0, 5)]
-    assert found.gap_count == 3
-    assert found.report.waiting == 0 + 2 + 2
+    assert found.gaps == [(0, 2), (0, 4), (0, 5), (1, 2)]
+    assert found.gap_count == 4
+    assert found.report.waiting == 0 + 1 + 2
 
-    few = balance(ledger, T0, T0 + HOUR_MS, stretches, limit=2)
-    assert (few.gaps, few.gap_count) == ([(0, 2), (0, 4)], 3)
+    for limit in (2, 3):
+        few = balance(ledger, T0, T0 + HOUR_MS, stretches, limit)
+        assert (few.gaps, few.gap_count) == (found.gaps[:limit], 4)
 
 
 def test_places_that_no_batch_has_looked_at_are_found_by_their_offsets() -> None:
-    found = compared(evaluation({"n1": 0, "n4": 0, "n5": 0}, offsets=[0, 3, 4]), end=7)
-    assert found.gaps == [(0, 1), (0, 2)]
-    assert found.gap_count == 2
+    found = compared(evaluation({"n1": 0, "n4": 0, "n6": 0}, offsets=[0, 3, 5]), end=8)
+    assert found.gaps == [(0, 1), (0, 2), (0, 4)]
+    assert found.gap_count == 3
     assert found.report.waiting == 2, "those behind the last one evaluated wait for their batch"
 
 

@@ -38,6 +38,8 @@ def test_at_the_latest_changes_nothing_about_a_turn_that_is_as_early() -> None:
     agenda.set_by("a", 10)
 
     assert [agenda.pop(10), agenda.pop(10)] == ["a", "b"]
+    agenda.set_by("a", 50)
+    assert agenda.next_ms() == 50
 
 
 def test_turns_that_were_put_off_often_still_come_in_order() -> None:

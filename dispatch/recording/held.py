@@ -17,8 +17,8 @@ from topic_model.errors import InfrastructureError
 # A third of the size of the default (snappy) for ids and XML, at a cost that cannot be told from it.
 WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
-# Somebody else's commit may come between twice.
-_CHANCES = 3
+# Upkeep's commits may come between so often, less one: it makes one for each day with small files.
+_CHANCES = 5
 
 # What comes nearest to nothing, by type; for the others no bytes.
 _NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
@@ -93,6 +93,16 @@ class HeldTable:
         """Make these all the rows there are."""
         self._write(rows, "overwrite", progress)
 
+    def overwrite(self, rows: pa.Table, match: str) -> None:
+        """Write these rows over those that they match, by a condition on `t` (what is there) and `s` (the row). Rows
+        that match nothing change nothing, and doing so again changes nothing."""
+
+        def merge(table: DeltaTable) -> None:
+            merger = table.merge(rows, match, source_alias="s", target_alias="t", writer_properties=WRITER)
+            merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in rows.column_names}).execute()
+
+        self._insist(merge)
+
     def merge(
         self,
         changes: pa.Table,
@@ -133,19 +143,24 @@ class HeldTable:
         merger.when_not_matched_insert(inserted, f"s.{OPERATION} in ('put', 'add')").execute()
 
     def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int]) -> None:
+        self._insist(
+            lambda table: write_deltalake(
+                table,
+                _aligned(rows, table),
+                mode="overwrite" if mode == "overwrite" else "append",
+                writer_properties=WRITER,
+                commit_properties=_commit(progress),
+            )
+        )
+
+    def _insist(self, write: Callable[[DeltaTable], None]) -> None:
+        """Upkeep commits beside us. What was begun with the table as it was before may be refused then, and is begun
+        again with the table as it is; a look at what is new costs a millisecond."""
         for chance in range(_CHANCES, 0, -1):
             table = self.open()
-            # Upkeep commits beside us. An append to a table that we know as it was before rows were taken out is
-            # refused; a look at what is new costs a millisecond.
             table.update_incremental()
             try:
-                write_deltalake(
-                    table,
-                    _aligned(rows, table),
-                    mode="overwrite" if mode == "overwrite" else "append",
-                    writer_properties=WRITER,
-                    commit_properties=_commit(progress),
-                )
+                write(table)
                 return
             except CommitFailedError:
                 if chance == 1:

@@ -32,7 +32,8 @@ _WORTH_IT = 8
 
 
 class Upkeep:
-    """The upkeep of one table. Appends may go on beside it; merges and snapshots into the same table may not."""
+    """The upkeep of one table. Appends may go on beside it, and what begins again when we come between
+    (`HeldTable.overwrite`); other merges and snapshots into the same table may not."""
 
     def __init__(
         self,

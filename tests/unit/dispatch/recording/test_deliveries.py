@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
+from dispatch.batch_numbers import RANGE
 from dispatch.recording.deliveries import EndedDeliveries, delivery_rows
 from dispatch.recording.rows import rows_of
 from topic_model.topics import TopicPath
@@ -107,3 +111,76 @@ def test_dead_letter_that_was_sent_again_is_one_delivery(tmp_path: Path) -> None
     table.append(rows(attempt("n1", "delivered", batch=-1, number=6), attempt("n3", "expired", batch=-1, number=0)), {})
 
     assert states(location) == [("n1", "s", "delivered", 6), ("n3", "s", "expired", 0), ("o'n2", "s", "dead", 1)]
+
+
+def test_compaction_that_comes_between_does_not_stop_the_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = tmp_path / "deliveries"
+    table = EndedDeliveries(str(location))
+    for number in range(4):
+        table.append(rows(attempt(f"n{number}", "dead", batch=number, number=5)), {})
+    times = 0
+    merge = DeltaTable.merge
+
+    def raced(delta: DeltaTable, *given: Any, **named: Any) -> Any:
+        """Upkeep joins files after the merge has looked at the table, and before it commits."""
+        nonlocal times
+        merger = merge(delta, *given, **named)
+        if times:
+            times -= 1
+            upkeep = DeltaTable(str(location))
+            upkeep.optimize.compact()
+            # The next time there has to be something to join again.
+            write_deltalake(upkeep, delivery_rows(rows(attempt(f"x{times}", "delivered"))), mode="append")
+        return merger
+
+    monkeypatch.setattr(DeltaTable, "merge", raced)
+    again = rows(attempt("n1", "delivered", batch=-1, number=6))
+
+    times = 99
+    with pytest.raises(CommitFailedError):
+        table.append(again, {"reached": 1})
+    assert ("n1", "s", "dead", 5) in states(location), "a race that is lost for good changes nothing"
+
+    times = 2
+    table.append(again, {"reached": 1})
+
+    assert [row for row in states(location) if row[0].startswith("n")] == [
+        ("n0", "s", "dead", 5),
+        ("n1", "s", "delivered", 6),
+        ("n2", "s", "dead", 5),
+        ("n3", "s", "dead", 5),
+    ]
+    assert table.table.progress("reached") == 1
+
+
+def test_new_checkpoint_that_begins_at_the_beginning_of_the_log_makes_no_second_rows(tmp_path: Path) -> None:
+    location = tmp_path / "deliveries"
+    hour_ms = 3_600_000
+    table = EndedDeliveries(str(location))
+    table.append(rows(attempt("n1", "delivered", batch=6), attempt("n2", "dead", batch=7)), {})
+
+    # What it comes to first, and later ones: all that was accepted before it began may be in the table.
+    later = {"accepted_ms": 2 * hour_ms, "started_ms": 2 * hour_ms}
+    again = rows(
+        attempt("n1", "delivered", batch=RANGE, started_ms=hour_ms),
+        attempt("n3", "delivered", batch=RANGE, started_ms=hour_ms),
+    )
+    table.append(again, {})
+    second = rows(
+        attempt("n2", "delivered", batch=RANGE + 1, number=2, started_ms=hour_ms),
+        attempt("n3", "delivered", batch=RANGE + 1, started_ms=hour_ms),
+        attempt("n4", "delivered", batch=RANGE + 1, **later),
+    )
+    EndedDeliveries(str(location)).append(second, {})
+
+    assert states(location) == [
+        ("n1", "s", "delivered", 1),
+        ("n2", "s", "delivered", 2),
+        ("n3", "s", "delivered", 1),
+        ("n4", "s", "delivered", 1),
+    ]
+
+    asked: list[object] = []
+    table._states = lambda keys: asked.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]
+    table.append(rows(attempt("n5", "delivered", batch=RANGE + 2, **later)), {})
+    assert not asked, "what was accepted since is looked up as little as ever"

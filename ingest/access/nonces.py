@@ -13,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ingest.access.errors import IdentitiesAway, TokenRefused
@@ -33,8 +35,15 @@ class NonceMemory:
     be used.
     """
 
-    def __init__(self, window_s: float, maximum: int, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        window_s: float,
+        maximum: int,
+        folder: Path | None = None,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._window_s = window_s
+        self._steady = steady
         self._maximum = maximum
         self._folder = folder
         self._spans: dict[int, _Span] = {}
@@ -44,7 +53,7 @@ class NonceMemory:
                 # What is over is removed by whoever knows of it; here, what nobody does.
                 for file in folder.iterdir():
                     if file.name.isdecimal():
-                        self._spans[int(file.name)] = _Span(file)
+                        self._spans[int(file.name)] = _Span(file, steady())
             except OSError as error:
                 raise ConfigError(f"{folder} cannot be used to remember nonces: {error.strerror}") from error
 
@@ -67,14 +76,14 @@ class NonceMemory:
         try:
             if span is None:
                 self._forget(now_s)
-                span = self._spans[number] = _Span(self._folder and self._folder / str(number))
+                span = self._spans[number] = _Span(self._folder and self._folder / str(number), self._steady())
             if len(self) >= self._maximum:
                 self._forget(now_s)
                 if len(self) >= self._maximum:
                     raise TokenRefused(
                         f"{self._maximum} nonces were used within {2 * self._window_s:g} s, no more are taken"
                     )
-            taken = span.take(_fingerprint(token))
+            taken = span.take(_fingerprint(token), self._steady())
         except OSError as error:
             raise IdentitiesAway(f"nonces cannot be remembered now: {error.strerror}", 1.0) from error
         if not taken:
@@ -87,8 +96,12 @@ class NonceMemory:
         self._spans.clear()
 
     def _forget(self, now_s: float) -> None:
+        """Those that are over by the clock on the wall, and of which nobody has taken any for as long as one can be
+        good: that clock may be put ahead, and then back, and what was taken just before would be good once more."""
+        steady_s = self._steady()
         for number in [each for each in self._spans if (each + 1) * _SPAN_S + self._window_s < now_s]:
-            self._spans.pop(number).remove()
+            if steady_s - self._spans[number].used(steady_s) >= 2 * self._window_s:
+                self._spans.pop(number).remove()
 
     def __len__(self) -> int:
         known = 0
@@ -100,8 +113,9 @@ class NonceMemory:
 class _Span:
     """The nonces of tokens that were made within a few minutes."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, now: float) -> None:
         self.known: set[bytes] = set()
+        self._used = now
         self._file = file
         self._read = 0
         # Marks are counted on from a random beginning: another worker's is as unlikely to be the same as if each were
@@ -111,10 +125,20 @@ class _Span:
         if file is not None:
             self._catch_up()
 
-    def take(self, fingerprint: bytes) -> bool:
+    def used(self, now: float) -> float:
+        """When one was taken last, here or, as far as we have noticed, by another worker. Raises OSError."""
+        before = self._read
+        if self._file is not None:
+            self._catch_up()
+        if self._read > before:
+            self._used = now
+        return self._used
+
+    def take(self, fingerprint: bytes, now: float) -> bool:
         """Whether it is the first time. Raises OSError when that cannot be told."""
         if fingerprint in self.known:
             return False
+        self._used = now
         if self._file is None:
             self.known.add(fingerprint)
             return True

@@ -20,16 +20,21 @@ from topic_model.errors import ConfigError
 
 NOW = 1_700_000_000.0
 
+STEADY = [0.0]
+"""The clock that nobody sets; it goes with the other one, where a test does not part them."""
+
 
 def token(nonce: bytes = b"n", name: str = "anna", created_s: float = NOW) -> UsernameToken:
     return UsernameToken(name, digest=b"d", nonce=nonce, created_s=created_s)
 
 
 def memory(folder: Path | None = None, window_s: float = 300, maximum: int = 1_000) -> NonceMemory:
-    return NonceMemory(window_s, maximum, folder)
+    return NonceMemory(window_s, maximum, folder, lambda: STEADY[0])
 
 
-def taken(where: NonceMemory, one: UsernameToken, now_s: float = NOW) -> bool:
+def taken(where: NonceMemory, one: UsernameToken, now_s: float = NOW, set_by_s: float = 0.0) -> bool:
+    """Whether it is taken by a gateway whose clock shows `now_s`, `set_by_s` of which somebody has set it by."""
+    STEADY[0] = now_s - set_by_s
     try:
         where.check_time(one, now_s)
         where.use(one, now_s)
@@ -88,6 +93,19 @@ def test_what_is_over_is_forgotten_on_disk_too(tmp_path: Path) -> None:
     assert len(one) < 4
     assert len(list(tmp_path.iterdir())) < 4
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 200
+
+
+def test_a_clock_that_is_put_ahead_and_back_opens_no_door(tmp_path: Path) -> None:
+    one, other = memory(tmp_path), memory(tmp_path)
+    overheard = token(b"1")
+    assert taken(one, overheard)
+    assert taken(other, token(b"2"))
+    for minute in range(4):
+        ahead = NOW + 3_600 + 300 * minute
+        assert taken(one, token(b"3", created_s=ahead), ahead, set_by_s=3_600 + 300 * minute)
+    assert not taken(one, overheard, NOW + 10)
+    assert not taken(one, token(b"2"), NOW + 10)
+    assert not taken(memory(tmp_path), overheard, NOW + 20), "and the file is there for whoever starts"
 
 
 def test_a_full_memory_refuses_and_forgets_nothing(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "min.insync.replicas": str(min_insync_replicas(kafka.replication)),
         # A replica that was behind must not become the leader: what it lacks was acknowledged.
         "unclean.leader.election.enable": "false",
+        # The broker says when a record was written, not who wrote it. By the writers' clocks Kafka refuses what is an
+        # hour ahead of its own, keeps for ever what a clock of next year has stamped, and deletes within minutes what
+        # one of last month has, delivered or not.
+        "message.timestamp.type": "LogAppendTime",
     }
     kept_for_a_while = record_bytes | {
         "cleanup.policy": "delete",

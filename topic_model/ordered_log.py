@@ -79,6 +79,11 @@ class LogWriter:
             raise InfrastructureError(
                 f"the {self._name} log did not acknowledge within {self._kafka.request_timeout_s:g} s", RETRY_AFTER_S
             ) from None
+        except InfrastructureError as error:
+            if error.retry_after is not None:
+                # After some failures of a broker kafka-python's producer refuses all that comes, well as it may be.
+                self._discard(producer)
+            raise
 
     def close(self) -> None:
         """Free the connection; a later append opens another."""

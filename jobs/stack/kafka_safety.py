@@ -202,6 +202,14 @@ def _of_topic(
             f"{name} takes records of {largest} bytes, kafka.max_record_bytes = {kafka.max_record_bytes}",
             f"{alter} max.message.bytes={specification.configs['max.message.bytes']}",
         )
+    stamps, wanted = configs.get("message.timestamp.type", ""), specification.configs["message.timestamp.type"]
+    if stamps != wanted:
+        yield Finding(
+            "warn",
+            f"{name} has message.timestamp.type = {stamps}",
+            f"A gateway or a worker whose clock is wrong could have its records refused, or deleted early: {alter} "
+            f"message.timestamp.type={wanted}",
+        )
     yield from _of_retention(specification, configs, alter, longest_wait_s)
 
 

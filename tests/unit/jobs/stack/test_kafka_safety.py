@@ -62,6 +62,7 @@ def test_more_replicas_than_brokers_cannot_be() -> None:
         ({"retention_ms": "3600000"}, "is kept for 1 h, deliveries may be tried for 24 h", "fail"),
         ({"retention_bytes": "1000000"}, "is cut at 1000000 bytes", "warn"),
         ({"max_message_bytes": "1000"}, "takes records of 1000 bytes", "fail"),
+        ({"message_timestamp_type": "CreateTime"}, "message.timestamp.type = CreateTime", "warn"),
         ({"cleanup_policy": "compact"}, "has cleanup.policy = compact", "fail"),
         ({"retention_ms": "172800000"}, "is kept for 48 h, kafka.retention_hours is 168", "warn"),
     ],

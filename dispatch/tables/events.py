@@ -15,7 +15,7 @@ NOTIFICATIONS = TableSpec(
         Column(
             "logged_at",
             "timestamp",
-            "When the gateway handed it to the log: the time stamp of its Kafka record.",
+            "When the broker took it into the log: the time stamp of its Kafka record.",
             "UTC",
         ),
         Column("recorded_at", "timestamp", "When it was written to this table.", "UTC"),

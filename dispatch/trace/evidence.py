@@ -37,8 +37,8 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one notification. `logged_ms` is the time stamp of its Kafka record (when the gateway handed
-    it to the log), 0 when it is not known.
+    """All that is known of one notification. `logged_ms` is the time stamp of its Kafka record (when the broker took it
+    into the log), 0 when it is not known.
 
     `attempts` are in order of time. `waiting` are the subscriptions for which the retries table has it, with the time
     when they are due. `forgotten` are rows of the table of subscriptions, for those that the control log does not have

@@ -4,8 +4,6 @@ jumps. The engine comes back by itself, and nothing that was acknowledged is los
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +16,9 @@ from deltalake import DeltaTable
 
 from dispatch.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
-from tests.chaos import outage
+from tests.chaos import _disk, outage
 from tests.chaos._books import everything
+from tests.chaos._disk import Filling
 from tests.support.broker import new_broker, settings_for
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, logs, subscription
@@ -97,29 +96,11 @@ def assert_told_and_kept(publishing: Publishing, kafka: KafkaSettings) -> None:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of its own, of which nothing is left in the end."""
-    folder.mkdir()
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    command = [mount or "true", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    subprocess.run(command, capture_output=True, check=False)
-    if umount is None or not folder.is_mount():
-        pytest.skip("only root may mount a disk to fill")
-    try:
-        yield folder
-    finally:
-        subprocess.run([umount, "-l", str(folder)], check=False)
-
-
-def fill(disk: Path) -> Path:
-    """Write a file until there is no room left; the file."""
-    filling = disk / "filling"
-    with filling.open("wb") as file:
-        try:
-            while True:
-                file.write(b"\0" * 65_536)
-                file.flush()
-        except OSError:
-            return filling
+    """A disk of its own, where we may have one."""
+    with _disk.small_disk(folder, megabytes) as disk:
+        if disk is None:
+            pytest.skip("only root may mount a disk to fill")
+        yield disk
 
 
 def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
@@ -131,9 +112,10 @@ def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
             broker.start()
             with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
                 wait_until(lambda: len(publishing.accepted) > 100, 60, "a hundred are accepted")
-                filling = fill(disk)
+                filling = Filling(disk)
+                filling.fill()
                 wait_until(lambda: bool(publishing.refused), 60, "somebody is told")
-                filling.unlink()
+                filling.remove()
                 broker.kill()
                 broker.start()
                 before = len(publishing.accepted)
@@ -254,11 +236,12 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: Kafk
                 subscribe_both(log, well, failing)
                 accepted = {log.notify("a/b") for _ in range(20)}
                 wait_until(lambda: ids(well) == accepted, 60, "the first twenty")
-                filling = fill(disk)
+                filling = Filling(disk)
+                filling.fill()
                 for _ in range(100):
                     accepted.add(log.notify("a/b"))
                     time.sleep(0.05)
-                filling.unlink()
+                filling.remove()
                 accepted |= {log.notify("a/b") for _ in range(20)}
                 assert_all_is_well(kafka_settings, accepted, well, failing)
         finally:

@@ -19,7 +19,7 @@ from topic_model.records import (
 )
 from topic_model.subscriptions import Subscription
 
-State = Literal["active", "paused", "suspended"]
+State = Literal["active", "paused", "suspended", "expired"]
 
 _KEY = suspension_key("")
 _SUBSCRIPTION_KEY = subscription_key("")
@@ -47,9 +47,13 @@ class Suspensions:
         """Why and since when a subscription is suspended; None when it is not."""
         return self._suspended.get(subscription_id)
 
-    def state_of(self, subscription: Subscription) -> State:
+    def state_of(self, subscription: Subscription, now_ms: int | None = None) -> State:
         """Whether it is pushed to now, and if not, who holds it: its subscriber (paused), or the engine (suspended),
-        which goes first, because that is what somebody has to do something about."""
+        which goes first, because that is what somebody has to do something about. With `now_ms` also whether its time
+        is over (expired): such a one is still there for as long as it can be renewed.
+        """
+        if now_ms is not None and subscription.expired(now_ms):
+            return "expired"
         if subscription.id in self._suspended:
             return "suspended"
         return "paused" if subscription.paused else "active"

@@ -205,7 +205,12 @@ def _print_message(message: ReceivedMessage, json: bool) -> None:
     again = f"  (attempt {message.attempt})" if message.attempt > 1 else ""
     again += f"  (replay {message.replay})" if message.replay else ""
     console().print(
-        Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message.topic or "", "bold cyan"), f"{again}\n  {payload}"),
+        Text.assemble(
+            (time.strftime("%H:%M:%S "), "dim"),
+            (message.topic or "", "bold cyan"),
+            (f"  {message.notification_id}" if message.notification_id else "", "dim"),
+            f"{again}\n  {payload}",
+        ),
         soft_wrap=True,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from enum import StrEnum
@@ -36,6 +37,7 @@ class _State(StrEnum):
     ACTIVE = "active"
     PAUSED = "paused"
     SUSPENDED = "suspended"
+    EXPIRED = "expired"
 
 
 def register(app: typer.Typer) -> None:
@@ -65,15 +67,16 @@ def list_subscriptions(
         if topic
         else None
     )
+    now_ms = time.time_ns() // 1_000_000
     found = [
         each
         for each in table.subscriptions()
-        if (state is None or suspensions.state_of(each) == state)
+        if (state is None or suspensions.state_of(each, now_ms) == state)
         and (endpoint is None or each.consumer.address == endpoint)
         and (wanted is None or each.id in wanted)
     ]
     found.sort(key=lambda each: (each.id not in suspensions, each.consumer.address, each.id))
-    facts = [_facts(each, suspensions) for each in found[:limit]]
+    facts = [_facts(each, suspensions, now_ms) for each in found[:limit]]
     if json:
         print_json({"subscriptions": facts, "more": len(found) - len(facts)})
         return
@@ -81,7 +84,7 @@ def list_subscriptions(
 
     for each in facts:
         # In lines rather than columns: cut off, an id would be of no use.
-        held = each["suspended"]
+        held = each["suspended"] if each["state"] == _State.SUSPENDED else None
         why = f" since {held['at']}: {held['reason']}, failing since {held['failing_since']}" if held else ""
         console().print(
             Text.assemble(
@@ -154,11 +157,11 @@ def _suspended(name: str, table: RoutingTable, suspensions: Suspensions) -> str:
     raise ConfigError(f"{name} is not suspended; nothing was resumed")
 
 
-def _facts(subscription: Subscription, suspensions: Suspensions) -> dict[str, Any]:
+def _facts(subscription: Subscription, suspensions: Suspensions, now_ms: int) -> dict[str, Any]:
     suspension = suspensions.get(subscription.id)
     return {
         "subscription": subscription.id,
-        "state": suspensions.state_of(subscription),
+        "state": suspensions.state_of(subscription, now_ms),
         "suspended": None if suspension is None else _suspension(suspension),
         "paused": subscription.paused,
         "endpoint": subscription.consumer.address,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -298,10 +299,11 @@ def who(
     path = commands.one_topic(topic, namespaces_of(namespace))
     table, suspensions = commands.read_subscriptions(_settings(config, home).kafka)
     routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
+    now_ms = time.time_ns() // 1_000_000
     rows = [
         (
             route.subscription_id,
-            suspensions.state_of(route.subscription),
+            suspensions.state_of(route.subscription, now_ms),
             route.expression,
             commands.conditions_of(route.subscription),
             route.subscription.consumer.address,

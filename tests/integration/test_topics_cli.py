@@ -131,11 +131,9 @@ def test_match_and_who(shell: Shell, kafka_settings: KafkaSettings) -> None:
 
 
 def test_suspended_subscriptions_are_seen_and_resumed(shell: Shell, kafka_settings: KafkaSettings) -> None:
-    def subscription(name: str, endpoint: str, paused: bool = False) -> SubscriptionRecord:
-        made = Subscription(
-            name, EndpointReference(endpoint), f"http://b/{name}", (parse_friendly("ALARM//."),), paused=paused
-        )
-        return SubscriptionRecord(made)
+    def subscription(name: str, endpoint: str, **more: Any) -> SubscriptionRecord:
+        topics = (parse_friendly("ALARM//."),)
+        return SubscriptionRecord(Subscription(name, EndpointReference(endpoint), f"http://b/{name}", topics, **more))
 
     with closing(ControlLog(kafka_settings)) as log:
         log.append(
@@ -144,6 +142,7 @@ def test_suspended_subscriptions_are_seen_and_resumed(shell: Shell, kafka_settin
                 subscription("s3", "http://other/"),
                 subscription("s4", "http://well/"),
                 subscription("s5", "http://well/", paused=True),
+                subscription("s6", "http://gone/", terminates_ms=3_000),
                 *(SubscriptionSuspended(name, "refused", 1_000, 2_000) for name in ("s1", "s2", "s3")),
             ]
         )
@@ -158,8 +157,10 @@ def test_suspended_subscriptions_are_seen_and_resumed(shell: Shell, kafka_settin
         ("s3", "suspended"),
         ("s4", "active"),
         ("s5", "paused"),
+        ("s6", "expired"),
     ]
-    assert [name for name, _ in listed()] == ["s1", "s2", "s3", "s4", "s5"]
+    assert [name for name, _ in listed()] == ["s1", "s2", "s3", "s6", "s4", "s5"]
+    assert listed("--state", "expired") == [("s6", "expired")]
     assert listed("--state", "paused") == [("s5", "paused")]
     assert listed("--topic", "elsewhere") == []
     assert [name for name, _ in listed("--endpoint", "http://well/", "--topic", "ALARM:fire")] == ["s4", "s5"]

@@ -42,6 +42,14 @@ def test_who_holds_a_subscription() -> None:
     assert [folded(SUSPENDED).state_of(each) for each in (active, paused)] == ["suspended", "suspended"]
 
 
+def test_it_has_expired_when_its_time_is_over_whoever_held_it() -> None:
+    subscription = Subscription("s", EndpointReference("http://r/"), paused=True, terminates_ms=1_000)
+    for suspensions in (folded(), folded(SUSPENDED)):
+        assert suspensions.state_of(subscription, 999) != "expired"
+        assert suspensions.state_of(subscription, 1_000) == "expired"
+    assert folded().state_of(Subscription("s", EndpointReference("http://r/")), 1_000) == "active"
+
+
 def test_what_is_written_of_the_subscription_meanwhile_does_not_undo_it() -> None:
     assert "s" in folded(SUSPENDED, SubscriptionRecord(Subscription("s", EndpointReference("http://r/"))))
 

@@ -64,7 +64,8 @@ class Authenticator:
         if header:
             scheme, _, value = header.strip().partition(b" ")
             if scheme.lower() == b"basic" and "basic" in self._methods:
-                return await self._basic(value.strip(), address)
+                value = value.strip()
+                return self._users.recall(value) or await self._basic(value, address)
             if scheme.lower() == b"bearer" and self._bearer is not None:
                 return self._token(self._bearer, value.strip(), address)
             raise self.missing()
@@ -103,7 +104,7 @@ class Authenticator:
         except (binascii.Error, UnicodeDecodeError) as error:
             raise NotAuthenticated("the Authorization header cannot be read", self._challenges) from error
         name, _, password = text.partition(":")
-        identity = await self._users.check(name, password, address)
+        identity = await self._users.check(name, password, address, value)
         if identity is None:
             raise NotAuthenticated(_WRONG, self._challenges)
         return identity

@@ -33,7 +33,12 @@ class Buckets:
 
     def take(self, key: str, amount: float, now: float) -> None:
         """Take so much out, whether or not it is there."""
-        self._filled[key] = (self._level(key, now) - amount, now)
+        level = self._level(key, now) - amount
+        if level >= self._size:
+            # Given back: full, as one that was never used.
+            self._filled.pop(key, None)
+            return
+        self._filled[key] = (level, now)
         self._filled.move_to_end(key)
         while len(self._filled) > self._keys:
             self._filled.popitem(last=False)

@@ -98,15 +98,26 @@ class Users:
         self._clock = clock
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords")
         self._keyed = hashlib.blake2b(key=os.urandom(32), digest_size=32)
-        # By the keyed hash of a name with its password; by the name alone where something else has proved it.
+        # The key fills a block of its own, which is worked in when the next one begins: here, once for all.
+        self._keyed.update(b";")
+        # By the keyed hash of what was sent to prove it; by the name alone where something else has proved it.
         self._known: OrderedDict[bytes | str, tuple[float, Identity | None]] = OrderedDict()
         self._asked: dict[bytes | str, asyncio.Future[Identity | None]] = {}
         self._failures = Buckets(failures_per_minute / 60, failures_per_minute, _ADDRESSES)
         self._failures_per_minute = failures_per_minute
 
-    async def check(self, name: str, password: str, address: str) -> Identity | None:
-        """The user, if that is the password. Raises TooManyRequests for an address that has guessed too often."""
-        key = self._digest(name, password)
+    def recall(self, sent: bytes) -> Identity | None:
+        """Whom these very bytes have proved a short while ago, given as `sent` to `check`."""
+        return self._remembered(self._digest(b"=" + sent))
+
+    async def check(self, name: str, password: str, address: str, sent: bytes = b"") -> Identity | None:
+        """The user, if that is the password. Raises TooManyRequests for an address that has guessed too often.
+
+        `sent` is what has said both, where it is to be recalled by that.
+        """
+        # With the name's length, or what stands at its end could stand at the beginning of a password.
+        said = b"=" + sent if sent else f"{len(name)};{name}{password}".encode("utf-8", "surrogatepass")
+        key = self._digest(said)
         known = self._remembered(key)
         if known is not None:
             return known
@@ -144,10 +155,9 @@ class Users:
         """Count a wrong guess."""
         self._failures.take(address, 1, self._clock())
 
-    def _digest(self, name: str, password: str) -> bytes:
+    def _digest(self, said: bytes) -> bytes:
         digest = self._keyed.copy()
-        # With the name's length, or what stands at its end could stand at the beginning of a password.
-        digest.update(f"{len(name)};{name}{password}".encode("utf-8", "surrogatepass"))
+        digest.update(said)
         return digest.digest()
 
     def _remembered(self, key: bytes | str) -> Identity | None:

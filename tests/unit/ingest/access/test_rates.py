@@ -150,3 +150,15 @@ def test_without_that_limit_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> No
     parts.gateway.gate = Gate(limited(Clock(), requests_per_s=100))
     monkeypatch.setattr(parts.table, "fan_out", None)
     assert parts.post(envelope(notify())).status == 202
+
+
+def test_what_is_given_back_is_forgotten_when_the_bucket_is_full_again() -> None:
+    buckets = Buckets(rate=1.0, size=2.0, keys=10)
+    buckets.take("a", 1, 0.0)
+    buckets.take("a", 1, 0.0)
+    buckets.take("a", -1, 0.0)
+    assert (len(buckets), buckets.missing_s("a", 0.0)) == (1, 0.0)
+    buckets.take("a", -1, 0.5)
+    assert len(buckets) == 0
+    buckets.take("a", 2, 0.5)
+    assert buckets.missing_s("a", 0.5) == 1.0

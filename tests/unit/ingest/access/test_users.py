@@ -147,6 +147,50 @@ def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() ->
     asyncio.run(ask())
 
 
+def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=60, failures_per_minute=100, clock=clock)
+
+    async def ask() -> None:
+        assert users.recall(b"a:right") is None
+        assert await users.check("a", "wrong", "h", b"a:wrong") is None
+        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+        assert [users.recall(sent) for sent in (b"a:wrong", b"a:righ", b"a:right", b"")] == [
+            None,
+            None,
+            Identity("a"),
+            None,
+        ]
+        # What was said in another way is not recalled by how it is kept, nor the other way round.
+        assert await users.check("a", "right", "h") == Identity("a")
+        assert users.recall(b"1;aright") is None
+        assert users.recall(b"a") is None
+        asked = source.asked
+        clock.now = 60
+        assert users.recall(b"a:right") == Identity("a")
+        clock.now = 60.1
+        assert users.recall(b"a:right") is None
+        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+        assert source.asked == asked + 1
+
+    asyncio.run(ask())
+
+
+def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=60, failures_per_minute=1, clock=clock)
+
+    async def ask() -> None:
+        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+        assert await users.check("a", "wrong", "h", b"a:wrong") is None
+        for _ in range(2):
+            with pytest.raises(TooManyRequests):
+                await users.check("a", "other", "h", b"a:other")
+        assert users.recall(b"a:right") == Identity("a")
+
+    asyncio.run(ask())
+
+
 def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
     source = Source()
     source.may_answer.clear()

@@ -21,6 +21,7 @@ from dispatch.hot.reports import PartitionReport
 from dispatch.push_spans import PushSpans
 from dispatch.redelivery.events import Listener, OperatorEvent
 from dispatch.redelivery.lane_book import LaneBook
+from dispatch.redelivery.parked_store import newest_batch
 from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport import make_transport
@@ -146,6 +147,13 @@ class Redeliverer:
             if time.monotonic() < deadline:
                 continue
             raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
+
+    def newest_batch(self) -> int:
+        """The highest number of a batch of what is parked, NO_BATCH when nothing is; to be asked after the start.
+
+        Raises InfrastructureError.
+        """
+        return newest_batch(self._plan.file)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
         """What a batch has parked, seen of endpoints, and learned of subscriptions that are over.

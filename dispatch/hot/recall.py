@@ -1,14 +1,15 @@
 """What an earlier run of a batch came to, as far as it had been written down when it was cut off.
 
 After a crash Spark repeats the batch. Whatever the `attempts` log tells of it is not pushed again, so that only what
-was under way in that moment arrives twice.
+was under way in that moment arrives twice. No other batch has its number, see `dispatch.batch_numbers`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 from dispatch import attempts
 from topic_model.errors import InfrastructureError
@@ -23,31 +24,66 @@ logger = logging.getLogger(__name__)
 # What was written for the batch has a time stamp behind the batch's own, by clocks of several machines.
 _CLOCKS_MS = 60_000
 
+# How far back the newest batch is looked for, in seconds, before all of the log is read.
+_LOOKS_BACK_S = (60, 3_600, 86_400)
+
 
 def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) -> Settled:
     """The deliveries of a batch, planned at that time, that have a row in the `attempts` log.
 
     Raises InfrastructureError when the log cannot be read to its end in time.
     """
+    found: set[tuple[str, str]] = set()
+    with _opened(kafka, timeout_s) as written_since:
+        for value in written_since(planned_ms - _CLOCKS_MS):
+            found.update(_of_batch(value, batch))
+    if found:
+        logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
+    return frozenset(found)
+
+
+def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
+    """The highest number of a batch that the `attempts` log tells of, NO_BATCH when there is none.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    now_ms = int(time.time() * 1000)
+    with _opened(kafka, timeout_s) as written_since:
+        for since_ms in (*(now_ms - back_s * 1000 for back_s in _LOOKS_BACK_S), 0):
+            newest = max(map(_newest, written_since(since_ms)), default=attempts.NO_BATCH)
+            if newest != attempts.NO_BATCH:
+                break
+    return newest
+
+
+def _newest(value: bytes) -> int:
+    rows, evaluation = attempts.decode_all(value)
+    evaluated = evaluation.batch if evaluation is not None else attempts.NO_BATCH
+    return max((each.batch for each in rows), default=evaluated)
+
+
+@contextmanager
+def _opened(kafka: KafkaSettings, timeout_s: float) -> Iterator[Callable[[int], Iterator[bytes]]]:
+    """The log; to be asked for what was written to it from a time (ms since the epoch) until now."""
     deadline = time.monotonic() + timeout_s
     topic = kafka.topic("attempts")
-    found: set[tuple[str, str]] = set()
-    with closing(make_consumer(kafka, wait_ms=100)) as consumer, translated("the log of attempts cannot be read"):
-        left = _place(consumer, topic, planned_ms - _CLOCKS_MS)
+
+    def written_since(since_ms: int) -> Iterator[bytes]:
+        left = _place(consumer, topic, since_ms)
         while left:
             if time.monotonic() > deadline:
                 raise InfrastructureError(f"{topic} could not be read to its end within {timeout_s:g} s", 5.0)
             for partition, records in consumer.poll(timeout_ms=200).items():
                 for record in records:
                     if record.value is not None:
-                        found.update(_of_batch(record.value, batch))
+                        yield record.value
                 if partition in left and records and records[-1].offset + 1 >= left[partition]:
                     del left[partition]
             for partition in [each for each, end in left.items() if consumer.position(each) >= end]:
                 del left[partition]
-    if found:
-        logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
-    return frozenset(found)
+
+    with closing(make_consumer(kafka, wait_ms=100)) as consumer, translated("the log of attempts cannot be read"):
+        yield written_since
 
 
 def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:

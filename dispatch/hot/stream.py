@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from dispatch.batch_numbers import HadoopFolder, first_number
 from dispatch.gate import StopGate
-from dispatch.hot.recall import Settled, recall
+from dispatch.hot.recall import Settled, newest_batch, recall
 from dispatch.hot.reports import PartitionReport, Reports
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
 from dispatch.matching.view import RoutingView
@@ -63,10 +64,15 @@ class HotPath:
         self._reports: Accumulator[list[PartitionReport]] | None = None
         # The first batch may be one that another process had begun.
         self._repeating = True
+        self._first_number = 0
 
     def start(self, spark: SparkSession, checkpoint: str) -> StreamingQuery:
         """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
-        comes (Spark looks every `idle_poll_ms`)."""
+        comes (Spark looks every `idle_poll_ms`). The redelivery has to know all that is parked.
+
+        Raises InfrastructureError when the checkpoint is new, and the logs cannot be asked for its numbers.
+        """
+        self._first_number = first_number(HadoopFolder(spark, checkpoint), self._newest_batch)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
             spark,
@@ -86,13 +92,14 @@ class HotPath:
         )
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
-        """Dispatch one batch; returns when every outcome is in the `attempts` log, or parked.
+        """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
 
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
         that subscription. What the batch has parked is known before the next one begins, so nothing overtakes it.
         """
         with self._gate.batch(), self._metrics.batch() as stages:
-            settled = self._settled_before(frame, batch) if self._repeating else None
+            number = self._first_number + batch
+            settled = self._settled_before(frame, number) if self._repeating else None
             self._repeating = True
             stages.over("recall")
             view = self._view.refresh(self._kafka.request_timeout_s)
@@ -105,7 +112,7 @@ class HotPath:
                 self._outbound,
                 self._secrets,
                 view,
-                batch,
+                number,
                 int(time.time() * 1000),
                 self._diversions(),
                 settled,
@@ -133,6 +140,9 @@ class HotPath:
             sum(report.notifications for report in reports), sum(report.deliveries for report in reports)
         )
         return reports
+
+    def _newest_batch(self) -> int:
+        return max(newest_batch(self._kafka, _RECALL_S), self._redeliverer.newest_batch())
 
     def _settled_before(self, frame: DataFrame, batch: int) -> Broadcast[Settled] | None:
         """What an earlier run of this batch, in this process or another, has come to."""

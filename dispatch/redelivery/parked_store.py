@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dispatch.attempts import NO_BATCH
 from dispatch.redelivery import parked
 from dispatch.redelivery.parked import Delivery, Parked, Place, Tries
 from dispatch.wall_clock import TOLERANCE_MS
@@ -67,6 +68,17 @@ class Waiting(NamedTuple):
     delivery: Delivery
     tries: Tries
     notification: Notification
+
+
+def newest_batch(file: Path) -> int:
+    """The highest number of a batch of what waits there, as of the last commit; NO_BATCH when nothing does. In any
+    thread. Raises InfrastructureError."""
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as opened:
+            (newest,) = opened.execute("SELECT MAX(batch) FROM waiting").fetchone()
+    except sqlite3.Error as error:
+        raise InfrastructureError(f"the file of parked deliveries, {file}: {error}", 5.0) from error
+    return NO_BATCH if newest is None else int(newest)
 
 
 class ParkedStore:

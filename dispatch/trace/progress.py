@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from dispatch.batch_numbers import RANGE, RANGES
 from dispatch.trace.evidence import Batch
 
 
@@ -16,13 +17,20 @@ def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> Batch 
     folder = Path(checkpoint.removeprefix("file://"))
     if "://" in checkpoint.removeprefix("file://") or not (folder / "offsets").is_dir():
         return None
-    numbers = sorted(int(each.name) for each in (folder / "offsets").iterdir() if each.name.isdigit())
+    numbers = _numbers(folder / "offsets")
+    first_number = max(_numbers(folder / RANGES), default=0) * RANGE
     for position, number in enumerate(numbers):
         end = _end(folder / "offsets" / str(number), topic, partition)
         if end is not None and offset < end:
             oldest = position == 0 and number > 0
-            return Batch(None if oldest else number, begun=True, done=(folder / "commits" / str(number)).exists())
+            return Batch(
+                None if oldest else first_number + number, begun=True, done=(folder / "commits" / str(number)).exists()
+            )
     return Batch(None, begun=False, done=False)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(each.name) for each in folder.glob("*") if each.name.isdigit())
 
 
 def _end(file: Path, topic: str, partition: int) -> int | None:

@@ -43,8 +43,8 @@ def progress(seen: Iterable[Evaluated]) -> Progress:
     """What the newest records say. A batch begins when the one before it has come to its end, all outcomes written: so
     everything before the newest batch is done, and the newest may be cut off anywhere.
 
-    Numbers of batches begin anew with a new checkpoint, and clocks differ: older is what has a lower number, or is
-    older by more than clocks differ.
+    Before there were `dispatch.batch_numbers` they began anew with a new checkpoint, and clocks differ: older is what
+    has a lower number, or is older by more than clocks differ.
     """
     known = list(seen)
     if not known:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
-from dispatch.attempts import Attempt
+from dispatch.attempts import NO_BATCH, Attempt, Matched
 from dispatch.attempts_log import AttemptsLog
-from dispatch.hot.recall import recall
+from dispatch.hot.recall import newest_batch, recall
 from topic_model.kafka_topics import ensure_topics
 from topic_model.settings import KafkaSettings
 from topic_model.topics import TopicPath
@@ -45,4 +46,24 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
 
     assert recall(kafka_settings, 5, now_ms, 20) == written
     assert recall(kafka_settings, 6, now_ms, 20) == frozenset()
-    assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), "a later batch of the same number"
+    assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
+        "it is only looked for since it was planned"
+    )
+
+
+def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    assert newest_batch(kafka_settings, 20) == NO_BATCH
+
+    with closing(AttemptsLog(kafka_settings)) as log:
+        log.connect()
+        log.add(row("s", "of the redelivery", NO_BATCH))
+        log.settle(20)
+        assert newest_batch(kafka_settings, 20) == NO_BATCH
+        log.add(row("s", "n", 5))
+        log.add(row("s", "m", 4))
+        log.settle(20)
+        assert newest_batch(kafka_settings, 20) == 5
+        log.add_matched(0, 7, 0, [Matched("for nobody", TopicPath("a"), 1, 0, 0)])
+        log.settle(20)
+        assert newest_batch(kafka_settings, 20) == 7

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from dispatch.attempts import NO_BATCH
 from dispatch.redelivery import parked
 from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, Waiting
+from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, Waiting, newest_batch
 from dispatch.wall_clock import TOLERANCE_MS
 from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
@@ -45,6 +47,22 @@ def test_untried_deliveries_come_in_the_order_of_their_places(store: ParkedStore
     assert offsets(store.untried("s", 2)) == [9, 100]
     assert store.untried("s", 1)[0].notification.id == "n9"
     assert (store.count, list(store.lanes())) == (4, ["other", "s"])
+
+
+def test_the_newest_batch_of_what_waits_is_read_beside_who_writes(tmp_path: Path) -> None:
+    file = tmp_path / "parked #1.sqlite"
+    with pytest.raises(InfrastructureError):
+        newest_batch(file)
+    with closing(ParkedStore(file)) as store:
+        store.commit()
+        assert newest_batch(file) == NO_BATCH
+        for which in (delivery(1, batch=7), delivery(2, lane="t", batch=10**12), delivery(3, batch=9)):
+            park(store, which)
+        store.commit()
+        assert newest_batch(file) == 10**12
+        store.remove(delivery(2, lane="t", batch=10**12))
+        store.commit()
+        assert newest_batch(file) == 9
 
 
 def test_a_delivery_parked_twice_waits_once_and_its_tries_are_kept(store: ParkedStore) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from dispatch import attempts
 from dispatch.attempts import Attempt
+from dispatch.batch_numbers import RANGE, RANGES
 from dispatch.recording.rows import rows_of
 from dispatch.trace.control import ControlHistory
 from dispatch.trace.evidence import AttemptRow, Batch, Evaluated, Evidence
@@ -271,6 +272,10 @@ def test_batch_is_found_in_the_checkpoint(tmp_path: Path) -> None:
     early = batch_of(place, "t", 1, 3)
     assert early is not None
     assert (early.number, early.begun) == (None, True)
+    # A checkpoint that was not the first on these logs calls its batches otherwise than Spark does.
+    (tmp_path / RANGES).mkdir()
+    (tmp_path / RANGES / "2").touch()
+    assert batch_of(place, "t", 1, 15) == Batch(2 * RANGE + 5, begun=True, done=True)
 
 
 def test_ids_say_when_they_were_made() -> None:

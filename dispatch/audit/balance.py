@@ -46,9 +46,9 @@ def balance(
     report = Report(since_ms, until_ms, rows=ledger.rows)
     inside = (evaluations.accepted_ms >= since_ms) & (evaluations.accepted_ms < until_ms)
     keys, first, by_key = np.unique(evaluations.notification[inside], return_index=True, return_inverse=True)
-    least = np.bincount(by_key, evaluations.least[inside], len(keys)).astype(np.int64)
-    most = np.bincount(by_key, evaluations.most[inside], len(keys)).astype(np.int64)
-    places = np.bincount(by_key, minlength=len(keys))
+    least = np.bincount(by_key, evaluations.least[inside]).astype(np.int64)
+    most = np.bincount(by_key, evaluations.most[inside]).astype(np.int64)
+    places = np.bincount(by_key)
 
     belongs, owner = _among(keys, deliveries.notification)
     orphaned = ~np.isin(deliveries.notification, evaluations.notification)

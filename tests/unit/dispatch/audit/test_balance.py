@@ -60,15 +60,18 @@ def test_nothing_at_all_balances() -> None:
 
 
 def test_what_is_named_is_the_one_that_lacks_something_whatever_lies_before_the_interval() -> None:
+    old = [f"old{each}" for each in range(300)]
     found = compared(
-        evaluation({"old": 1}, accepted_ms=T0 - 1),
-        evaluation({"n1": 1, "n2": 1}, first=1),
+        evaluation(dict.fromkeys(old, 1), accepted_ms=T0 - 1),
+        rows(*(row(each, "s1", accepted_ms=T0 - 1) for each in old)),
+        evaluation({"n1": 1, "n2": 1}, first=300),
         rows(row("n1", "s1")),
-        evaluation({"n3": 0}, batch=1, first=3),
+        evaluation({"n3": 0}, batch=1, first=302),
     )
     assert problems(found) == [("missing", "n2", 1, 0)]
-    assert found.report.problems[0].offset == 2
-    assert found.evaluations.offset.tolist() == [1, 2, 3]
+    assert found.report.problems[0].offset == 301
+    assert found.evaluations.offset.tolist() == [300, 301, 302]
+    assert found.report.totals == Tally(delivered=1)
 
 
 def test_a_match_that_was_never_attempted_is_named() -> None:
@@ -204,6 +207,10 @@ class TestRepeatedBatches:
         found = compared(evaluation({"n1": 1}), rows(row("n1", "s1")), evaluation({"n1": 1}), rows(row("n1", "s1")))
         assert found.report.balanced
         assert (found.report.duplicates, found.report.totals) == (1, Tally(delivered=1))
+
+    def test_a_duplicate_does_not_hide_what_is_missing(self) -> None:
+        found = compared(evaluation({"n1": 2}), rows(row("n1", "s1")), evaluation({"n1": 2}), rows(row("n1", "s1")))
+        assert problems(found) == [("unfinished", "n1", 2, 1)]
 
     def test_a_subscription_that_came_in_between_must_have_it(self) -> None:
         first, second = evaluation({"n1": 1}), evaluation({"n1": 2}, control=20)

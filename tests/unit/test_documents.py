@@ -1,0 +1,109 @@
+"""What documents name is there: files, sections, settings, tests, modules, targets of make, commands and options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from jobs.cli import app
+from jobs.settings import SECTIONS, declarations
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+# Files of the data directory that are named as settings are.
+FILES = {"dispatch.log", "secrets.keys", "topics.ldif"}
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+
+
+def text_of(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
+
+
+def code_in(document: Path) -> Iterator[str]:
+    """Each line of a block of code, and each span."""
+    pieces = re.split(r"^```.*$", text_of(document), flags=re.MULTILINE)
+    for block in pieces[1::2]:
+        yield from block.splitlines()
+    for prose in pieces[::2]:
+        yield from re.findall(r"`([^`\n]+)`", prose)
+
+
+def anchors_of(document: Path) -> set[str]:
+    """The anchors of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text_of(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@every_document
+def test_links(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        assert target.exists(), f"there is no {name}"
+        assert not anchor or anchor in anchors_of(target), f"{target.name} has no section {anchor}"
+
+
+@every_document
+def test_settings(document: Path) -> None:
+    known = {each.key for each in declarations()}
+    named = set(re.findall(rf"`({'|'.join(SECTIONS)})\.([a-z0-9_]+)[` ]", text_of(document)))
+    assert {f"{section}.{name}" for section, name in named} <= known | FILES
+    # In the examples, below the name of their section.
+    for block in re.findall(r"```toml\n(.*?)```", text_of(document), re.DOTALL):
+        section = ""
+        for line in block.splitlines():
+            if header := re.fullmatch(r"\[([a-z_]+)\]", line.strip()):
+                section = header[1]
+            elif section in SECTIONS and (assigned := re.match(r"([a-z0-9_]+) *=", line)):
+                assert f"{section}.{assigned[1]}" in known
+
+
+@every_document
+def test_tests_and_files(document: Path) -> None:
+    folders = ("tests", "docs", "dispatch", "ingest", "jobs", "topic_model")
+    there = {str(file.relative_to(ROOT)) for folder in folders for file in (ROOT / folder).rglob("*.*")}
+    there |= {file.name for file in ROOT.glob("*.*")}
+    for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", text_of(document)):
+        assert any(file.endswith(f"/{named}") or file == named for file in there), named
+    for module in re.findall(r"-m ((?:tests|jobs)(?:\.\w+)+)(?![\w.])", text_of(document)):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+@every_document
+def test_targets_of_make(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    assert {found[1] for line in code_in(document) if (found := re.match(r"\s*make ([a-z-]+)", line))} <= targets
+
+
+@every_document
+def test_commands_and_their_options(document: Path) -> None:
+    found = re.findall(r"(?:`|^)arborcast ((?:[a-z-]+ ?)+)((?:.*?--[a-z-]+)*)", text_of(document), re.MULTILINE)
+    for words, rest in found:
+        command = get_command(app)
+        for word in words.split():
+            known = getattr(command, "commands", None)
+            if known is None:
+                break
+            assert word in known, f"arborcast {words}"
+            command = known[word]
+        options = {option for parameter in command.params for option in parameter.opts}
+        for option in re.findall(r"--[a-z-]+", rest.partition("`")[0].partition("#")[0]):
+            assert option in options, f"arborcast {words} {option}"
+
+
+def test_something_is_found() -> None:
+    """A page about security that names none would mean that we look for them wrongly."""
+    security = ROOT / "docs" / "security.md"
+    assert len(re.findall(rf"`(?:{'|'.join(SECTIONS)})\.[a-z0-9_]+[` ]", text_of(security))) >= 3
+    assert any(line.startswith("arborcast ") for line in code_in(security))
+    assert any(line.startswith("make ") for line in code_in(ROOT / "CONTRIBUTING.md"))
+    assert "the-house" in anchors_of(ROOT / "CONTRIBUTING.md")

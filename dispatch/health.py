@@ -76,6 +76,11 @@ class Health:
 WELL = Health()
 
 
+def quick_s(settings: RetrySettings) -> float:
+    """How long a quick answer takes at most: half of what a batch would wait, in seconds."""
+    return settings.hot_budget_s / 2
+
+
 def probing(health: Health) -> Health:
     """The probe is under way: until it has an outcome nothing else is tried."""
     return dataclasses.replace(health, breaker="half-open") if health.breaker == "open" else health

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from dispatch.attempts import Attempt
-from dispatch.health import Sign
+from dispatch.health import Sign, quick_s
 from dispatch.hot.reports import PartitionReport
 from dispatch.outcomes import Outcome, failed
 from dispatch.redelivery.parked import Tries
@@ -22,9 +22,6 @@ from dispatch.settings import PushSettings, RetrySettings
 from dispatch.verdict import DELIVERED, Push, Verdict, attempt, judge, untried
 from topic_model.notifications import Notification
 from topic_model.subscriptions import Subscription
-
-# Quicker answers than this share of the hot budget show that an endpoint is well.
-_QUICK_SHARE = 1 / 2
 
 # So many endpoints of one host that do not answer, and none that does: the host is away.
 _AWAY_ENDPOINTS = 4
@@ -163,7 +160,7 @@ class Settlement:
             self._failures.pop(subscription.id, None)
         if self._silent:
             self._answering.add(scopes_of(endpoint)[1][1])
-        if push.result.duration_s > self._retry.hot_budget_s * _QUICK_SHARE:
+        if push.result.duration_s > quick_s(self._retry):
             self.report.signs.append((endpoint, Sign("slow")))
         elif endpoint in self._watched:
             self.report.signs.append((endpoint, Sign("quick")))

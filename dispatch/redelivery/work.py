@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 
 from dispatch.envelope import Envelope
+from dispatch.health import quick_s
 from dispatch.health_book import HealthBook
 from dispatch.push_spans import PushSpans
 from dispatch.redelivery.choosing import Choice
@@ -41,9 +42,6 @@ from dispatch.wall_clock import WatchedClock
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
-
-# An answer is quick when it took less than this share of what a batch would wait.
-_QUICK_SHARE = 1 / 2
 
 # How many turns are given before outcomes are taken in and newly parked deliveries looked at.
 _TURNS_AT_ONCE = 1_000
@@ -82,7 +80,7 @@ class Redelivery:
         self._lanes = Lanes(store, holds)
         self._choice = Choice(store, push)
         self._room = WaitingRoom(Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
-        self._endpoints = Endpoints(health, retry.hot_budget_s * _QUICK_SHARE, tell)
+        self._endpoints = Endpoints(health, quick_s(retry), tell)
         self._settling = Settling(store, journal, chance, self._alarm)
         suspend_after_ms = int(retry.suspend_after_s * 1000)
         self._stopping = Stopping(subscriptions, self._lanes, self._endpoints, journal, suspend_after_ms, tell)

@@ -66,7 +66,8 @@ def test_endpoint_that_asks_to_be_left_alone_is_reported_with_the_time() -> None
 
 def test_answers_that_took_long_are_reported_whatever_they_said() -> None:
     assert settled(PushResult(202, duration_s=1.5))[1].report.signs == [("http://s/", Sign("slow"))]
-    assert settled(PushResult(202, duration_s=0.5))[1].report.signs == []
+    assert settled(PushResult(202, duration_s=1.001))[1].report.signs == [("http://s/", Sign("slow"))]
+    assert settled(PushResult(202, duration_s=1.0))[1].report.signs == []
 
 
 def test_error_answers_are_signs_and_answers_about_the_message_good_ones() -> None:

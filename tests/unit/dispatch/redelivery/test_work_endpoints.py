@@ -109,6 +109,19 @@ def test_a_slow_endpoint_is_served_at_its_own_pace() -> None:
     assert world.health.get("http://s/").sick
 
 
+def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_seen() -> None:
+    world = World(retry=retry(hot_budget_s=2.0))
+    for name in ("quick", "slow"):
+        world.subscribe(name)
+        world.park(name, "n")
+    world.endpoint("quick").answer = lambda ids: PushResult(202, duration_s=1.0)
+    world.endpoint("slow").answer = lambda ids: PushResult(202, duration_s=1.001)
+
+    world.run(1_000)
+
+    assert world.health.sick() == {"http://slow/"}
+
+
 def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
     world = World()
     world.subscribe("tried")

@@ -29,6 +29,36 @@ def test_a_username_token_lets_in(parts: GatewayParts) -> None:
     assert sent(parts, digest("anna", "pa")).status == 202
 
 
+@pytest.mark.parametrize(
+    ("created", "status"),
+    [
+        ("2023-11-14T22:13:20", 202),
+        ("2023-11-14T22:13:20.123456789Z", 202),
+        ("2023-11-15T00:13:20+02:00", 202),
+        ("2023-11-14T22:18:20.0Z", 202),
+        ("2023-11-14T22:18:20.1Z", 500),
+        ("2023-11-14T22:13:20+02:00", 500),
+        ("0001-01-01T00:00:00+14:00", 500),
+    ],
+)
+def test_when_a_token_was_made_is_understood(parts: GatewayParts, created: str, status: int) -> None:
+    for _ in range(2):  # the second time it is known already
+        answer = sent(parts, token("anna", "pa", created=created))
+        assert answer.status == status
+        assert status == 202 or answer.fault == "MessageExpired"
+
+
+def test_of_what_a_token_says_twice_the_first_counts(parts: GatewayParts) -> None:
+    assert sent(parts, token("anna", "pa", more="<w:Username>olga</w:Username>")).status == 202
+    assert sent(parts, token("anna", "pb", more="<w:Password>pa</w:Password>")).fault == "FailedAuthentication"
+
+
+def test_a_token_in_clear_text_makes_no_basic_credentials(parts: GatewayParts) -> None:
+    assert sent(parts, token("anna", "pa")).status == 202
+    for value in ("4;annapa", "anna:pa", "annapa"):
+        assert parts.post(envelope(notify(message("t:a"))), authorization=f"Basic {value}").status == 401
+
+
 def test_a_digest_is_taken_once(parts: GatewayParts, clock: Clock) -> None:
     assert sent(parts, digest("anna", "pa")).status == 202
     again = sent(parts, digest("anna", "pa"))

@@ -1,11 +1,11 @@
 """The one place that knows kafka-python: from our settings to its arguments, and from its exceptions to ours.
 
 kafka-python ships no types; what we use of it is written down here as protocols, so the rest of the engine is checked.
+Where its classes fall short, ours in `kafka_mended` take their places.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 import kafka
 from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import KafkaNetSocket
 from kafka.partitioner import murmur2
 
 from topic_model.errors import InfrastructureError
+from topic_model.kafka_mended import ClosingSocket, LeanProducer, built
 from topic_model.settings import KafkaSettings
 
 # A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
 _RECONNECT_BACKOFF_MAX_MS = 1_000
-
-# More than a record needs beside its key and value, with the batch that it may be alone in.
-_RECORD_OVERHEAD = 256
 
 # What to tell a caller whose request failed for a reason that usually passes: a broker restart takes about this long.
 RETRY_AFTER_S = 2.0
@@ -153,7 +149,7 @@ class Admin:
     """The few administrative requests of ours, over KafkaAdminClient."""
 
     def __init__(self, kafka_settings: KafkaSettings) -> None:
-        self._client = _built(KafkaAdminClient, _connection(kafka_settings))
+        self._client = _connected(KafkaAdminClient, kafka_settings, {})
 
     def create_topic(self, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
         """Create a topic and wait until it has leaders; False when it was there already."""
@@ -214,88 +210,25 @@ class Admin:
         self._client.close()
 
 
-class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no types
-    """A direct connection. kafka-python's own leaves the socket of every refused attempt to the garbage collector.
-
-    Subclasses register themselves for the scheme of the `proxy_url` setting, which is the way to replace it.
-    """
-
-    SCHEMES = ("direct",)
-
-    async def sock_connect(self, net: Any, sock: socket.socket, sockaddr: Any, timeout_at: float | None = None) -> Any:
-        try:
-            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
-
-
-class _LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
-    """KafkaProducer with a shorter way for what is sent most, and a way to give up.
-
-    Its close(timeout=0) raises from its flush and leaves its thread running when records are waiting.
-    """
-
-    _aborting = False
-
-    def __init__(self, **configs: Any) -> None:
-        super().__init__(**configs)
-        self._known_topics: set[str] = set()
-        self._longest = int(self.config["max_request_size"]) - _RECORD_OVERHEAD
-
-    def send(
-        self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
-    ) -> RecordFuture:
-        """For bytes on a chosen partition: a third of KafkaProducer.send's time goes into finding out just that."""
-        if (
-            partition is None
-            or value is None
-            or key is None
-            or topic not in self._known_topics
-            or len(key) + len(value) > self._longest
-            or self._closed
-        ):
-            future: RecordFuture = super().send(topic, value=value, key=key, partition=partition)
-            # It has waited for the topic's metadata, which stay known.
-            self._known_topics.add(topic)
-            return future
-        future, full, new_batch, _ = self._accumulator.append(TopicPartition(topic, partition), None, key, value, [])
-        if full or new_batch:
-            self._sender.wakeup()
-        return future
-
-    def flush(self, timeout: float | None = None) -> None:
-        if not self._aborting:
-            super().flush(timeout)
-
-    def abort(self) -> None:
-        self._aborting = True
-        self.close(timeout=0)
-
-
 def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Producer:
     """A connected producer: acks=all, idempotent, every record settled within `request_timeout_s`.
 
     Raises InfrastructureError when no broker answers within `request_timeout_s`.
     """
     total_ms = int(kafka_settings.request_timeout_s * 1000)
-    arguments = (
-        _connection(kafka_settings)
-        | _CLIENT
-        | {
-            "acks": "all",
-            "enable_idempotence": True,
-            "linger_ms": linger_ms,
-            # With idempotence kafka-python keeps one batch per partition under way: under load it has to grow.
-            "batch_size": 256 * 1024,
-            "max_request_size": kafka_settings.max_record_bytes,
-            # One request may fail and be tried again within the time that we promise to our own callers.
-            "request_timeout_ms": max(total_ms // 2, 500),
-            "delivery_timeout_ms": total_ms + linger_ms,
-            "max_block_ms": total_ms,
-        }
-    )
-    return cast(Producer, _built(_LeanProducer, arguments))
+    arguments = _CLIENT | {
+        "acks": "all",
+        "enable_idempotence": True,
+        "linger_ms": linger_ms,
+        # With idempotence kafka-python keeps one batch per partition under way: under load it has to grow.
+        "batch_size": 256 * 1024,
+        "max_request_size": kafka_settings.max_record_bytes,
+        # One request may fail and be tried again within the time that we promise to our own callers.
+        "request_timeout_ms": max(total_ms // 2, 500),
+        "delivery_timeout_ms": total_ms + linger_ms,
+        "max_block_ms": total_ms,
+    }
+    return cast(Producer, _connected(LeanProducer, kafka_settings, arguments))
 
 
 def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: int = 2_000) -> Consumer:
@@ -304,20 +237,16 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
     `wait_ms` is how long the broker may hold a fetch when there is nothing new. Requests on one connection are answered
     in order, so any other question (end_offsets) may have to wait that long too.
     """
-    arguments = (
-        _connection(kafka_settings)
-        | _CLIENT
-        | {
-            "group_id": None,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "none",
-            "fetch_max_wait_ms": wait_ms,
-            "max_poll_records": max_records,
-            "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
-            "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
-        }
-    )
-    return cast(Consumer, _built(kafka.KafkaConsumer, arguments))
+    arguments = _CLIENT | {
+        "group_id": None,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "fetch_max_wait_ms": wait_ms,
+        "max_poll_records": max_records,
+        "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
+        "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
+    }
+    return cast(Consumer, _connected(kafka.KafkaConsumer, kafka_settings, arguments))
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -346,24 +275,9 @@ def as_infrastructure_error(what: str, error: BaseException) -> InfrastructureEr
 _T = TypeVar("_T")
 
 
-def _built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
-    """Build one of kafka-python's clients, which connects; free its thread and sockets when that fails.
-
-    kafka-python does not: a process that waits for its broker would gain a thread with every attempt.
-    """
-    networks: list[KafkaNetClient] = []
-
-    def network(*args: Any, **options: Any) -> KafkaNetClient:
-        networks.append(KafkaNetClient(*args, **options))
-        return networks[-1]
-
-    try:
-        with translated("the Kafka broker does not answer"):
-            return factory(**arguments, kafka_client=network)
-    except BaseException:
-        for client in networks:
-            client.close()
-        raise
+def _connected(factory: Callable[..., _T], kafka_settings: KafkaSettings, arguments: dict[str, Any]) -> _T:
+    with translated("the Kafka broker does not answer"):
+        return built(factory, _connection(kafka_settings) | arguments)
 
 
 # For producers and consumers, beyond what tells them where to connect.
@@ -385,7 +299,7 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
         "bootstrap_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
         "reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS,
-        "proxy_url": f"{_ClosingSocket.SCHEMES[0]}://",
+        "proxy_url": f"{ClosingSocket.SCHEMES[0]}://",
     }
     if kafka_settings.ssl_ca_file:
         arguments["ssl_cafile"] = kafka_settings.ssl_ca_file

@@ -9,13 +9,15 @@
     monitoring/     the job's figures
     transport/      how a push leaves, and where it may go
 
-    runtime         the job as a whole: gate and keeper (stopping, restarting), checkpoint (mending it after a crash)
+    runtime         the job as a whole: gate and keeper (stopping, restarting), checkpoint (mending it after a crash,
+                    with batch_numbers that go on when it is lost)
     outcomes, soap_faults, retry, verdict       from an answer to what follows from it (pure)
     health, health_book                         what that says of the endpoint (pure; what is known of all)
     attempts, attempts_log, durable_writer      writing it down
-    envelope, guard     the bytes of a push; signatures and credentials
+    envelope, guard, push_spans     the bytes of a push; signatures and credentials; its span
     room            how much may be under way where (pure)
     operator_events what operators are told, as notifications
+    wall_clock      times that something waits for, though somebody may set the clock (pure)
     worker_daemon, spark_properties, source     Spark
 
 May live here: everything between the `notifications` log and a subscriber's endpoint, and the tables that say what

@@ -3,7 +3,13 @@
     rates, connections    how many requests, bytes and connections one client may have
     visitor               who asks: an address, and a caller once it is known
     gate                  what the application asks for each request
+    authenticator         from what a request carries to an identity
+    username_token, nonces, bearer      the kinds of proof
+    users, users_file, ldap_users, passwords    whose password that is
+    policy, grants, rights              who may publish to, subscribe to and manage which topics
     review                subscriptions whose owners might not make them today
+    tls, handshakes       the door itself
+    watched               files that people edit while we run
     errors, settings      refusals; what can be set
 
 All of it is off by default, and costs a request one comparison with None then. Nothing here knows an operation.

@@ -1,5 +1,12 @@
 """The `arborcast` command: one module per group of commands, assembled here.
 
+    engine, configuration, keys     the embedded engine, settings, the key file
+    messages, topics, subscriptions a client for the shell; what the engine knows
+    users, access                   who may come in, and who might not any more
+    trace, audit, dead, replay      what became of notifications, and what to do about it
+    watching, backup                how it is; what to keep
+    common, log_access, topics_work, topics_output      what several of them share
+
 Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command that needs it, so that `--help` and
 `status` answer at once.
 """

@@ -1,5 +1,10 @@
 """Topic expressions: from what subscribers, publishers and people write to patterns, and back.
 
+    dialects, namespaces    what peers write, and prefixes in it
+    xpath, xpath_syntax, xpath_tokens   the XPath dialect
+    friendly                what a person types
+    writing                 what we write
+
 `parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` what a person types;
 `compile_normal` gives the pattern behind a filter's normal form; `write_topic` and `write_full` write expressions for
 messages of ours. Everything illegal raises an ExpressionError with the position and the fault to answer with.

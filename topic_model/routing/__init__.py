@@ -10,6 +10,7 @@ links       the expansion of selectors that are more than one such key, in step 
 checkpoint  a frozen copy, from which a snapshot is made
 overlay     what changed since a checkpoint, for those who hold a snapshot
 table       the fold itself
+routes      what it tells about itself
 """
 
 from __future__ import annotations

@@ -1,0 +1,91 @@
+"""A checkpoint that was lost, or left behind: the same logs, and Spark counts its batches from 0 again."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatch.audit import audit
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading
+from dispatch.batch_numbers import RANGE
+from dispatch.redelivery import parked
+from dispatch.redelivery.parked import Place
+from dispatch.trace.progress import batch_of
+from tests.support.dispatch_job import job_settings, logs, running, subscription
+from tests.support.receiver import Receiver
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def test_what_waits_leaves_before_what_comes_under_a_new_checkpoint(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings)
+    dispatch = dataclasses.replace(settings.dispatch, starting_offsets="latest")
+    settings = dataclasses.replace(settings, dispatch=dispatch)
+    checkpoint = Path(settings.checkpoint("push"))
+    with Receiver() as receiver, logs(kafka_settings) as log:
+        paused = subscription("paused", receiver.url("/paused"), "a", paused=True)
+        log.subscribe(paused, subscription("well", receiver.url("/well"), "a"))
+        sent = 0
+
+        def send(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                log.notify("a", b"<x>%d</x>" % sent)
+                sent += 1
+                receiver.wait_for(sent)  # each has a batch of its own
+
+        def arrived() -> list[int]:
+            return [
+                int(each) for one in receiver.received("/paused") for each in re.findall(rb"<x>(\d+)</x>", one.body)
+            ]
+
+        with running(spark, settings):
+            until("the query knows where the log ends", (checkpoint / "sources" / "0" / "0").exists)
+            send(4)
+        shutil.rmtree(checkpoint)
+        with running(spark, settings):
+            until("the query knows where the log ends", (checkpoint / "sources" / "0" / "0").exists)
+            send(2)
+        with running(spark, settings):  # the new checkpoint goes on where it was
+            send(1)
+            until("all is parked", lambda: len(parked_places(kafka_settings)) == sent)
+            places = parked_places(kafka_settings)
+            found = batch_of(str(checkpoint), kafka_settings.topic("notifications"), *places[-1][1:3])
+            log.subscribe(msgspec.structs.replace(paused, paused=False))
+            until("all has arrived", lambda: len(arrived()) >= sent)
+            report = audit(kafka_settings, 0, deep=True, patience_s=30)
+
+    assert arrived() == list(range(sent)), "in the order of acceptance"
+    assert [place.offset for place in places] == list(range(sent))
+    assert [place.batch >= RANGE for place in places] == [False] * 4 + [True] * 3
+    assert len({place.batch for place in places}) == sent, "no batch is called as an earlier one"
+    assert found is not None
+    assert found.number == places[-1].batch
+    assert report.balanced, report.problems
+
+
+def until(what: str, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def parked_places(kafka: KafkaSettings) -> list[Place]:
+    """Where what is parked was read, in the order in which it leaves."""
+    with LogReading(kafka, "parked") as log:
+        ends = log.ends()
+        stretches = {number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}
+        return sorted(parked.decode_key(each.key)[0].place for each in log.read(stretches) if each.value is not None)

@@ -13,11 +13,11 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dispatch.audit.balance import Stretch
-from dispatch.audit.reading import LogReading
+from dispatch.audit.reading import LogReading, notification_in
 from dispatch.durable_writer import DurableWriter
 from dispatch.matching.filters import Conditions, Subject
 from topic_model import notifications
-from topic_model.errors import ArborcastError, InfrastructureError, RecordVersionError
+from topic_model.errors import ArborcastError
 from topic_model.kafka_client import partition_of
 from topic_model.notifications import Notification, replayed
 from topic_model.routing import RoutingTable
@@ -135,10 +135,6 @@ def _able(table: RoutingTable, subscription_id: str) -> Subscription:
 def _readable(log: LogReading, partition: int, stretch: Stretch) -> Iterator[tuple[Notification, int]]:
     """The notifications and their offsets, without damaged records, which were never delivered to anybody."""
     for record in log.read({partition: stretch}):
-        try:
-            notification = notifications.decode(record.value or b"")
-        except RecordVersionError:
-            raise
-        except InfrastructureError:
-            continue
-        yield notification, record.offset
+        notification = notification_in(record)
+        if notification is not None:
+            yield notification, record.offset

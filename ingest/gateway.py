@@ -15,6 +15,7 @@ from ingest.changes import Changes, KeyedLocks
 from ingest.envelope import Request
 from ingest.ids import NotificationIds
 from ingest.lookups import Lookups
+from ingest.namespaces import wsa
 from ingest.outgoing import DIRECT, Route
 from ingest.ownership import OwnershipProof
 from ingest.protection import Protector
@@ -88,6 +89,18 @@ class Gateway:
     def __post_init__(self) -> None:
         self._admission = TopicAdmission(self.topics)
         self._being_added: dict[TopicPath, asyncio.Future[None]] = {}
+
+    def named_in(self, request: Request, kind: Kind) -> str:
+        """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in
+        wsa:To; empty when it names none."""
+        candidates = [element.text or "" for element in request.operation.iterdescendants(wsa("Address"))]
+        if request.addressing is not None:
+            candidates.append(request.addressing.to)
+        for candidate in candidates:
+            target = self.own.target_of_url(candidate.strip())
+            if target is not None and target.kind is kind:
+                return target.id
+        return ""
 
     async def admit(self, paths: Iterable[TopicPath]) -> None:
         """See that these topics exist; where the set is open, new ones are in the control log when this returns.

@@ -13,7 +13,7 @@ from ingest.addresses import Kind, Target
 from ingest.envelope import Request
 from ingest.errors import InvalidRequest
 from ingest.gateway import Gateway, Operation, Reply
-from ingest.namespaces import ACTION_BW, WSNT, wsa, wsnt
+from ingest.namespaces import ACTION_BW, WSNT, wsnt
 from ingest.notification_broker import requested_termination, termination_element
 from topic_model.errors import UnknownResource
 from topic_model.records import (
@@ -86,7 +86,7 @@ def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlR
 @asynccontextmanager
 async def held(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
     """The subscription that is meant; nobody else in this gateway changes it meanwhile. Raises UnknownResource."""
-    identifier = target.id or _from_body(gateway, request)
+    identifier = target.id or gateway.named_in(request, Kind.SUBSCRIPTION)
     if not identifier:
         raise UnknownResource(
             "which subscription? Send this to the address in the SubscriptionReference that Subscribe returned"
@@ -103,18 +103,6 @@ async def held(gateway: Gateway, request: Request, target: Target) -> AsyncItera
         ):
             raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
         yield subscription
-
-
-def _from_body(gateway: Gateway, request: Request) -> str:
-    """Some clients post to the broker and name the subscription inside, or in wsa:To."""
-    candidates = [element.text or "" for element in request.operation.iterdescendants(wsa("Address"))]
-    if request.addressing is not None:
-        candidates.append(request.addressing.to)
-    for candidate in candidates:
-        target = gateway.own.target_of_url(candidate.strip())
-        if target is not None and target.kind is Kind.SUBSCRIPTION:
-            return target.id
-    return ""
 
 
 def _beyond_grace(gateway: Gateway, subscription: Subscription) -> bool:

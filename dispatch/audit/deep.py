@@ -13,11 +13,10 @@ from dispatch.audit.balance import Balance, Stretch
 from dispatch.audit.deliveries import Numbers, delivery_key
 from dispatch.audit.kept import check_kept
 from dispatch.audit.ledger import Evaluations, Ledger
-from dispatch.audit.reading import LogReading
+from dispatch.audit.reading import LogReading, notification_in
 from dispatch.audit.report import Problem
 from dispatch.matching.filters import Conditions, Subject
-from topic_model import notifications, records
-from topic_model.errors import InfrastructureError, RecordVersionError
+from topic_model import records
 from topic_model.notifications import Notification
 from topic_model.records import ControlRecord
 from topic_model.routing import RoutingTable
@@ -173,10 +172,6 @@ def _notifications(log: LogReading, runs: Iterable[_Run]) -> Iterator[tuple[Noti
     could read either."""
     for run in runs:
         for record in log.read({run.partition: Stretch(run.first, run.first + run.length)}):
-            try:
-                notification = notifications.decode(record.value or b"")
-            except RecordVersionError:
-                raise
-            except InfrastructureError:
-                continue
-            yield notification, run.at + record.offset - run.first
+            notification = notification_in(record)
+            if notification is not None:
+                yield notification, run.at + record.offset - run.first

@@ -11,11 +11,9 @@ from dispatch.audit.balance import Balance, Stretch, balance
 from dispatch.audit.deep import examine_deeply
 from dispatch.audit.deliveries import notification_key
 from dispatch.audit.ledger import Ledger
-from dispatch.audit.reading import LogReading
+from dispatch.audit.reading import LogReading, notification_in
 from dispatch.audit.report import MAX_PROBLEMS, Problem, Report
 from dispatch.audit.slim import decode
-from topic_model import notifications
-from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.kafka_client import ConsumerRecord
 from topic_model.settings import KafkaSettings
 
@@ -96,11 +94,8 @@ class _Examination:
         for partition, offset in found.gaps:
             problem = Problem("unreadable", "", partition=partition, offset=offset)
             for record in self._log.read({partition: Stretch(offset, offset + 1)}):
-                try:
-                    notification = notifications.decode(record.value or b"")
-                except RecordVersionError:
-                    raise
-                except InfrastructureError:
+                notification = notification_in(record)
+                if notification is None:
                     continue
                 problem = dataclasses.replace(
                     problem,

@@ -7,12 +7,27 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 
 from dispatch.audit.balance import Stretch
-from topic_model.errors import InfrastructureError
+from topic_model import notifications
+from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.kafka_client import RETRY_AFTER_S, ConsumerRecord, TopicPartition, make_consumer, translated
+from topic_model.notifications import Notification
 from topic_model.settings import KafkaSettings
 
 # Records of attempts have 150 kB, and only what was polled is in memory.
 _POLL_RECORDS = 200
+
+
+def notification_in(record: ConsumerRecord) -> Notification | None:
+    """What a record of the `notifications` log holds; None for a damaged one, which no batch can read either.
+
+    Raises RecordVersionError for a record of a newer Arborcast.
+    """
+    try:
+        return notifications.decode(record.value or b"")
+    except RecordVersionError:
+        raise
+    except InfrastructureError:
+        return None
 
 
 class LogReading:

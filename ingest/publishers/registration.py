@@ -14,7 +14,7 @@ from ingest.envelope import Request
 from ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.lookups import check_name
-from ingest.namespaces import ACTION_BRW, WSA, WSN_BR, wsa, wsn_br
+from ingest.namespaces import ACTION_BRW, WSA, WSN_BR, wsn_br
 from ingest.notification_broker import check_supported, requested_termination
 from ingest.topic_reading import read_filter
 from topic_model.errors import ExpressionError, UnknownDialect, UnknownResource
@@ -57,7 +57,7 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
 
 async def destroy_registration(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End a registration. Our subscriptions at its publisher are ended soon after."""
-    identifier = target.id if target.kind is Kind.REGISTRATION else _from_body(gateway, request)
+    identifier = target.id if target.kind is Kind.REGISTRATION else gateway.named_in(request, Kind.REGISTRATION)
     if not identifier:
         raise UnknownResource(
             "which registration? Send this to the address in the PublisherRegistrationReference that RegisterPublisher "
@@ -158,18 +158,6 @@ def _read_termination(element: etree._Element | None, now: datetime) -> int | No
             initial=True,
         )
     return requested_termination(element, now, initial=True)
-
-
-def _from_body(gateway: Gateway, request: Request) -> str:
-    """Some clients post to the broker and name the registration inside, or in wsa:To."""
-    candidates = [element.text or "" for element in request.operation.iterdescendants(wsa("Address"))]
-    if request.addressing is not None:
-        candidates.append(request.addressing.to)
-    for candidate in candidates:
-        target = gateway.own.target_of_url(candidate.strip())
-        if target is not None and target.kind is Kind.REGISTRATION:
-            return target.id
-    return ""
 
 
 def _not_called(error: ConsumerRefused) -> ConsumerRefused:

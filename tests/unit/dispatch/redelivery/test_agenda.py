@@ -56,10 +56,10 @@ def test_turns_that_were_put_off_often_still_come_in_order() -> None:
 def test_the_overdue_are_counted_without_those_that_were_put_off() -> None:
     agenda = Agenda()
     for number in range(20):
-        agenda.set(f"n{number}", number)
-    agenda.set("n3", 100)
+        agenda.set(f"n{number}", 100 + number)
+    agenda.set("n3", 200)
 
-    assert (agenda.overdue(9), agenda.overdue(1_000), agenda.overdue(-1)) == (9, 20, 0)
+    assert (agenda.overdue(109), agenda.overdue(1_000), agenda.overdue(99)) == (9, 20, 0)
     assert agenda.overdue(1_000, most=5) == 5
 
 

@@ -70,11 +70,11 @@ def test_a_lane_with_only_tried_messages_in_it_is_not_held() -> None:
     world.subscribe("s")
     world.endpoint("s").answer = lambda ids: BROKEN
     world.park("s", "n")
-    assert world.lanes.for_batch() == {"s"}
+    assert world.lanes.for_batch() == world.redelivery.held() == {"s"}
 
     world.run(100)
 
-    assert world.lanes.for_batch() == frozenset()
+    assert world.lanes.for_batch() == world.redelivery.held() == frozenset()
     assert world.redelivery.lanes == 1
 
 
@@ -198,7 +198,7 @@ def test_no_endpoint_takes_all_room_and_none_waits_for_ever() -> None:
 
     world.run(100)
     assert world.states() == {("quick", "q"): "delivered"}
-    assert world.redelivery.in_flight == 4
+    assert (world.redelivery.in_flight, world.redelivery.due()) == (4, 26)
 
     world.run(10_000 * 8)
     assert set(world.states().values()) == {"delivered"}
@@ -214,6 +214,21 @@ def test_no_more_is_under_way_than_allowed_wherever_it_goes() -> None:
     world.run(3_500)
 
     assert world.most_in_flight == 2
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_a_probe_takes_its_place_among_all_that_may_be_under_way() -> None:
+    world = World(push=PushSettings(max_in_flight=1))
+    for name in ("away", "well"):
+        world.subscribe(name)
+        world.endpoint(name).takes_ms = 500
+    world.fall("away")
+    world.park("away", "n")
+    world.park("well", "n", Tries(1, 1, START_MS + 2_000, START_MS))
+
+    world.run(4_000)
+
+    assert world.most_in_flight == 1
     assert set(world.states().values()) == {"delivered"}
 
 

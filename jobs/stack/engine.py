@@ -21,7 +21,7 @@ from jobs.settings import ENV_PREFIX, Settings, dump
 from jobs.stack import jars, java, kafka_broker, ports
 from jobs.stack.errors import StackError
 from jobs.stack.home import Home
-from jobs.stack.java import Java
+from jobs.stack.java import Java, java_environ
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
 from jobs.stack.processes import words
@@ -175,7 +175,7 @@ def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
     return PartSpec(
         "kafka",
         broker.command(),
-        environ,
+        java_environ(environ),
         home.kafka,
         home.log("kafka"),
         is_ready=lambda: kafka_broker.answers(stack.kafka_port),
@@ -207,7 +207,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             *(str(_SCRIPT), "--config", str(home.settings_file)),
         ],
         {
-            **environ,
+            **java_environ(environ),
             "JAVA_HOME": str(tools.java_home),
             "SPARK_HOME": str(spark_home),
             "PYSPARK_PYTHON": sys.executable,

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from jobs.stack.errors import JarError
+from jobs.stack.java import java_environ
 
 _DOWNLOADING = re.compile(r"^downloading \S*/(?P<jar>[^/\s]+\.jar) ")
 _UNRESOLVED = re.compile(r":: (?P<module>\S+#\S+;\S+?): (?P<why>.+)$")
@@ -53,7 +54,13 @@ def retrieve(
     downloads = found = 0
     said = time.monotonic()
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        env=java_environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         assert process.stdout is not None  # noqa: S101 -- for the type checker: we asked for a pipe
         try:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,16 @@ class Java:
 
     def __str__(self) -> str:
         return f"Java {self.version} at {self.executable} ({self.found})"
+
+
+def java_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment to start a Java in.
+
+    In another locale than a UTF-8 one (LC_ALL=C, or one that is not installed, as happens under cron and in containers)
+    Java on Linux cannot open a file whose path has letters beyond ASCII, of a home folder for instance. C.UTF-8 is
+    everywhere, and Java's messages and numbers are the same for everybody in it.
+    """
+    return {**environ, "LC_ALL": "C.UTF-8"} if sys.platform == "linux" else dict(environ)
 
 
 def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = _COMMON_PLACES) -> Java:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from jobs.stack import logfiles, ports
 from jobs.stack.errors import PartFailed
+from jobs.stack.java import java_environ
 
 # The gateway takes bodies up to a few MiB (gateway.max_body_bytes); Kafka's own default of 1 MiB would refuse them
 # after we had parsed them.
@@ -170,6 +171,12 @@ class KafkaBroker:
     def prepare(self, timeout: float = 60.0) -> None:
         """Writes the configuration and formats the storage if that was never done. Raises PartFailed."""
         layout = self.layout
+        if "," in str(layout.data):
+            raise PartFailed(
+                f"Kafka cannot keep its logs in {layout.data}: it takes a comma for the end of a folder's name. "
+                "Choose another data directory with --home",
+                "kafka",
+            )
         layout.data.mkdir(parents=True, exist_ok=True)
         _write_properties(layout.properties_file, layout.properties())
         if (layout.data / "meta.properties").exists():
@@ -181,14 +188,20 @@ class KafkaBroker:
         try:
             # In a session of its own: Ctrl-C is for whoever called us, not for a half written storage.
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout, check=False, start_new_session=True
+                command,
+                env=java_environ(),
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+                start_new_session=True,
             )
         except subprocess.TimeoutExpired as error:
             raise PartFailed(f"Kafka did not format {layout.data} within {timeout:g} s", "kafka") from error
         if done.returncode != 0:
             raise PartFailed(f"Kafka could not format {layout.data}: {_tail(done.stdout + done.stderr)}", "kafka")
 
-    def start(self, timeout: float = 30.0) -> None:
+    def start(self, timeout: float = 120.0) -> None:
         """Starts the broker and waits until it answers. Raises PartFailed with the end of its log otherwise."""
         self.launch()
         self.wait_until_it_answers(timeout)
@@ -198,7 +211,12 @@ class KafkaBroker:
         self.prepare()
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+                self.command(),
+                env=java_environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
             )
 
     def wait_until_it_answers(self, timeout: float) -> None:
@@ -262,9 +280,20 @@ def controller_port(home: Path) -> int:
 
 
 def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    # Java's properties format: a backslash escapes, and keys here hold no character that needs it.
-    lines = [f"{key}={value.replace(chr(92), chr(92) * 2)}\n" for key, value in properties.items()]
-    path.write_text("# Written at every start; changes here are lost.\n" + "".join(lines), encoding="utf-8")
+    # Keys here hold no character that needs an escape.
+    lines = [f"{key}={_escaped(value)}\n" for key, value in properties.items()]
+    path.write_text("# Written at every start; changes here are lost.\n" + "".join(lines), encoding="ascii")
+
+
+def _escaped(value: str) -> str:
+    """The value as Java's properties format has it, which Kafka reads as Latin-1.
+
+    In UTF-8, a folder with an accent in its name would be another folder, somewhere beside the data directory.
+    """
+    value = value.replace("\\", "\\\\")
+    units = value.encode("utf-16-be", "surrogatepass")
+    numbers = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(number) if number < 0x7F else f"\\u{number:04x}" for number in numbers)
 
 
 def _tail(text: str, lines: int = 15) -> str:

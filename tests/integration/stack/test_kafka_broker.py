@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from jobs.stack import kafka_broker, ports
+from jobs.stack.errors import PartFailed
 from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import new_broker
 from topic_model.settings import KafkaSettings
 
 pytestmark = pytest.mark.kafka
@@ -44,6 +48,23 @@ def read(bootstrap_servers: str, name: str) -> list[bytes]:
         return values
     finally:
         consumer.close()
+
+
+def test_a_folder_may_have_any_name_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under cron, or in a container, where LC_ALL=C; the home folder is somebody's with an accent in the name."""
+    monkeypatch.setenv("LC_ALL", "C")
+    home = tmp_path / "Zoë's back\\slash = #1: \u2603 \U0001f332"
+    home.mkdir()
+    broker = new_broker(home)
+    broker.prepare()
+    assert (broker.layout.data / "meta.properties").exists()
+    assert list(tmp_path.iterdir()) == [home], "nothing is written beside it"
+
+
+def test_a_name_that_kafka_would_take_for_two_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PartFailed, match=r"a comma .* --home"):
+        new_broker(tmp_path / "a,b").prepare()
+    assert not (tmp_path / "a").exists()
 
 
 def test_what_was_acknowledged_survives_kill_and_stop(own_broker: KafkaBroker) -> None:

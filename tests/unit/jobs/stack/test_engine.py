@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,13 @@ def test_no_variable_overrides_the_effective_settings_again(home: Home, tools: T
         assert "ARBORCAST_GATEWAY_PORT" not in part.environ
         assert part.environ["ARBORCAST_CACHE"] == "/cache"
         assert part.environ["PATH"] == "/bin"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Java does not go by the locale")
+def test_java_can_open_what_is_in_a_folder_of_any_name(home: Home, tools: Tools) -> None:
+    environ = {"LC_ALL": "C", "LANG": "en_US.UTF-8"}
+    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, environ)}
+    assert parts["kafka"].environ["LC_ALL"] == parts["dispatch"].environ["LC_ALL"] == "C.UTF-8"
 
 
 def test_the_job_is_started_as_a_user_would(home: Home, tools: Tools) -> None:

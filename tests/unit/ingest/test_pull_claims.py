@@ -1,0 +1,235 @@
+"""Who waits at a pull point, and whose the messages are that were handed out: claimed, settled, returned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ingest.pull_points import PULL
+from ingest.pull_queues import PullQueues
+from ingest.settings import GatewaySettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.pulling import create, fill, get, payloads
+from topic_model.errors import InfrastructureError
+from topic_model.pull_log import Claimed, Returned, Settled, StoredMessage
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    return GatewayParts()
+
+
+async def finished(parts: GatewayParts, work: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
+    answer = await work()
+    await parts.pulls.close()
+    return answer
+
+
+def test_an_answer_is_settled_once_it_has_left(parts: GatewayParts) -> None:
+    path = create(parts)
+    fill(parts, path, "1")
+    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get())))) == ["1"]
+    kinds = [type(record) for _, record in parts.pull_log.records]
+    assert kinds == [StoredMessage, Claimed, Settled]
+
+
+def test_what_could_not_be_sent_waits_again(parts: GatewayParts) -> None:
+    path = create(parts)
+    fill(parts, path, "1")
+
+    async def broken() -> None:
+        pieces: list[dict[str, object]] = [{"type": "http.request", "body": get(), "more_body": False}]
+
+        async def receive() -> dict[str, object]:
+            if not pieces:
+                await asyncio.Event().wait()
+            return pieces.pop()
+
+        async def send(_: object) -> None:
+            raise ConnectionResetError
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+        with pytest.raises(ConnectionResetError):
+            await parts.app(scope, receive, send)
+        await parts.pulls.close()
+
+    asyncio.run(broken())
+    assert isinstance(parts.pull_log.records[-1][1], Returned)
+    assert payloads(parts.post(get(), path)) == ["1"]
+
+
+def test_get_messages_waits_for_the_first_one(parts: GatewayParts) -> None:
+    path = create(parts)
+
+    async def pull() -> HttpAnswer:
+        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT20S"')))
+        while not parts.pulls.waiting_clients:
+            await asyncio.sleep(0)
+        body = soap.envelope(soap.notify(soap.message(payload='<o:order xmlns:o="urn:o">late</o:order>')))
+        await parts.request("POST", path, body)
+        return await asyncio.wait_for(waiting, 5)
+
+    assert payloads(asyncio.run(pull())) == ["late"]
+    assert parts.pulls.waiting_clients == 0
+
+
+def test_a_wait_ends_without_messages_too(parts: GatewayParts) -> None:
+    path = create(parts)
+    wait = f'<p:Wait xmlns:p="{PULL}">PT0.02S</p:Wait>'
+    answer = parts.post(soap.envelope(f"<wsnt:GetMessages>{wait}</wsnt:GetMessages>"), path)
+    assert payloads(answer) == []
+    assert parts.pull_log.records == [], "nothing is written for nothing"
+
+
+def test_no_wait_is_longer_than_the_setting() -> None:
+    parts = GatewayParts(GatewaySettings(pull_max_wait_s=0.01, pull_wait_s=1_000))
+    path = create(parts)
+    assert payloads(parts.post(get(), path)) == []
+    assert payloads(parts.post(get(attributes=f'xmlns:p="{PULL}" p:Wait="P1Y"'), path)) == []
+
+
+def test_a_wait_that_is_no_duration_is_refused(parts: GatewayParts) -> None:
+    path = create(parts)
+    answer = parts.post(get(attributes=f'xmlns:p="{PULL}" p:Wait="10"'), path)
+    assert answer.fault == "UnableToGetMessagesFault"
+    assert "'10' is no duration" in answer.reason
+
+
+def test_a_client_that_hangs_up_takes_nothing(parts: GatewayParts) -> None:
+    path = create(parts)
+
+    async def hang_up() -> None:
+        pieces: list[dict[str, object]] = [
+            {"type": "http.request", "body": get(attributes=f'xmlns:p="{PULL}" p:Wait="PT20S"'), "more_body": False},
+            {"type": "http.disconnect"},
+        ]
+
+        async def receive() -> dict[str, object]:
+            return pieces.pop(0)
+
+        async def send(_: object) -> None:
+            pass
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+        await asyncio.wait_for(parts.app(scope, receive, send), 5)
+
+    asyncio.run(hang_up())
+    fill(parts, path, "1")
+    assert payloads(parts.post(get(), path)) == ["1"]
+
+
+def test_two_who_pull_at_once_share_the_messages(parts: GatewayParts) -> None:
+    path = create(parts)
+    fill(parts, path, *(str(number) for number in range(20)))
+
+    async def pull() -> list[HttpAnswer]:
+        return await asyncio.gather(*(parts.request("POST", path, get(3)) for _ in range(7)))
+
+    answers = [payloads(answer) for answer in asyncio.run(pull())]
+    assert sorted(int(text) for answer in answers for text in answer) == list(range(20))
+
+
+def test_nothing_is_lost_while_the_log_cannot_be_written(parts: GatewayParts) -> None:
+    path = create(parts)
+    fill(parts, path, "1")
+    parts.pull_log.error = InfrastructureError("away", 2)
+    assert parts.post(get(), path).status == 503
+    assert parts.post(soap.envelope(soap.notify()), path).status == 503
+    parts.pull_log.error = None
+    assert payloads(parts.post(get(), path)) == ["1"]
+
+
+class SweepingGateway:
+    """Another gateway over the same log, with clocks of its own."""
+
+    def __init__(self, parts: GatewayParts) -> None:
+        self.wall, self.steady = 1_000_000.0, 0.0
+        self._store = parts.pull_log.store
+        self._queues = PullQueues(
+            self._store,
+            parts.pull_log,
+            lambda _: True,
+            claim_s=30,
+            max_bytes=1_000,
+            now=lambda: self.wall,
+            steady=lambda: self.steady,
+        )
+
+    async def open_claims(self, later: float = 0.0) -> list[str]:
+        """Those that are open after it has swept, so many seconds later."""
+        self.steady += later
+        await self._queues.sweep()
+        return [claim for _, claim, _ in self._store.open_claims()]
+
+
+def test_a_clock_that_is_set_neither_hides_messages_nor_hands_them_out_twice(parts: GatewayParts) -> None:
+    """Claims count by how long they were seen open: whatever clock wrote them, and whatever becomes of ours."""
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1", "2", "3")
+    log = parts.pull_log
+
+    async def steps() -> None:
+        gateway = SweepingGateway(parts)
+        assert await gateway.open_claims() == []
+        offsets = [message.offset for message in log.store.head(identifier, 3, 1_000)]
+        for name, offset, wrong_s in zip(("right", "ahead", "behind"), offsets, (0, 3_600, -3_600), strict=True):
+            until_ms = round((gateway.wall + wrong_s + 30) * 1000)
+            await log.commit(identifier, [Claimed(name, offset, offset, until_ms)])
+        assert await gateway.open_claims() == ["right", "ahead", "behind"]
+        gateway.wall += 3_600
+        assert await gateway.open_claims(29) == ["right", "ahead", "behind"]
+        gateway.wall -= 7_200
+        # One that comes now has only the times in them to go by, and what is over by these is over.
+        assert await SweepingGateway(parts).open_claims() == ["right", "ahead"]
+        assert await gateway.open_claims(2) == []
+
+    asyncio.run(steps())
+    assert log.store.waiting(identifier) == 3
+
+
+def test_a_claim_from_before_its_start_holds_up_a_gateway_no_longer_than_any(parts: GatewayParts) -> None:
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1")
+
+    async def steps() -> None:
+        gateway = SweepingGateway(parts)
+        await parts.pull_log.commit(identifier, [Claimed("ahead", 0, 0, round((gateway.wall + 3_600) * 1000))])
+        assert await gateway.open_claims() == ["ahead"]
+        assert await gateway.open_claims(31) == []
+
+    asyncio.run(steps())
+
+
+def test_abandoned_claims_are_returned_and_strangers_forgotten(parts: GatewayParts) -> None:
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1")
+
+    async def sweep() -> None:
+        await parts.pull_log.commit(identifier, [Claimed("dead", 0, 0, until_ms=1)])
+        await parts.pull_log.commit("nobody's", [StoredMessage(b"<a/>")])
+        await parts.pulls.sweep()
+        assert set(parts.pull_log.store.ids()) == {identifier, "nobody's"}, "its record may come yet"
+        await parts.pulls.sweep()
+        assert parts.pull_log.store.ids() == [identifier]
+
+    asyncio.run(sweep())
+    assert payloads(parts.post(get(), path)) == ["1"]
+
+
+def test_destroying_wakes_those_who_wait(parts: GatewayParts) -> None:
+    path = create(parts)
+
+    async def pull() -> HttpAnswer:
+        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT20S"')))
+        while not parts.pulls.waiting_clients:
+            await asyncio.sleep(0)
+        await parts.request("POST", path, soap.envelope("<wsnt:DestroyPullPoint/>"))
+        return await asyncio.wait_for(waiting, 5)
+
+    assert asyncio.run(pull()).fault == "ResourceUnknownFault"

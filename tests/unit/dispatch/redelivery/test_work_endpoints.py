@@ -173,6 +173,20 @@ def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others(
     assert world.states()["other", "b"] == "delivered"
 
 
+def test_a_lane_that_proves_to_be_over_when_it_is_to_probe_leaves_that_to_the_next() -> None:
+    world = World()
+    for name in ("first", "other"):
+        world.subscribe(name, endpoint="shared")
+        world.park(name, "n")
+    world.fall("first")
+    world.run(1_000)
+    del world.subscriptions["first"]
+
+    world.run(2_000)
+
+    assert world.states() == {("first", "n"): "cancelled", ("other", "n"): "delivered"}
+
+
 def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:
     world = World()
     world.subscribe("s")

@@ -37,6 +37,17 @@ def test_the_end_of_a_subscription_cancels_what_waits_for_a_dead_endpoint_too() 
     assert world.redelivery.next_turn_ms() is None
 
 
+def test_a_subscription_that_has_come_to_its_time_is_over_though_nobody_says_so() -> None:
+    world = World()
+    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), terminates_ms=START_MS + 1_000)
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "a")
+
+    world.run(10_000)
+
+    assert (world.states(), len(world.arrivals)) == ({("s", "a"): "cancelled"}, 1)
+
+
 def test_what_is_under_way_when_the_subscription_ends_has_one_end() -> None:
     world = World()
     world.subscribe("s")

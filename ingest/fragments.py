@@ -114,7 +114,6 @@ class Source:
 
     def __init__(self, document: bytes, root: etree._Element, depth: int, within: etree._Element | None = None) -> None:
         self._document = as_utf8(document, root)
-        self._root = root
         self._top = _scan(self._document, depth, None if within is None else root.index(within))
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
         self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE

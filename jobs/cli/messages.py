@@ -240,4 +240,6 @@ def _read(file: str) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+        # The message itself, where its file was to be named.
+        advice = "; a file is meant here, or - for standard input" if file.lstrip().startswith("<") else ""
+        raise InputError(f"{file} cannot be read: {error.strerror}{advice}") from error

@@ -34,6 +34,7 @@ def test_help_names_every_command(engine: Engine) -> None:
         (["config", "show", "--config", "/nowhere/a.toml"], 2, "/nowhere/a.toml does not exist"),
         (["publish", "a//.", "-"], 1, "selects several topics"),
         (["publish", "a", "/nowhere/file.xml"], 1, "/nowhere/file.xml cannot be read"),
+        (["publish", "a", "<x/>"], 1, "a file is meant here, or - for standard input"),
         (["publish", "a", "-", "--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9"),
         (["publish", "a", "-", "-n", "p"], 2, "a prefix and a URI are needed"),
         (["listen", "a||b", "--url", "http://127.0.0.1:9"], 1, "position"),

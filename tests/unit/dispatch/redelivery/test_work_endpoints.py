@@ -185,6 +185,7 @@ def test_a_lane_that_proves_to_be_over_when_it_is_to_probe_leaves_that_to_the_ne
     world.run(2_000)
 
     assert world.states() == {("first", "n"): "cancelled", ("other", "n"): "delivered"}
+    assert world.redelivery.next_turn_ms() is None
 
 
 def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:

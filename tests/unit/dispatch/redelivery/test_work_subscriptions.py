@@ -17,6 +17,7 @@ def test_gone_ends_the_subscription_and_cancels_what_waits() -> None:
 
     assert len(world.arrivals) == 1
     assert world.gone_said == ["s"]
+    assert [(event.kind, event.subscription) for event in world.told] == [("subscription-gone", "s")]
     assert set(world.states().values()) == {"cancelled"}
     assert (len(world.states()), world.log, world.buried, world.redelivery.lanes) == (1_100, {}, [], 0)
 

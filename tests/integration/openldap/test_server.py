@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support.directory import Watch, eventually, topic
@@ -51,7 +49,7 @@ def test_a_name_too_long_for_the_server_is_one_problem_and_the_rest_is_written(
     assert set(directory.load().entries) == {"a"}
 
 
-def test_an_edit_by_hand_is_seen_within_a_second(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
+def test_an_edit_by_hand_is_told_of_by_the_server(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
     directory = opened(changed(settings, poll_interval_s=60.0))  # so that polling cannot be what finds it
     fill(directory, "a")
     watch = Watch()
@@ -59,10 +57,8 @@ def test_an_edit_by_hand_is_seen_within_a_second(slapd: Slapd, settings: Directo
     watch.wait_paths("a")
     eventually(lambda: directory._streaming)
     with slapd.admin() as person:
-        started = time.monotonic()
         person.modify(f"topicName=a,{settings.base_dn}", {"topicCode": [("MODIFY_REPLACE", ["new"])]})
-        when, _ = watch.wait(lambda listing: listing.records() == {"a": topic("a", code="new")}, timeout=1.0)
-    assert when - started < 1.0
+        watch.wait(lambda listing: listing.records() == {"a": topic("a", code="new")})
 
 
 def test_moving_a_subtree_by_hand_moves_everything_in_it(

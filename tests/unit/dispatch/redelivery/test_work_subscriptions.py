@@ -38,6 +38,21 @@ def test_the_end_of_a_subscription_cancels_what_waits_for_a_dead_endpoint_too() 
     assert world.redelivery.next_turn_ms() is None
 
 
+def test_what_waits_follows_the_subscription_as_it_is_now() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "a")
+    world.run(1_000)
+
+    world.subscribe("s", endpoint="moved", maximum_attempts=2)
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.run(5_000)
+
+    assert [arrival.endpoint for arrival in world.arrivals] == ["http://s/", "http://moved/"]
+    assert world.states() == {("s", "a"): "dead"}
+
+
 def test_a_subscription_that_has_come_to_its_time_is_over_though_nobody_says_so() -> None:
     world = World()
     world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), terminates_ms=START_MS + 1_000)

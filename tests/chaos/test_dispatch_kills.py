@@ -180,7 +180,7 @@ def test_orderly_stop_under_load_sends_nothing_twice(
         receiver.wait_for(50)
         started = time.monotonic()
         assert job.terminate() == 0
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         job.start()
         wait_for_more(receiver)
         accepted = load.stop()

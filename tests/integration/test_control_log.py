@@ -216,7 +216,7 @@ def test_no_broker_is_an_error_in_bounded_time_and_leaves_no_threads() -> None:
             follower.read_to_end(1)
     assert appended.value.retry_after is not None
     assert read.value.retry_after is not None
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert threading.active_count() == before
 
 
@@ -236,7 +236,7 @@ def test_both_sides_survive_a_broker_that_is_killed(own_broker: KafkaBroker) -> 
         with pytest.raises(InfrastructureError) as caught:
             log.append([topic(2)])
         assert caught.value.retry_after is not None
-        assert time.monotonic() - started < 6
+        assert time.monotonic() - started < 30
         with pytest.raises(InfrastructureError):
             follower.read_to_end(1)
         assert follower.poll(0.1) == 0

@@ -72,7 +72,8 @@ def post(
         curl.setopt(pycurl.TIMEOUT, total_s)
         curl.setopt(pycurl.NOSIGNAL, 1)
         curl.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)  # or newer
-        curl.setopt(pycurl.CAINFO, route.ca_file or certifi.where())
+        # As bytes: pycurl takes text in ASCII only, and the package may be installed anywhere.
+        curl.setopt(pycurl.CAINFO, os.fsencode(route.ca_file or certifi.where()))
         # Neither proxies nor credentials from the surroundings.
         curl.setopt(pycurl.PROXY, route.proxy)
         curl.setopt(pycurl.NOPROXY, "")

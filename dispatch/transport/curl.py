@@ -246,11 +246,13 @@ def _secure(curl: Any, settings: PushSettings, own_certificate: str) -> None:
     curl.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)  # or newer
     curl.setopt(pycurl.SSL_VERIFYPEER, 1)
     curl.setopt(pycurl.SSL_VERIFYHOST, 2)
-    curl.setopt(pycurl.CAINFO, settings.tls_ca_file or certifi.where())
+    # As bytes: pycurl takes text in ASCII only, and the package may be installed anywhere.
+    curl.setopt(pycurl.CAINFO, os.fsencode(settings.tls_ca_file or certifi.where()))
     certificate = own_certificate or settings.tls_client_certificate
     if certificate:
-        curl.setopt(pycurl.SSLCERT, certificate)
-        curl.setopt(pycurl.SSLKEY, certificate if own_certificate else settings.tls_client_key or certificate)
+        key = certificate if own_certificate else settings.tls_client_key or certificate
+        curl.setopt(pycurl.SSLCERT, os.fsencode(certificate))
+        curl.setopt(pycurl.SSLKEY, os.fsencode(key))
 
 
 def _keep_from_children(descriptor: int, purpose: int) -> int:

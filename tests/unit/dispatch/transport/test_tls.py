@@ -61,6 +61,18 @@ def test_receiver_with_a_certificate_of_our_authority(make: Make, certificates: 
         assert receiver.received("/tls")[0].body == b"<x/>"
 
 
+def test_certificates_lie_in_a_folder_of_any_name(make: Make, certificates: Certificates, tmp_path: Path) -> None:
+    folder = tmp_path / "Zo\u00eb's \u2603"
+    folder.mkdir()
+    ca, certificate, key = (folder / name for name in ("ca.pem", "client.pem", "client.key"))
+    ca.write_bytes(Path(certificates.authority).read_bytes())
+    certificate.write_bytes(Path(certificates.certificate("client")).read_bytes())
+    key.write_bytes(Path(certificates.key("client")).read_bytes())
+    transport = make(tls_ca_file=str(ca), tls_client_certificate=str(certificate), tls_client_key=str(key))
+    with Receiver(tls=certificates.server(ask_client=True)) as receiver:
+        assert push(transport, receiver.url()).status == 202
+
+
 @pytest.mark.parametrize("name", ["stranger", "elsewhere"])
 def test_receiver_that_is_not_who_it_should_be(make: Make, certificates: Certificates, name: str) -> None:
     with Receiver(tls=certificates.server(name)) as receiver:

@@ -25,11 +25,20 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 PARTS = ("kafka", "gateway", "dispatch")
 
+# A part that ends by itself has the time for it on a busy machine, too; one that waited for a receiver would not end.
+PATIENT = """
+[stack]
+stop_timeout_s = 60
+[push]
+total_timeout_s = 300
+"""
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """One engine for this module; a test that stops it brings it up again."""
     engine = Engine(tmp_path_factory.mktemp("engine"))
+    engine.home.joinpath("arborcast.toml").write_text(PATIENT)
     try:
         engine.up()
         yield engine

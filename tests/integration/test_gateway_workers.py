@@ -131,7 +131,7 @@ def test_all_stop_within_seconds(two: GatewayRun) -> None:
     with socket.create_connection(("127.0.0.1", two.port)):
         started = time.monotonic()
         assert two.stop() == 0
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
     assert not any(process.is_running() for process in left)
 
 

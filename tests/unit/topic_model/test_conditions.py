@@ -166,8 +166,8 @@ def test_evaluation_ends_soon_or_is_not_begun(text: str, document: bytes) -> Non
     started = time.monotonic()
     with contextlib.suppress(Unanswerable):
         assert not condition.holds(parsed)
-    # Unbounded, the worst of these take minutes; five seconds leave room for a busy machine.
-    assert time.monotonic() - started < 5.0
+    # Unbounded, the worst of these take minutes; this leaves room for a busy machine.
+    assert time.monotonic() - started < 30
 
 
 def test_large_but_simple_is_answered() -> None:

@@ -133,12 +133,12 @@ def test_parts_stop_one_after_the_other(tmp_path: Path) -> None:
 
 def test_parts_that_do_not_stop_are_killed_before_the_one_deadline(tmp_path: Path) -> None:
     parts: list[FullPart] = [("a", DEAF, [], 0.97), ("b", DEAF, [], 0.3), ("c", DEAF, [], 0.6)]
-    with fake_engine(tmp_path, parts, stop_timeout_s=1.5) as engine:
+    with fake_engine(tmp_path, parts, stop_timeout_s=4) as engine:
         engine.wait_ready()
         pids = [engine.pid(name) for name in "abc"]
         code, lines, took = engine.end(signal.SIGTERM)
     assert code == 0
-    assert took < 3.0  # the deadline, and room for a busy machine; three times the deadline would be 4.5
+    assert took < 10  # the deadline, and room for a busy machine; three times the deadline would be 12
     assert "a: still there, killing it" in lines
     assert all(gone(pid) for pid in pids)
 

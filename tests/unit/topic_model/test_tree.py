@@ -64,21 +64,20 @@ def test_facts_are_kept_and_replaced() -> None:
     assert tree.get(TopicPath("a")) == record
     tree.put(TopicRecord(TopicPath("a")))
     assert tree.get(TopicPath("a")) == TopicRecord(TopicPath("a"))
-    assert tree.by_code("A") is None
+    assert tree.paths_with_code("A") == ()
     assert list(tree.records()) == [TopicRecord(TopicPath("a"))]
 
 
-def test_duplicate_codes_are_all_kept_and_the_smallest_path_answers() -> None:
+def test_duplicate_codes_are_all_kept_in_the_order_of_their_paths() -> None:
     tree = TopicTree()
     for path in ("b", "c", "a"):
         tree.put(TopicRecord(TopicPath(path), code="X"))
-    assert tree.by_code("X") == TopicRecord(TopicPath("a"), code="X")
     assert tree.paths_with_code("X") == ("a", "b", "c")
     tree.remove(TopicPath("a"))
-    assert tree.by_code("X") == TopicRecord(TopicPath("b"), code="X")
+    assert tree.paths_with_code("X") == ("b", "c")
     tree.put(TopicRecord(TopicPath("b"), code="Y"))
     assert tree.paths_with_code("X") == ("c",)
-    assert tree.by_code("") is None
+    assert tree.paths_with_code("") == ()
 
 
 def test_version_grows_with_changes_only() -> None:

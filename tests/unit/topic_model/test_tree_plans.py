@@ -125,7 +125,8 @@ def test_move_puts_new_before_old_and_parents_before_children() -> None:
         Tombstone("topic:a"),
     ]
     assert _apply(tree, plan) == {"x", "x/y", "x/y/b"}
-    assert tree.by_code("A") == _record("x/y", "A")
+    assert tree.paths_with_code("A") == ("x/y",)
+    assert tree.get(_path("x/y")) == _record("x/y", "A")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from dispatch.gate import StopGate
 from dispatch.guard import Vault
 from dispatch.hot.sink import SinkJob
 from dispatch.hot.stream import HotPath, accumulator, run_sink
-from dispatch.hot.warmup import empty_frame, touch, warm_up
+from dispatch.hot.touch import touch
+from dispatch.hot.warmup import empty_frame, warm_up
 from dispatch.keeper import Keeper
 from dispatch.matching.bases import bases_for, workers_are_here
 from dispatch.matching.view import RoutingView

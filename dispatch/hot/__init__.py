@@ -6,7 +6,7 @@
     settlement      what becomes of a delivery once its push has an outcome
     recall          what an earlier run of a batch came to
     pull_points     delivery into pull points
-    warmup          paying for what is slow the first time
+    warmup          paying for what is slow the first time; touch keeps the workers that it has warmed
 
 What does not fit into a batch goes to `dispatch.redelivery`.
 """

@@ -11,7 +11,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -50,13 +50,6 @@ def empty_frame(spark: SparkSession, partitions: int) -> DataFrame:
         "cast(cast(id as string) as binary) as value", "cast(id as int) as partition", "id as offset"
     )
     return rows.where("offset < 0")
-
-
-def touch(rows: Iterable[object]) -> None:
-    """A partition function that does nothing. Spark ends its Python workers, all together, after a minute in which none
-    was used; a task with this in time keeps them, their connections and what they have loaded."""
-    for _ in rows:
-        pass
 
 
 def _append_nothing(kafka: KafkaSettings) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jobs.stack import jars, java, ports
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
@@ -78,9 +79,8 @@ class BrokerCluster:
     def settings(self, **changes: object) -> KafkaSettings:
         """Settings for an engine on it."""
         servers = ",".join(broker.bootstrap_servers for broker in self.brokers)
-        return KafkaSettings(  # type: ignore[arg-type]
-            **{"bootstrap_servers": servers, "partitions": 3, "replication": BROKERS, **changes}
-        )
+        values: dict[str, Any] = {"bootstrap_servers": servers, "partitions": 3, "replication": BROKERS, **changes}
+        return KafkaSettings(**values)
 
     def wait_until_in_sync(self, settings: KafkaSettings, timeout: float = 60.0) -> None:
         """Until every partition of the engine's logs has all its replicas."""

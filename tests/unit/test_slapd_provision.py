@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.slapd_provision import SlapdUnavailable
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No slapd installed, none in the cache, no Debian to get one from."""
-    monkeypatch.setattr(slapd_provision.shutil, "which", lambda name, **_: None)
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None)
     monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path))
     return tmp_path
 

@@ -19,7 +19,7 @@ def test_message_holds_what_applies() -> None:
     event = etree.fromstring(payload(OperatorEvent("breaker-opened", 1234, "http://e/?a=1&b=<2>", detail="503")))
 
     assert event.tag == f"{{{NAMESPACE}}}Event"
-    assert dict(event.attrib) == {"kind": "breaker-opened", "at": "1234"}
+    assert dict(event.attrib.items()) == {"kind": "breaker-opened", "at": "1234"}
     assert [(etree.QName(child).localname, child.text) for child in event] == [
         ("Endpoint", "http://e/?a=1&b=<2>"),
         ("Detail", "503"),

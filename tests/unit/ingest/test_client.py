@@ -161,8 +161,8 @@ def test_a_listener_hands_over_what_was_pushed(version: str, as_chunks: bool) ->
         )
     assert (answer.status_code, answer.content) == (202, b"")
     assert got == [
-        ReceivedMessage(b"<a/>", "{urn:t}a/b", "http://b/s", "n1", 3),
-        ReceivedMessage(b"<b/>", "{urn:t}a/b", "http://b/s", "n2", 3),
+        ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b"), "http://b/s", "n1", 3),
+        ReceivedMessage(b"<b/>", TopicPath("{urn:t}a/b"), "http://b/s", "n2", 3),
     ]
 
 

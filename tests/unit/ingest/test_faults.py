@@ -16,6 +16,7 @@ from ingest.errors import (
 from ingest.faults import DECLARED
 from tests.support import oasis
 from tests.support.gateway_parts import HttpAnswer
+from tests.support.xpath import elements
 from topic_model.errors import PeerError
 from topic_model.subscriptions import SoapVersion
 
@@ -32,7 +33,7 @@ def rendered(error: PeerError, soap: SoapVersion = "1.1") -> HttpAnswer:
 
 
 def detail(answer: HttpAnswer) -> etree._Element:
-    (found,) = answer.root.xpath("//*[local-name()='detail' or local-name()='Detail']/*")
+    (found,) = elements(answer.root, "//*[local-name()='detail' or local-name()='Detail']/*")
     return found
 
 

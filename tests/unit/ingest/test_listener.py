@@ -12,6 +12,7 @@ import requests
 
 from ingest.listener import Listener, ListenerApp, ReceivedMessage
 from tests.support import soap_messages as soap
+from topic_model.topics import TopicPath
 
 PUSH = soap.envelope(soap.notify(soap.message(payload="<a/>")))
 
@@ -37,7 +38,7 @@ def test_a_push_is_handed_over() -> None:
     got: list[ReceivedMessage] = []
     app = ListenerApp(got.append)
     assert post(app, PUSH[:20], PUSH[20:], headers={"Arborcast-Notification-Id": "n1", "Arborcast-Attempt": "2"}) == 202
-    assert got == [ReceivedMessage(b"<a/>", "{urn:t}a/b", None, "n1", 2)]
+    assert got == [ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b"), None, "n1", 2)]
 
 
 def test_the_callback_may_be_a_coroutine_function() -> None:

@@ -7,6 +7,7 @@ import pytest
 from jobs.gateway import __main__ as command
 from jobs.gateway import parts
 from jobs.settings import load_settings
+from jobs.stack import jars
 from jobs.stack.errors import JarError
 from topic_model.errors import ConfigError
 
@@ -34,6 +35,6 @@ def test_without_the_published_schemas_it_works_and_serves_no_wsdl(
     def missing(_: str) -> list[Path]:
         raise JarError("the wsdl jars have not been fetched; run: arborcast fetch")
 
-    monkeypatch.setattr(parts.jars, "jar_paths", missing)
+    monkeypatch.setattr(jars, "jar_paths", missing)
     assert parts.descriptions() is None
     assert "arborcast fetch" in caplog.text

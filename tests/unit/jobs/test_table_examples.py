@@ -86,7 +86,9 @@ def test_duckdb_reads_every_type_of_column(tmp_path: Path) -> None:
     for spec in TABLES:
         fill(tmp_path, spec, [{}])
         there = DeltaTable(spec.location(TableSettings(), tmp_path)).to_pyarrow_dataset()
-        found = pa.table(duckdb.sql("select * from there").arrow())
+        answer = duckdb.sql("select * from there")
+        assert answer is not None
+        found = pa.table(answer.arrow())
         expected = spec.arrow_schema()
         assert found.column_names == expected.names
         assert found.cast(expected).equals(there.to_table().cast(expected))
@@ -108,4 +110,6 @@ def test_duckdb_finds_rows_of_a_merged_table_by_their_texts(tmp_path: Path, monk
     monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
     topics = jobs.notebook.Tables().topics.dataset()  # noqa: F841  # named in the query
 
-    assert duckdb.sql("select topic from topics where topic >= 'b' and topic in ('b', 'c')").fetchall() == [("b",)]
+    answer = duckdb.sql("select topic from topics where topic >= 'b' and topic in ('b', 'c')")
+    assert answer is not None
+    assert answer.fetchall() == [("b",)]

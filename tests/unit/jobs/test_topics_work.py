@@ -55,7 +55,7 @@ def test_documents_of_every_format_read_back_and_are_recognised(form: str) -> No
     )
     data = write_document(topics, form, BASE)  # type: ignore[arg-type]
     assert format_of(None, None, data) == form
-    assert read_document(data, form, BASE) == (topics, ())  # type: ignore[arg-type]
+    assert read_document(data, form, BASE) == (topics, ())
 
 
 def test_the_ldif_begins_with_the_base_and_names_parents_first() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from topic_model.metrics import Registry, merged
+from topic_model.metrics import Labels, Registry, merged
 
 
 def test_the_text_that_prometheus_reads() -> None:
@@ -57,7 +57,7 @@ def test_the_metrics_of_several_processes_are_told_apart() -> None:
 
 
 def test_readings_show_what_is_there_now() -> None:
-    states = {("open",): 2.0, ("closed",): 1.0}
+    states: dict[Labels, float] = {("open",): 2.0, ("closed",): 1.0}
     registry = Registry()
     registry.gauges("breakers", "Breakers.", ("state",), lambda: states)
     registry.counted("seconds_total", "Seconds.", lambda: 1.5)

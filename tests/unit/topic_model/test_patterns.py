@@ -10,7 +10,7 @@ from tests.support.naive_expressions import Step, Topic, naive_matches
 from topic_model import expressions
 from topic_model.errors import ExpressionError
 from topic_model.patterns import EVERYTHING, Reach, parse_normal
-from topic_model.topics import make_path
+from topic_model.topics import TopicPath, make_path
 
 PREFIXES = {"t": "urn:t", "x": "http://example.org/x/y"}
 NAMESPACES = ["", *PREFIXES.values()]
@@ -111,7 +111,9 @@ def test_normal_forms(written: str, normal: str) -> None:
         ("{}//.", ["a", "a/{urn:t}b"], ["{urn:t}a"]),
     ],
 )
-def test_anchors_that_no_dialect_or_few_can_write(normal: str, matches: list[str], misses: list[str]) -> None:
+def test_anchors_that_no_dialect_or_few_can_write(
+    normal: str, matches: list[TopicPath], misses: list[TopicPath]
+) -> None:
     pattern = parse_normal(normal)
     assert [topic for topic in matches if not pattern.matches(topic)] == []
     assert [topic for topic in misses if pattern.matches(topic)] == []

@@ -85,7 +85,8 @@ def test_what_was_written_by_somebody_who_did_not_know_is_exchanged_too() -> Non
     table = fold(SubscriptionRecord(before))
     record = exchange(table)
     late = msgspec.structs.replace(before, paused=True, terminates_ms=7)
-    for order in ([record, SubscriptionRecord(late)], [SubscriptionRecord(late), record]):
+    orders: list[list[ControlRecord]] = [[record, SubscriptionRecord(late)], [SubscriptionRecord(late), record]]
+    for order in orders:
         found = the_one(fold(SubscriptionRecord(before), *order))
         assert (found.paused, found.terminates_ms) == (True, 7), "nobody's change is undone"
         assert opened(found, NEW) == opened(before, OLD)
@@ -200,7 +201,7 @@ def test_a_look_counts_and_leaves_what_cannot_be_opened() -> None:
 
 def test_what_is_left_in_the_log_of_ended_subscriptions_is_taken_away() -> None:
     record = exchange(fold(SubscriptionRecord(protected())))
-    history = [SubscriptionRecord(protected()), record, Tombstone(subscription_key("s"))]
+    history: list[ControlRecord] = [SubscriptionRecord(protected()), record, Tombstone(subscription_key("s"))]
     records, report = log_of(*history).look(BOTH)
     assert (records, report.secrets) == ([Tombstone(resealing_key("s"))], 0)
     assert log_of(*history, *records).look(BOTH)[0] == []

@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.matching import filters
 from dispatch.matching.filters import Conditions, Subject
-from topic_model.conditions import XPATH_1, Document, parse_document
+from topic_model.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from topic_model.topics import TopicPath
@@ -113,13 +113,12 @@ def test_condition_that_cannot_be_compiled_does_not_match() -> None:
 
 def test_conditions_are_compiled_once_and_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
-    original = filters.compile_condition
 
-    def compile_condition(expression: XPathFilter) -> filters.Condition:
+    def noted(expression: XPathFilter) -> Condition:
         compiled.append(expression.text)
-        return original(expression)
+        return compile_condition(expression)
 
-    monkeypatch.setattr(filters, "compile_condition", compile_condition)
+    monkeypatch.setattr(filters, "compile_condition", noted)
     conditions = Conditions(capacity=2)
     for text in ("1", "1", "2", "1", "3", "1", "2"):
         assert subject(conditions=conditions).passes(subscription(condition(text)))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -70,7 +71,7 @@ def test_slow_endpoints_are_known_by_name_but_never_a_label() -> None:
         )
     )
     slow, quick = metrics.slowest()
-    assert slow == EndpointFigures("http://slow/", 2, 1, pytest.approx(1.0), 0.9)
+    assert slow == EndpointFigures("http://slow/", 2, 1, cast("float", pytest.approx(1.0)), 0.9)
     assert quick.endpoint == "http://quick/"
     assert "http://" not in metrics.registry.text()
 

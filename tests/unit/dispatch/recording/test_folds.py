@@ -11,8 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from dispatch.recording import folds
+from dispatch.recording.changes import Changes
 from dispatch.recording.control import SubscriptionsFold, SuspensionsFold, TopicsFold
-from dispatch.recording.folds import FoldedTables
+from dispatch.recording.folds import Fold, FoldedTables
+from dispatch.recording.held import HeldTable
 from dispatch.recording.tail import Replaced
 from dispatch.recording.waiting import DeadLettersFold, RetriesFold
 from dispatch.redelivery import dead_letters, parked
@@ -87,7 +89,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 def control_tables(folder: Path) -> FoldedTables:
     subscriptions = str(folder / "subscriptions")
-    tables = [
+    tables: list[tuple[str, Fold]] = [
         (str(folder / "topics"), TopicsFold()),
         (subscriptions, SubscriptionsFold()),
         (subscriptions, SuspensionsFold()),
@@ -189,7 +191,10 @@ def test_a_suspension_is_a_column_of_its_own(tmp_path: Path, log: Log) -> None:
 def test_a_table_from_before_there_were_suspensions_learns_of_them(tmp_path: Path, log: Log) -> None:
     log.control(TopicRecord(TopicPath("a")), subscription("s"))
     suspended(log, "s")
-    without = [(str(tmp_path / "topics"), TopicsFold()), (str(tmp_path / "subscriptions"), SubscriptionsFold())]
+    without: list[tuple[str, Fold]] = [
+        (str(tmp_path / "topics"), TopicsFold()),
+        (str(tmp_path / "subscriptions"), SubscriptionsFold()),
+    ]
     FoldedTables(KafkaSettings(), "control", without).step()
     assert rows(tmp_path / "subscriptions", "suspended_at") == [(None,)]
 
@@ -273,11 +278,11 @@ def test_stretch_of_the_log_that_is_read_again_changes_nothing(tmp_path: Path, l
     waiting_tables(tmp_path).step()
     once = rows(tmp_path / "retries", "delivery", "tries", "due_at")
     fold = RetriesFold()
-    changes = folds.Changes(fold.spec)
+    changes = Changes(fold.spec)
     for record in log.records[:1]:
-        fold.apply(record, changes)  # type: ignore[arg-type]  # what Kafka's looks like
+        fold.apply(record, changes)
 
-    folds.HeldTable(fold.spec, str(tmp_path / "retries")).merge(changes.arrow(), {}, fold.patched, fold.guard)
+    HeldTable(fold.spec, str(tmp_path / "retries")).merge(changes.arrow(), {}, fold.patched, fold.guard)
 
     assert rows(tmp_path / "retries", "delivery", "tries", "due_at") == once
 
@@ -304,7 +309,7 @@ def test_step_that_failed_begins_again_at_what_the_table_has(
     log.control(TopicRecord(TopicPath("a")))
     tables = control_tables(tmp_path)
     with monkeypatch.context() as broken:
-        broken.setattr(folds.HeldTable, "merge", _refuse)
+        broken.setattr(HeldTable, "merge", _refuse)
         with pytest.raises(InfrastructureError):
             tables.step()
 

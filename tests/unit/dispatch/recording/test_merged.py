@@ -34,7 +34,8 @@ def test_rows_of_a_merged_table_are_found_by_their_texts(tmp_path: Path, spec: T
     assert any("view" in str(pq.ParquetFile(file).schema_arrow) for file in DeltaTable(location).file_uris())
 
     def found(where: ds.Expression) -> list[object]:
-        return spec.read(DeltaTable(location), [spec.key], where)[spec.key].to_pylist()
+        keys: list[object] = spec.read(DeltaTable(location), [spec.key], where)[spec.key].to_pylist()
+        return keys
 
     key = ds.field(spec.key)
     for _ in range(2):

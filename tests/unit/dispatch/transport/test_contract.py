@@ -31,7 +31,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
     opened: list[Transport] = []
 
     def build(**changes: object) -> Transport:
-        settings = PushSettings(**{**vars(SETTINGS), **changes})  # type: ignore[arg-type]
+        settings = PushSettings(**{**vars(SETTINGS), **changes})
         opened.append(request.param(settings, THIS_MACHINE))
         return opened[-1]
 

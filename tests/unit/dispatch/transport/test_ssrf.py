@@ -17,7 +17,7 @@ from tests.support import island
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver
 from tests.unit.dispatch.transport.test_contract import push
-from topic_model.outbound import AddressPolicy, OutboundSettings
+from topic_model.outbound import AddressPolicy, OutboundSettings, Refusal
 
 PUBLIC = ["93.184.216.34", "1.1.1.1", "223.255.255.254", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::5"]
 
@@ -336,9 +336,12 @@ def test_a_kept_connection_is_not_asked_about_again(
 ) -> None:
     asked: list[str] = []
     check = AddressPolicy.check_address
-    monkeypatch.setattr(
-        AddressPolicy, "check_address", lambda self, *place: asked.append(place[0]) or check(self, *place)
-    )
+
+    def noted(self: AddressPolicy, address: str, port: int) -> Refusal | None:
+        asked.append(address)
+        return check(self, address, port)
+
+    monkeypatch.setattr(AddressPolicy, "check_address", noted)
     with Receiver() as receiver:
         transport = make(THIS_MACHINE)
         assert [push(transport, receiver.url("/")).status for _ in range(5)] == [202] * 5

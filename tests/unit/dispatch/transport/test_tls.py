@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     opened: list[Transport] = []
 
     def build(**settings: object) -> Transport:
-        chosen = {"connect_timeout_s": 2.0, "total_timeout_s": 4.0, "max_in_flight": 4, **settings}
+        chosen: dict[str, Any] = {"connect_timeout_s": 2.0, "total_timeout_s": 4.0, "max_in_flight": 4, **settings}
         opened.append(request.param(PushSettings(**chosen), THIS_MACHINE))
         return opened[-1]
 

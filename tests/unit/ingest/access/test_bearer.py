@@ -100,6 +100,16 @@ def confused() -> str:
     return start + "." + base64.urlsafe_b64encode(hmac.new(secret, start.encode(), hashlib.sha256).digest()).decode()
 
 
+# Headers that say what else a reader has to understand.
+CRITICAL: tuple[dict[str, Any], ...] = (
+    {"crit": ["urn:unknown"], "urn:unknown": 1},
+    {"crit": []},
+    {"crit": "exp"},
+    {"crit": ["b64"], "b64": False},
+    {"b64": False},
+)
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -120,16 +130,7 @@ def confused() -> str:
         (unsigned({"alg": "RS256", "kid": "r"}), "not good"),
         (unsigned({"kid": "r"}), "algorithm"),
         (confused(), "algorithm"),
-        *(
-            (jwt.encode(claims(), RSA, "RS256", headers={"kid": "r", **more}), "not good")
-            for more in (
-                {"crit": ["urn:unknown"], "urn:unknown": 1},
-                {"crit": []},
-                {"crit": "exp"},
-                {"crit": ["b64"], "b64": False},
-                {"b64": False},
-            )
-        ),
+        *((jwt.encode(claims(), RSA, "RS256", headers={"kid": "r", **more}), "not good") for more in CRITICAL),
         *(
             (unsigned({"alg": "RS256", "kid": kid}), "no key|not good")
             for kid in ("../../etc/passwd", "/dev/null", "r\x00", "' OR 1=1", "x" * 5_000, "", 0, True, ["r"], {"r": 1})
@@ -223,16 +224,25 @@ def test_through_the_gateway(jwks: Path) -> None:
     assert len(parts.notifications.accepted) == 1
 
 
+def tokens_checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Will hold each token that is checked from now on."""
+    checked: list[str] = []
+    decode = jwt.decode
+
+    def noted(text: str, *more: Any, **named: Any) -> dict[str, Any]:
+        checked.append(text)
+        return decode(text, *more, **named)
+
+    monkeypatch.setattr(jwt, "decode", noted)
+    return checked
+
+
 def test_a_clock_that_is_put_back_does_not_make_a_token_remembered_for_longer(
     jwks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, steady = [time.time()], [0.0]
     bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0], lambda: steady[0])
-    checked: list[str] = []
-    decode = jwt.decode
-    monkeypatch.setattr(
-        jwt, "decode", lambda text, *more, **named: checked.append(text) or decode(text, *more, **named)
-    )
+    checked = tokens_checked(monkeypatch)
     one = token()
     bearer.check(one)
     now[0] -= 3_600
@@ -247,11 +257,7 @@ def test_a_clock_that_is_put_back_does_not_make_a_token_remembered_for_longer(
 def test_a_good_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.time()]
     bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0], lambda: now[0] - 1e9)
-    checked: list[str] = []
-    decode = jwt.decode
-    monkeypatch.setattr(
-        jwt, "decode", lambda text, *more, **named: checked.append(text) or decode(text, *more, **named)
-    )
+    checked = tokens_checked(monkeypatch)
     long_lived, brief = token(), token(exp=int(now[0]) + 5, sub="bert")
     for _ in range(3):
         assert bearer.check(long_lived).name == "anna"

@@ -45,7 +45,7 @@ def asked(port: int, certificates: Certificates, client: str = "") -> tuple[byte
         socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
-        shown = connection.getpeercert() or {}
+        shown: dict[str, object] = {**(connection.getpeercert() or {})}
         try:
             connection.sendall(REQUEST)
             return connection.recv(4096), shown

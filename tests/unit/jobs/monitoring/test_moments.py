@@ -34,9 +34,9 @@ def test_what_a_registry_writes_is_read_back() -> None:
     assert readings.sum("arborcast_gateway_accepted_total", worker="1") == 4
     assert readings.by("arborcast_gateway_refused_total", "reason") == {'odd "\\\n': 7}
     buckets = readings.buckets("arborcast_gateway_append_seconds")
-    assert buckets[0] == (0.001, 0)
+    assert buckets[0] == (0.001, 0.0)
     assert dict(buckets)[0.005] == 2
-    assert buckets[-1] == (NO_BOUND, 2)
+    assert buckets[-1] == (NO_BOUND, 2.0)
     assert readings.sum("nobody") == readings.most("nobody") == 0
     assert readings.buckets("nobody") == ()
 

@@ -15,6 +15,7 @@ from jobs.monitoring.report import history_for, page, write_report
 from jobs.monitoring.since import beginning
 from jobs.monitoring.watching import Seen
 from jobs.stack.errors import StackError
+from tests.support.xpath import elements
 from topic_model.errors import ConfigError
 
 SLOW = {"endpoint": "http://<slow>/", "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}
@@ -43,17 +44,18 @@ def test_the_page_needs_nothing_but_itself() -> None:
     assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
     assert not re.search(r"url\(|@import", text)
     assert "/srv/<engine>" in document.findtext(".//h1")  # type: ignore[operator]
-    tiles = {one.findtext("span"): one.findtext("b") for one in document.xpath("//div[@class='tiles']/div")}
+    tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
     # 249 steps of 100 in each of the two lives.
     assert tiles["notifications accepted"] == "49.8 k"
     assert tiles["delivered"] == "49.8 k"
     assert tiles["longest lag"] == "5.0 s"
     assert tiles["delivery, median"] == "50 ms"
-    plots = document.xpath("//figure[.//*[local-name()='polyline']]")
+    plots = elements(document, "//figure[.//*[local-name()='polyline']]")
     captions = " ".join(plot.findtext("figcaption") or "" for plot in plots)
     for wanted in ("Notifications a second", "From acceptance to delivery", "Lag", "CPU", "Memory", "Threads"):
         assert wanted in captions
     cells = document.xpath("//td/text()")
+    assert isinstance(cells, list)
     assert "http://<slow>/" in cells
     assert "timeout" in cells
 

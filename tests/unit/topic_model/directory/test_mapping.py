@@ -12,7 +12,7 @@ from topic_model.directory.listing import Listing, ProblemKind
 from topic_model.directory.mapping import write_rdn
 from topic_model.directory.reader import read_listing
 from topic_model.records import TopicRecord
-from topic_model.topics import parse_path
+from topic_model.topics import TopicPath, parse_path
 
 BASE = parse_dn("ou=topics,dc=x")
 
@@ -142,7 +142,11 @@ def test_siblings_of_one_name_in_two_namespaces_have_rdns_of_their_own() -> None
 @given(st.lists(records(), max_size=8, unique_by=lambda record: record.path))
 def test_records_survive_the_way_through_entries(drafts: list[TopicRecord]) -> None:
     seen: set[str] = set()
-    wanted = {r.path: r for r in drafts if not r.code or (r.code not in seen and not seen.add(r.code))}
+    wanted: dict[TopicPath, TopicRecord] = {}
+    for draft in drafts:
+        if not draft.code or draft.code not in seen:
+            seen.add(draft.code)
+            wanted[draft.path] = draft
     entries = EntrySet()
     workspace = Workspace(entries, Listing(initialised=False), BASE)
     for change in in_writing_order([Put(record) for record in wanted.values()]):

@@ -1,0 +1,16 @@
+"""What an XPath finds, with its type: lxml's annotations leave open whether that is a list, a text or a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lxml import etree
+
+
+def elements(root: etree._Element, path: str, namespaces: Mapping[str, str] | None = None) -> list[etree._Element]:
+    """The elements at a path that leads to nothing else."""
+    found = root.xpath(path, namespaces=dict(namespaces or {}))
+    assert isinstance(found, list), f"{path} is no path"
+    chosen = [each for each in found if isinstance(each, etree._Element)]
+    assert len(chosen) == len(found), f"{path} leads to what is no element"
+    return chosen

@@ -169,7 +169,8 @@ def mqtt(subscriptions: Sequence[Subscription]) -> Match | None:
     except ImportError:
         warn("paho-mqtt is not installed: its column stays empty (pip install paho-mqtt)")
         return None
-    matcher: Any = MQTTMatcher()
+    untyped: Any = MQTTMatcher  # its package is typed, this class is not
+    matcher = untyped()
     by_filter: dict[str, list[Subscription]] = {}
     for each in subscriptions:
         # `#` is a subtree with its root, as `//.` is.

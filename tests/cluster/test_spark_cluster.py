@@ -131,7 +131,7 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
     """What cluster deploy mode is for, and standalone masters have not for Python: all that the other host has is the
     bundle, the settings, and what both share."""
     bundle = bundled(tmp_path / "made-here", cluster, driver_too=True)
-    shared = {
+    shared: dict[str, str | float] = {
         **SOON_AGAIN,
         "dispatch.checkpoint": (tmp_path / "shared" / "checkpoints").as_uri(),
         "tables.path": str(tmp_path / "shared" / "tables"),

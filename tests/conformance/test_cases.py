@@ -22,6 +22,7 @@ from tests.conformance.given import GIVEN, PREFIXES, Variables, send, variables
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.xpath import elements
 from topic_model.control_log import ControlLog
 from topic_model.records import TopicPolicy, TopicRecord
 from topic_model.settings import KafkaSettings
@@ -155,7 +156,8 @@ def check_path(element: etree._Element, path: str, expected: str | bool, known: 
     if isinstance(expected, bool):
         assert bool(found) is expected, path
     else:
-        assert [(each.text or "").strip() for each in found] == [Template(expected).substitute(known)], path
+        texts = [(each.text or "").strip() for each in elements(element, path, PREFIXES)]
+        assert texts == [Template(expected).substitute(known)], path
 
 
 def qualified(name: str) -> str:

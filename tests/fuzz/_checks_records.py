@@ -29,9 +29,11 @@ from topic_model.routing import RoutingTable
 from topic_model.settings import SecretSettings
 from topic_model.signatures import check
 from topic_model.subscriptions import (
+    DeliveryForm,
     EndpointReference,
     Protection,
     SigningSecret,
+    SoapVersion,
     Subscription,
     TopicFilter,
     XPathFilter,
@@ -104,6 +106,12 @@ def _one_line(text: str) -> str:
 
 def envelope_seeds() -> tuple[bytes, ...]:
     consumer = EndpointReference("http://h/?a=1&b=2", ('<r:room xmlns:r="urn:r">1</r:room>',))
+    kinds: tuple[tuple[DeliveryForm, SoapVersion, bool, str], ...] = (
+        ("notify", "1.1", False, ""),
+        ("notify", "1.2", True, "secret"),
+        ("raw", "1.1", True, ""),
+        ("legacy", "1.1", False, "secret"),
+    )
     return tuple(
         msgspec.json.encode(
             _Pushed(
@@ -115,12 +123,7 @@ def envelope_seeds() -> tuple[bytes, ...]:
                 secret,
             )
         )
-        for form, version, addressing, secret in (
-            ("notify", "1.1", False, ""),
-            ("notify", "1.2", True, "secret"),
-            ("raw", "1.1", True, ""),
-            ("legacy", "1.1", False, "secret"),
-        )
+        for form, version, addressing, secret in kinds
     )
 
 

@@ -69,13 +69,12 @@ def notify(engine: Engine, topic: str, text: str, soap: str = "1.1") -> None:
 def pushed(request: Received) -> list[tuple[str, str]]:
     """(topic, payload text) of each message in a push, read from the XML without our own parser."""
     root = etree.fromstring(request.body)
-    return [
-        (
-            (each.findtext(f"{{{WSNT}}}Topic") or "").strip(),
-            "".join(each.find(f"{{{WSNT}}}Message").itertext()),  # type: ignore[union-attr]
-        )
-        for each in root.iter(f"{{{WSNT}}}NotificationMessage")
-    ]
+    found = []
+    for each in root.iter(f"{{{WSNT}}}NotificationMessage"):
+        payload = each.find(f"{{{WSNT}}}Message")
+        assert payload is not None
+        found.append(((each.findtext(f"{{{WSNT}}}Topic") or "").strip(), "".join(map(str, payload.itertext()))))
+    return found
 
 
 def everything_pushed(receiver: Receiver, path: str) -> list[str]:
@@ -246,7 +245,7 @@ def test_a_busy_port_names_the_port_and_the_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_a_killed_part_comes_back_and_nothing_accepted_is_lost(engine: Engine, receiver: Receiver, part: str) -> None:
     engine.run("subscribe", f"kill-{part}//.", "--to", receiver.url(f"/{part}"))
-    accepted = []
+    accepted: list[str] = []
 
     def publish(number: int) -> None:
         text = str(number)

@@ -24,10 +24,9 @@ def pair(
     tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[GatewayRun, GatewayRun]]:
     monkeypatch.setenv("ARBORCAST_DIRECTORY_FILE", str(tmp_path / "topics.ldif"))
-    options = {"expiry_grace_s": 0}
     with (
-        gateway_run(tmp_path / "a", kafka_settings, directory="file", **options) as one,
-        gateway_run(tmp_path / "b", kafka_settings, directory="file", **options) as other,
+        gateway_run(tmp_path / "a", kafka_settings, directory="file", expiry_grace_s=0) as one,
+        gateway_run(tmp_path / "b", kafka_settings, directory="file", expiry_grace_s=0) as other,
     ):
         yield one, other
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -14,6 +15,7 @@ from dispatch.tables import DEAD_LETTERS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIE
 from jobs.stack import ports
 from tests.support.table_rows import NOON, attempt, fill, record
 
+NBFORMAT: Any = nbformat  # typed in parts only
 FOLDER = Path(__file__).parents[3] / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
@@ -78,9 +80,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def answers(name: str, folder: Path, questions: dict[str, str]) -> dict[str, object]:
     """Runs a notebook, and gives what these expressions come to at its end."""
-    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    notebook = NBFORMAT.read(FOLDER / f"{name}.ipynb", as_version=4)
     asked = ", ".join(f"{key!r}: {expression}" for key, expression in questions.items())
-    notebook.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
+    notebook.cells.append(NBFORMAT.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
     NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(folder)}}).execute()
     found: dict[str, object] = json.loads(notebook.cells[-1].outputs[0]["text"])
     return found
@@ -231,7 +233,7 @@ def test_topics(engine: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_notebooks_are_kept_without_outputs(name: str) -> None:
-    cells = [cell for cell in nbformat.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
+    cells = [cell for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
 
     assert cells
     assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)

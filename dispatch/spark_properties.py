@@ -140,7 +140,7 @@ _CLUSTER: Mapping[str, str] = {
     # The warm-up reaches only executors that are there; do not begin with the first of them.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "15s",
-    # Rows and Python workers: the JVM of an executor holds little, and each Python worker takes some 100 MB beside it.
+    # Rows and Python workers: the JVM of an executor holds little, and each Python worker takes some 50 MB beside it.
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -XX:-UsePerfData",
     # An executor or a whole worker that dies takes its tasks with it, and they are tried elsewhere. A cluster that
     # loses machines one after the other while one batch lasts must not fail the query for it.

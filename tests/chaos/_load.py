@@ -9,7 +9,7 @@ from pathlib import Path
 import requests
 
 from ingest.client import Client, ClientError, Retries
-from tests.chaos._record import Accepted, Arrival, append
+from tests.chaos._record import Accepted, Arrival, append, arrivals
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
 
 _TIMEOUT_S = 20.0
@@ -105,3 +105,18 @@ class Puller:
 
 def _mark(payload: bytes) -> str:
     return payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
+
+
+def first_arrival(
+    file: Path, publisher: Publisher, since: float, seconds: float, receiver: str | None = None
+) -> float | None:
+    """When the first message arrived (there) that was sent since then; None when none did in this time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        marks = {each.mark for each in list(publisher.accepted) if each.at >= since}
+        found = [each for each in arrivals(file) if not marks.isdisjoint(each.marks)]
+        times = [each.at for each in found if receiver in (None, each.receiver)]
+        if times:
+            return min(times)
+        time.sleep(0.2)
+    return None

@@ -27,7 +27,7 @@ from tests.chaos import _books
 from tests.chaos._disk import Filling, small_disk
 from tests.chaos._engine import Victim
 from tests.chaos._judge import Findings, judge
-from tests.chaos._load import Publisher
+from tests.chaos._load import Publisher, first_arrival
 from tests.chaos._receivers import Receivers
 from tests.chaos._record import Kill, Record, Wanted, arrivals
 
@@ -86,7 +86,7 @@ def run(folder: Path, disk: Path, seconds: float, rate: float = 20.0) -> Outcome
             with Client(victim.gateway) as client:
                 made = {name: client.subscribe(TOPIC, to=receivers.url(name)) for name in (WELL, FAILING)}
             publisher.start()
-            if _first_arrival(file, publisher, time.time(), 60.0) is None:
+            if first_arrival(file, publisher, time.time(), 60.0, WELL) is None:
                 problems.append("nothing was delivered before the disk was filled")
             full = time.time()
             filling.fill()
@@ -98,7 +98,7 @@ def run(folder: Path, disk: Path, seconds: float, rate: float = 20.0) -> Outcome
             filling.keep_full(seconds / 2)
             roomy = time.time()
             filling.remove()
-            arrived = _first_arrival(file, publisher, roomy, _DRAIN_S)
+            arrived = first_arrival(file, publisher, roomy, _DRAIN_S, WELL)
             receivers.behave(FAILING, "well")
             publisher.stop()
             report = _books.settle(victim.kafka, since_ms, _DRAIN_S)
@@ -125,18 +125,6 @@ def run(folder: Path, disk: Path, seconds: float, rate: float = 20.0) -> Outcome
         said,
         problems,
     )
-
-
-def _first_arrival(file: Path, publisher: Publisher, since: float, seconds: float) -> float | None:
-    """When the first message arrived that was sent since then; None when none did in this time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        marks = {each.mark for each in list(publisher.accepted) if each.at >= since}
-        times = [each.at for each in arrivals(file) if each.receiver == WELL and not marks.isdisjoint(each.marks)]
-        if times:
-            return min(times)
-        time.sleep(0.2)
-    return None
 
 
 def main() -> None:

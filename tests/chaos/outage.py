@@ -24,7 +24,7 @@ from ingest.client import Client
 from tests.chaos import _books
 from tests.chaos._engine import Victim
 from tests.chaos._judge import Findings, judge
-from tests.chaos._load import Publisher
+from tests.chaos._load import Publisher, first_arrival
 from tests.chaos._receivers import Receivers
 from tests.chaos._record import Kill, Record, Wanted, arrivals
 
@@ -65,7 +65,7 @@ def run(folder: Path, seconds: float, rate: float = 20.0) -> Outcome:
             with Client(victim.gateway) as client:
                 made = client.subscribe(TOPIC, to=receivers.url(NAME))
             publisher.start()
-            _first_arrival(file, publisher, time.time(), 60.0)
+            first_arrival(file, publisher, time.time(), 60.0)
             (broker,) = victim.processes()["kafka"]
             frozen = time.time()
             broker.send_signal(signal.SIGSTOP)
@@ -74,7 +74,7 @@ def run(folder: Path, seconds: float, rate: float = 20.0) -> Outcome:
             finally:
                 os.kill(broker.pid, signal.SIGCONT)
             thawed = time.time()
-            arrived = _first_arrival(file, publisher, thawed, _DRAIN_S)
+            arrived = first_arrival(file, publisher, thawed, _DRAIN_S)
             publisher.stop()
             report = _books.settle(victim.kafka, since_ms, _DRAIN_S)
             restarts = victim.restarts()
@@ -96,18 +96,6 @@ def run(folder: Path, seconds: float, rate: float = 20.0) -> Outcome:
         judge(record, books, _BUDGET_S),
         report,
     )
-
-
-def _first_arrival(file: Path, publisher: Publisher, since: float, seconds: float) -> float | None:
-    """When the first message arrived that was sent since then; None when none did in this time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        marks = {each.mark for each in list(publisher.accepted) if each.at >= since}
-        times = [each.at for each in arrivals(file) if not marks.isdisjoint(each.marks)]
-        if times:
-            return min(times)
-        time.sleep(0.2)
-    return None
 
 
 def main() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.stack import jars, java, ports
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from tests.support.once_per_run import State, once_per_run
 from topic_model.settings import KafkaSettings
 
 
@@ -21,33 +21,51 @@ def new_broker(home: Path) -> KafkaBroker:
 
 
 def settings_for(broker: KafkaBroker) -> KafkaSettings:
-    """Settings that reach the broker, with few partitions so that tests create topics quickly."""
-    return KafkaSettings(bootstrap_servers=broker.bootstrap_servers, partitions=2)
+    """Settings that reach the broker, under a topic prefix of their own."""
+    return _unshared(broker.bootstrap_servers)
+
+
+def _unshared(bootstrap_servers: str) -> KafkaSettings:
+    # Few partitions, so that tests create topics quickly.
+    return KafkaSettings(bootstrap_servers=bootstrap_servers, partitions=2, prefix=f"t{uuid.uuid4().hex[:8]}.")
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
     """A real broker, shared by all tests of the run. Use `kafka_settings` unless topic names do not matter."""
-    broker = new_broker(tmp_path_factory.mktemp("kafka"))
-    try:
-        broker.start()
-        yield settings_for(broker)
-    finally:
-        broker.kill()  # nothing in it is kept
+
+    def start(home: Path) -> tuple[State, Callable[[], None]]:
+        broker = new_broker(home)
+        try:
+            broker.start()
+        except BaseException:
+            broker.kill()
+            raise
+        return {"bootstrap_servers": broker.bootstrap_servers}, broker.kill  # nothing in it is kept
+
+    with once_per_run(tmp_path_factory, "kafka", start) as state:
+        yield _unshared(state["bootstrap_servers"])
 
 
 @pytest.fixture
 def kafka_settings(kafka: KafkaSettings) -> KafkaSettings:
     """The shared broker under a topic prefix that no other test has."""
-    return dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
+    return _unshared(kafka.bootstrap_servers)
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A started broker for this test alone, which may stop, kill and start it; `settings_for` reaches it."""
-    broker = new_broker(tmp_path / "kafka")
+@pytest.fixture(scope="session")
+def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    broker = new_broker(tmp_path_factory.mktemp("mortal-kafka"))
     try:
-        broker.start()
         yield broker
     finally:
         broker.kill()
+
+
+@pytest.fixture
+def own_broker(_mortal_broker: KafkaBroker) -> KafkaBroker:
+    """A started broker that the test may stop, kill and start, while no other test uses it; `settings_for` reaches
+    it. What earlier tests have left in it has other names."""
+    if _mortal_broker.pid is None:
+        _mortal_broker.start()
+    return _mortal_broker

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -108,44 +109,132 @@ def logs(kafka: KafkaSettings) -> Iterator[Logs]:
         opened.close()
 
 
-@contextmanager
-def running(spark: SparkSession, settings: JobSettings, timeout: float = 60.0) -> Iterator[StopGate]:
-    """The job in a thread, ready when the context is entered, stopped in order when it is left."""
-    gate = StopGate()
-    ready = threading.Event()
-    failures: list[BaseException] = []
+class RunningJob:
+    """The job in a thread of this process. Tests that share one use topics and subscriptions of their own (`Own`)."""
 
-    def work() -> None:
+    def __init__(self, spark: SparkSession, settings: JobSettings) -> None:
+        self.settings = settings
+        self._spark = spark
+        self._gate = StopGate()
+        self._thread: threading.Thread | None = None
+        self._failures: list[BaseException] = []
+
+    def start(self, timeout: float = 180.0) -> None:
+        """Return when it is ready. Raises what it has failed with."""
+        ready = threading.Event()
+        self._gate = StopGate()
+        self._failures = []
+        self._thread = threading.Thread(target=self._run, args=(self._gate, ready), name="dispatch-job")
+        self._thread.start()
+        assert ready.wait(timeout), f"the job was not ready within {timeout} s"
+        if self._failures:
+            self.stop(timeout)
+
+    def stop(self, timeout: float = 180.0) -> None:
+        """In order. Raises what it has failed with."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._gate.close()
+            thread.join(timeout)
+            assert not thread.is_alive(), "the job did not stop"
+        if self._failures:
+            raise self._failures.pop()
+
+    def restart(self) -> None:
+        """`stop`, then `start` with the same checkpoint."""
+        self.stop()
+        self.start()
+
+    def _run(self, gate: StopGate, ready: threading.Event) -> None:
         try:
-            DispatchJob(spark, settings, gate).run(ready.set)
+            DispatchJob(self._spark, self.settings, gate).run(ready.set)
         except BaseException as error:
-            failures.append(error)
+            self._failures.append(error)
             ready.set()
 
-    thread = threading.Thread(target=work, name="dispatch-job")
-    thread.start()
+
+@contextmanager
+def running(spark: SparkSession, settings: JobSettings) -> Iterator[RunningJob]:
+    """The job, ready when the context is entered, stopped in order when it is left."""
+    job = RunningJob(spark, settings)
     try:
-        assert ready.wait(timeout), f"the job was not ready within {timeout} s"
-        if not failures:
-            yield gate
+        job.start()
+        yield job
     finally:
-        gate.close()
-        thread.join(timeout)
-        assert not thread.is_alive(), "the job did not stop"
-    if failures:
-        raise failures[0]
+        job.stop()
+
+
+class Own:
+    """What one test has of a job that several share: topics below a root of its own, subscriptions under names of its
+    own. Names go in and come out without what makes them its own."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, job: RunningJob, log: Logs) -> None:
+        self.job = job
+        self._log = log
+        self._prefix = f"own{next(self._numbers)}"
+        self._names: set[str] = set()
+
+    def topic(self, path: str) -> str:
+        """`a/b` or `{urn:t}a//.` below the root of this test."""
+        namespace, brace, steps = path.rpartition("}")
+        return f"{namespace}{brace}{self._prefix}/{steps}"
+
+    def name(self, subscription_id: str) -> str:
+        """The id of a subscription of this test."""
+        return f"{self._prefix}-{subscription_id}"
+
+    def subscribe(self, name: str, url: str, topic: str, **more: object) -> None:
+        """Make a subscription, or change it."""
+        self._names.add(name)
+        self._log.subscribe(subscription(self.name(name), url, self.topic(topic), **more))
+
+    def end(self, name: str) -> None:
+        self._names.remove(name)
+        self._log.end(self.name(name))
+
+    def notify(self, topic: str, payload: bytes = b"<x/>") -> str:
+        """Append one notification; its id."""
+        return self._log.notify(self.topic(topic), payload)
+
+    def attempts(self, expected: int, of_batches: bool = False) -> list[dict[str, Any]]:
+        """The rows of this test in the attempts table once there are so many."""
+        return attempt_rows(self.job.settings, expected, of_batches=of_batches, own=self)
+
+    def mine(self, row: dict[str, Any]) -> dict[str, Any] | None:
+        """A row of a table as this test named things; None when it is of another test, or of the engine itself."""
+        own = dict(row)
+        if "subscription" in row:
+            if not str(row["subscription"]).startswith(self.name("")):
+                return None
+            own["subscription"] = row["subscription"].removeprefix(self.name(""))
+        if "topic" in row:
+            namespace, brace, steps = str(row["topic"]).rpartition("}")
+            if not steps.startswith(f"{self._prefix}/"):
+                return None
+            own["topic"] = namespace + brace + steps.removeprefix(f"{self._prefix}/")
+        return own
+
+    def close(self) -> None:
+        """End what is left, so that nobody is pushed to any more."""
+        for name in sorted(self._names):
+            self._log.end(self.name(name))
 
 
 def attempt_rows(
-    settings: JobSettings, expected: int, timeout: float = 30.0, of_batches: bool = False
-) -> list[dict[str, object]]:
-    """The rows of the attempts table (`of_batches`: without those of the redelivery) once there are `expected`."""
+    settings: JobSettings, expected: int, of_batches: bool = False, own: Own | None = None, timeout: float = 120.0
+) -> list[dict[str, Any]]:
+    """The rows of the attempts table (`of_batches`: without those of the redelivery; with `own`: those of that test)
+    once there are `expected`."""
     location = ATTEMPTS.location(settings.tables, settings.home)
     deadline = time.monotonic() + timeout
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     while time.monotonic() < deadline:
         if DeltaTable.is_deltatable(location):
             rows = DeltaTable(location).to_pyarrow_table().to_pylist()
+            if own is not None:
+                rows = [mine for row in rows if (mine := own.mine(row)) is not None]
             rows = [row for row in rows if not of_batches or row["batch"] != NO_BATCH]
             if len(rows) >= expected:
                 return rows

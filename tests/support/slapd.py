@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 
 import topic_model.directory
 from tests.support import slapd_provision
+from tests.support.once_per_run import State, once_per_run
 from tests.support.slapd_provision import SlapdInstall, SlapdUnavailable
 from topic_model.settings import DirectorySettings
 
@@ -264,15 +265,25 @@ def slapd_install() -> SlapdInstall:
 
 
 @pytest.fixture(scope="session")
-def slapd(slapd_install: SlapdInstall) -> Iterator[Slapd]:
+def slapd(slapd_install: SlapdInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slapd]:
     """A running server that all tests share; each uses a base of its own and leaves the server up."""
-    # Not pytest's tmp_path: a Unix socket's path may be 107 bytes long.
-    with tempfile.TemporaryDirectory(prefix="slapd-") as home:
-        server = create(slapd_install, Path(home) / "s")
+
+    def start(folder: Path) -> tuple[State, Callable[[], None]]:
+        # Not pytest's folders: a Unix socket's path may be 107 bytes long.
+        short = tempfile.TemporaryDirectory(prefix="slapd-")
+        server = create(slapd_install, Path(short.name) / "s")
+
+        def stop() -> None:
+            server.kill()
+            short.cleanup()
+
         server.start()
         server.seed()
-        yield server
-        server.kill()
+        state = {"home": str(server.home), "port": server.port, "tls_port": server.tls_port, "tls": server.tls}
+        return state, stop
+
+    with once_per_run(tmp_path_factory, "slapd", start) as state:
+        yield Slapd(slapd_install, Path(state["home"]), state["port"], state["tls_port"], state["tls"])
 
 
 @pytest.fixture

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import statistics
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 import requests
 from lxml import etree
-from pyspark.sql import SparkSession
 
-from dispatch.runtime import JobSettings
 from ingest.pull_points import PULL
 from tests.support import soap_messages as soap
-from tests.support.dispatch_job import attempt_rows, job_settings, running
+from tests.support.dispatch_job import RunningJob, attempt_rows
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.oasis import validate
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
 
 
-@pytest.fixture
-def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
-    return job_settings(tmp_path, kafka_settings)
+@pytest.fixture(scope="module")
+def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
+    with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka) as run:
+        yield run
 
 
 def post(url: str, body: str) -> requests.Response:
@@ -60,54 +58,50 @@ def pull_all(url: str, expected: int) -> list[int]:
     return found
 
 
-def test_a_pull_point_gets_what_its_subscriptions_match(
-    spark: SparkSession, settings: JobSettings, tmp_path: Path
-) -> None:
-    with gateway_run(tmp_path / "gateway", settings.kafka) as gateway, running(spark, settings):
-        url = address(post(f"{gateway.base}/wsn/CreatePullPoint", "<wsnt:CreatePullPoint/>"))
-        one = address(post(gateway.broker, soap.subscribe(url, soap.topic_expression("t:a//."))))
-        post(gateway.broker, soap.subscribe(url, soap.topic_expression("t:b")))
-        for number in range(20):
-            notify(gateway, "t:a/x", number)
-        notify(gateway, "t:other", 100)
-        assert pull_all(url, 20) == list(range(20))
+def test_a_pull_point_gets_what_its_subscriptions_match(gateway: GatewayRun, job: RunningJob) -> None:
+    url = address(post(f"{gateway.base}/wsn/CreatePullPoint", "<wsnt:CreatePullPoint/>"))
+    one = address(post(gateway.broker, soap.subscribe(url, soap.topic_expression("t:a//."))))
+    post(gateway.broker, soap.subscribe(url, soap.topic_expression("t:b")))
+    for number in range(20):
+        notify(gateway, "t:a/x", number)
+    notify(gateway, "t:other", 100)
+    assert pull_all(url, 20) == list(range(20))
 
-        notify(gateway, "t:a", 20)
-        answer = pull(url)
-        validate(answer.content)
-        message = etree.fromstring(answer.content).find(".//{*}NotificationMessage")
-        assert message is not None
-        assert message.findtext("{*}SubscriptionReference/{*}Address") == one
-        topic = message.find("{*}Topic")
-        assert topic is not None
-        prefix, _, name = (topic.text or "").partition(":")
-        assert (topic.nsmap[prefix], name) == ("urn:t", "a")
+    notify(gateway, "t:a", 20)
+    answer = pull(url)
+    validate(answer.content)
+    message = etree.fromstring(answer.content).find(".//{*}NotificationMessage")
+    assert message is not None
+    assert message.findtext("{*}SubscriptionReference/{*}Address") == one
+    topic = message.find("{*}Topic")
+    assert topic is not None
+    prefix, _, name = (topic.text or "").partition(":")
+    assert (topic.nsmap[prefix], name) == ("urn:t", "a")
 
-        rows = attempt_rows(settings, 21)
-        assert {(row["state"], row["endpoint"], row["number"]) for row in rows} == {("delivered", url, 1)}
+    rows = attempt_rows(job.settings, 21)
+    assert {(row["state"], row["endpoint"], row["number"]) for row in rows} == {("delivered", url, 1)}
 
-        post(url, "<wsnt:DestroyPullPoint/>")
-        notify(gateway, "t:a", 21)
-        refused = requests.post(one, data=soap.envelope(soap.renew("PT1M")), timeout=10)
-        assert "ResourceUnknownFault" in refused.text
-        assert gateway.metric("arborcast_subscriptions") == 0
+    post(url, "<wsnt:DestroyPullPoint/>")
+    notify(gateway, "t:a", 21)
+    refused = requests.post(one, data=soap.envelope(soap.renew("PT1M")), timeout=10)
+    assert "ResourceUnknownFault" in refused.text
+    assert gateway.metric("arborcast_subscriptions") == 0
 
 
-def test_an_onvif_client_waits_for_its_messages(spark: SparkSession, settings: JobSettings, tmp_path: Path) -> None:
-    with gateway_run(tmp_path / "gateway", settings.kafka) as gateway, running(spark, settings):
-        body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>'
-        url = address(post(f"{gateway.base}/onvif/event_service", body))
-        ask = (
-            f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT30S</tev:Timeout>'
-            "<tev:MessageLimit>10</tev:MessageLimit></tev:PullMessages>"
-        )
-        latencies = []
-        for number in range(10):
-            started = time.monotonic()
-            notify(gateway, "t:a", number)
-            assert numbers(post(url, ask)) == [number]
-            latencies.append(time.monotonic() - started)
-        print(f"\nfrom Notify to the pulled message: median {statistics.median(latencies) * 1000:.0f} ms")
-        post(url, "<wsnt:Unsubscribe/>")
-        refused = requests.post(url, data=soap.envelope(ask), timeout=10)
-        assert "ResourceUnknownFault" in refused.text
+def test_an_onvif_client_waits_for_its_messages(gateway: GatewayRun) -> None:
+    body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>'
+    url = address(post(f"{gateway.base}/onvif/event_service", body))
+    ask = (
+        f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT30S</tev:Timeout>'
+        "<tev:MessageLimit>10</tev:MessageLimit></tev:PullMessages>"
+    )
+    latencies = []
+    for number in range(10):
+        started = time.monotonic()
+        notify(gateway, "t:a", number)
+        assert numbers(post(url, ask)) == [number]
+        latencies.append(time.monotonic() - started)
+    print(f"\nfrom Notify to the pulled message: median {statistics.median(latencies) * 1000:.0f} ms")
+    post(url, "<wsnt:Unsubscribe/>")
+    refused = requests.post(url, data=soap.envelope(ask), timeout=10)
+    assert "ResourceUnknownFault" in refused.text

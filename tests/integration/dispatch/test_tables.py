@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,89 +30,91 @@ from dispatch.tables import (
 from dispatch.trace.explain import explain
 from dispatch.trace.gathering import Gatherer
 from jobs.reference.tables_page import EXAMPLES
-from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
+from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
 from tests.support.receiver import Receiver, refusing_url
+from topic_model import notifications
 from topic_model.conditions import XPATH_1
+from topic_model.notifications import Notification
 from topic_model.records import TopicRecord
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from topic_model.topics import TopicPath
+from topic_model.tracing import TracingSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Receiver]:
+    """Takes spans."""
     with Receiver() as started:
         yield started
 
 
-@pytest.fixture
-def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
-    return job_settings(tmp_path / ".arborcast", kafka_settings)
+@pytest.fixture(scope="module")
+def job(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, collector: Receiver
+) -> Iterator[RunningJob]:
+    """One that makes spans, in a folder that notebooks find."""
+    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
+    settings = job_settings(tmp_path_factory.mktemp("job") / ".arborcast", prefixed)
+    tracing = TracingSettings(endpoint=collector.url("/v1/traces"))
+    with running(spark, dataclasses.replace(settings, tracing=tracing)) as started:
+        yield started
 
 
 @pytest.fixture
-def log(settings: JobSettings) -> Iterator[Logs]:
-    with logs(settings.kafka) as opened:
-        yield opened
+def gatherer(job: RunningJob) -> Gatherer:
+    settings = job.settings
+    return Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
 
 
-def rows(settings: JobSettings, spec: TableSpec, enough: Callable[[list[Row]], bool]) -> list[Row]:
-    """The table's rows once they are enough."""
-    location = spec.location(settings.tables, settings.home)
-    deadline = time.monotonic() + 40
+def rows(own: Own, spec: TableSpec, enough: Callable[[list[Row]], bool]) -> list[Row]:
+    """The table's rows that are this test's, once they are enough."""
+    location = spec.location(own.job.settings.tables, own.job.settings.home)
+    deadline = time.monotonic() + 120
     found: list[Row] = []
     while time.monotonic() < deadline:
         if DeltaTable.is_deltatable(location):
-            found = [
-                # What the engine tells its operators travels as notifications, too.
-                row
-                for row in DeltaTable(location).to_pyarrow_table().to_pylist()
-                if not str(row.get("topic", "")).startswith("{urn:arborcast}")
-            ]
+            table = DeltaTable(location).to_pyarrow_table().to_pylist()
+            found = [mine for row in table if (mine := own.mine(row)) is not None]
             if enough(found):
                 return found
         time.sleep(0.1)
     raise AssertionError(f"{spec.name} has {len(found)} rows, the last ones are {found[-5:]}")
 
 
+def add_topics(own: Own, job_logs: Logs, *paths: str) -> None:
+    job_logs.control(*(TopicRecord(TopicPath(own.topic(path))) for path in paths))
+
+
 def test_every_table_says_what_happened_and_so_does_the_trace(
-    spark: SparkSession,
-    settings: JobSettings,
-    log: Logs,
-    receiver: Receiver,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    own: Own, job_logs: Logs, receiver: Receiver, gatherer: Gatherer
 ) -> None:
-    gatherer = Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
-    log.control(TopicRecord(TopicPath("a")), TopicRecord(TopicPath("a/b")))
-    with refusing_url() as refused, running(spark, settings):
-        log.subscribe(
-            subscription("good", receiver.url("/good"), "a//."),
-            subscription("away", refused, "a/b"),
-            subscription("paused", receiver.url("/paused"), "a/b", paused=True),
-            subscription("over", receiver.url("/over"), "a/b"),
-        )
-        log.end("over")
-        sent = log.notify("a/b", b"<x>1</x>")
+    add_topics(own, job_logs, "a", "a/b")
+    with refusing_url() as refused:
+        own.subscribe("good", receiver.url("/good"), "a//.")
+        own.subscribe("away", refused, "a/b")
+        own.subscribe("paused", receiver.url("/paused"), "a/b", paused=True)
+        own.subscribe("over", receiver.url("/over"), "a/b")
+        own.end("over")
+        sent = own.notify("a/b", b"<x>1</x>")
         receiver.wait_for(1, "/good")
 
-        topics = rows(settings, TOPICS, lambda found: len(found) == 2)
-        subscriptions = rows(settings, SUBSCRIPTIONS, lambda found: len(found) == 4)
-        routes = rows(settings, ROUTES, lambda found: len(found) == 4)
-        archived = rows(settings, NOTIFICATIONS, lambda found: len(found) == 1)
+        topics = rows(own, TOPICS, lambda found: len(found) == 2)
+        subscriptions = rows(own, SUBSCRIPTIONS, lambda found: len(found) == 4)
+        routes = rows(own, ROUTES, lambda found: len(found) == 4)
+        archived = rows(own, NOTIFICATIONS, lambda found: len(found) == 1)
         attempts = rows(
-            settings, ATTEMPTS, lambda found: {"good", "away", "paused"} == {row["subscription"] for row in found}
+            own, ATTEMPTS, lambda found: {"good", "away", "paused"} == {row["subscription"] for row in found}
         )
-        ended = rows(settings, DELIVERIES, lambda found: len(found) == 1)
-        waiting = rows(settings, RETRIES, lambda found: len(found) == 2 and any(row["tries"] for row in found))
-        health = rows(settings, ENDPOINT_HEALTH, lambda found: len(found) > 0)
+        ended = rows(own, DELIVERIES, lambda found: len(found) == 1)
+        waiting = rows(own, RETRIES, lambda found: len(found) == 2 and any(row["tries"] for row in found))
+        rows(own, ENDPOINT_HEALTH, lambda found: refused in {row["endpoint"] for row in found})
         # The tables may lag, the trace does not: it is asked at once.
-        fresh = log.notify("a", b"<x>2</x>")
+        fresh = own.notify("a", b"<x>2</x>")
         receiver.wait_for(2, "/good")
         story = explain(gatherer.gather(sent))
         younger = explain(gatherer.gather(fresh))
@@ -130,31 +133,60 @@ def test_every_table_says_what_happened_and_so_does_the_trace(
         ("a/b", "paused", "paused"),
     }
     assert [(row["notification"], row["payload"]) for row in archived] == [(sent, b"<x>1</x>")]
-    assert archived[0]["accepted_at"] <= archived[0]["logged_at"] <= archived[0]["recorded_at"]  # type: ignore[operator]
+    assert archived[0]["accepted_at"] <= archived[0]["logged_at"] <= archived[0]["recorded_at"]
     assert {row["state"] for row in attempts} == {"delivered", "parked"}
     assert [(row["subscription"], row["state"]) for row in ended] == [("good", "delivered")]
     assert {(row["subscription"], row["notification"], row["payload"]) for row in waiting} == {
         ("away", sent, b"<x>1</x>"),
         ("paused", sent, b"<x>1</x>"),
     }
-    assert {row["endpoint"] for row in health} == {refused}
 
     assert {each.subscription: each.outcome for each in story.deliveries} == {
-        "good": "delivered",
-        "away": "waiting",
-        "paused": "waiting",
+        own.name("good"): "delivered",
+        own.name("away"): "waiting",
+        own.name("paused"): "waiting",
     }
     assert story.steps[-1].what == "matched by the dispatch"
     assert not story.notes
-    assert [(each.subscription, each.outcome) for each in younger.deliveries] == [("good", "delivered")]
+    assert [(each.subscription, each.outcome) for each in younger.deliveries] == [(own.name("good"), "delivered")]
     assert younger.payload == "<x>2</x>"
 
-    monkeypatch.chdir(tmp_path)
+
+def test_job_that_was_stopped_adds_nothing_twice_and_notebooks_read_its_tables(
+    own: Own,
+    job_logs: Logs,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    add_topics(own, job_logs, "a")
+    own.subscribe("s", receiver.url("/s"), "a")
+
+    def all_tables_have(count: int) -> None:
+        receiver.wait_for(count, "/s")
+        for spec in (NOTIFICATIONS, ATTEMPTS, DELIVERIES):
+            rows(own, spec, lambda found: len(found) == count)
+        rows(own, SUBSCRIPTIONS, lambda found: len(found) == 1)
+
+    own.notify("a")
+    all_tables_have(1)
+    own.job.stop()
+    read_as_documented(own.job.settings, monkeypatch, capsys.readouterr)
+    own.job.start()
+    own.notify("a")
+    all_tables_have(2)
+
+    assert len(receiver.received("/s")) == 2
+
+
+def read_as_documented(settings: JobSettings, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], Any]) -> None:
+    """Run the lines of docs/tables.md; they show what is there."""
+    monkeypatch.chdir(settings.home.parent)
     monkeypatch.setattr(jobs.notebook.tables, "_settings", None)
     (example,) = (code for title, code in EXAMPLES.items() if "Spark" in title)
     names: dict[str, Any] = {}
     exec(compile(example, "docs/tables.md", "exec"), names)  # noqa: S102  # the very lines of the documentation
-    shown = capsys.readouterr().out
+    shown = printed().out
     session: SparkSession = names["session"]
     for spec in TABLES:
         there = DeltaTable(spec.location(settings.tables, settings.home))
@@ -165,20 +197,29 @@ def test_every_table_says_what_happened_and_so_does_the_trace(
         assert re.search(rf"{state}\s*\|\s*{count}\|", shown)
 
 
-def test_job_that_was_stopped_adds_nothing_twice(
-    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
-) -> None:
-    log.control(TopicRecord(TopicPath("a")))
-    log.subscribe(subscription("s", receiver.url("/s"), "a"))
-    for number in (1, 2):
-        with running(spark, settings):
-            log.notify("a")
-            receiver.wait_for(number, "/s")
-            for spec in (NOTIFICATIONS, ATTEMPTS, DELIVERIES):
-                rows(settings, spec, lambda found, number=number: len(found) == number)  # type: ignore[misc]
-            rows(settings, SUBSCRIPTIONS, lambda found: len(found) == 1)
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
-    assert len(receiver.received("/s")) == 2
+
+def test_a_push_is_a_span_at_the_collector_and_its_receiver_is_told_of_it(
+    own: Own, job_logs: Logs, receiver: Receiver, collector: Receiver
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is not installed")
+    own.subscribe("s", receiver.url("/in"), "a//.")
+    context, topic = f"00-{TRACE}-{SPAN}-01", TopicPath(own.topic("a/b"))
+    now_ms = int(time.time() * 1000)
+    key, value = notifications.encode(Notification(own.name("n"), topic, b"<x/>", now_ms, traceparent=context))
+    job_logs.raw(value, key)
+    (pushed,) = receiver.wait_for(1, "/in")
+    told = pushed.headers["traceparent"]
+    assert told[3:35] == TRACE
+    assert told != context, "that of the push, not of the publisher"
+    deadline = time.monotonic() + 120
+    while not (spans := [each.body for each in collector.requests if bytes.fromhex(TRACE) in each.body]):
+        assert time.monotonic() < deadline, f"{len(collector.requests)} requests came, none with this trace"
+        time.sleep(0.05)
+    for each in (SPAN, told[36:52]):
+        assert bytes.fromhex(each) in spans[0]
+    assert b"arborcast-dispatch" in spans[0]
 
 
 NAMES = [
@@ -188,31 +229,27 @@ NAMES = [
 
 
 def test_why_each_subscription_has_it_or_has_it_not(
-    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+    own: Own, job_logs: Logs, receiver: Receiver, gatherer: Gatherer
 ) -> None:
-    gatherer = Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
-    log.control(TopicRecord(TopicPath("a")), TopicRecord(TopicPath("a/b")))
+    add_topics(own, job_logs, "a", "a/b")
     url, now_ms = receiver.url("/well"), int(time.time() * 1000)
-    with running(spark, settings):
-        log.subscribe(
-            subscription("well", url, "a//."),
-            subscription("paused", url, "a/b", paused=True),
-            subscription("pulls", "urn:pull:p", "a/b", paused=True, pull_point="p"),
-            subscription("filters", url, "a/b", content=(XPathFilter(XPATH_1, "//level > 5"),)),
-            subscription("timed-out", url, "a/b", created_ms=1, terminates_ms=now_ms - 1_000),
-            subscription("impatient", url, "a/b", policy=DeliveryPolicy(lifespan_ms=1)),
-            subscription("forbidden", "http://10.0.0.1/", "a/b"),
-            subscription("elsewhere", url, "a/c"),
-            subscription("over", url, "a/b"),
-        )
-        log.end("over")
-        sent = log.notify("a/b", b"<x><level>3</level></x>")
-        receiver.wait_for(1, "/well")
-        log.subscribe(subscription("late", url, "a/b", created_ms=int(time.time() * 1000)))
-        rows(settings, ATTEMPTS, lambda found: len(found) == 4)
-        rows(settings, SUBSCRIPTIONS, lambda found: len(found) == 10)
-        known = gatherer.gather(sent)
-        stories = {name: explain(gatherer.gather(sent, name), name).deliveries[0] for name in NAMES}
+    own.subscribe("well", url, "a//.")
+    own.subscribe("paused", url, "a/b", paused=True)
+    own.subscribe("pulls", "urn:pull:p", "a/b", paused=True, pull_point="p")
+    own.subscribe("filters", url, "a/b", content=(XPathFilter(XPATH_1, "//level > 5"),))
+    own.subscribe("timed-out", url, "a/b", created_ms=1, terminates_ms=now_ms - 1_000)
+    own.subscribe("impatient", url, "a/b", policy=DeliveryPolicy(lifespan_ms=1))
+    own.subscribe("forbidden", "http://10.0.0.1/", "a/b")
+    own.subscribe("elsewhere", url, "a/c")
+    own.subscribe("over", url, "a/b")
+    own.end("over")
+    sent = own.notify("a/b", b"<x><level>3</level></x>")
+    receiver.wait_for(1, "/well")
+    own.subscribe("late", url, "a/b", created_ms=int(time.time() * 1000))
+    rows(own, ATTEMPTS, lambda found: len(found) == 4)
+    rows(own, SUBSCRIPTIONS, lambda found: len(found) == 10)
+    known = gatherer.gather(sent)
+    stories = {name: explain(gatherer.gather(sent, own.name(name)), own.name(name)).deliveries[0] for name in NAMES}
 
     assert {name: (each.outcome, each.why) for name, each in stories.items()} == {
         "well": ("delivered", "the receiver took it at attempt 1"),
@@ -227,7 +264,8 @@ def test_why_each_subscription_has_it_or_has_it_not(
         "forbidden": ("dead", stories["forbidden"].why),
         "elsewhere": (
             "no match",
-            "its topic expression a/c does not select the topic a/b; a/b would, and so would a//.",
+            f"its topic expression {own.topic('a/c')} does not select the topic {own.topic('a/b')}; "
+            f"{own.topic('a/b')} would, and so would {own.topic('a//.')}",
         ),
         "over": ("no match", stories["over"].why),
         "late": ("no match", stories["late"].why),

@@ -1,0 +1,58 @@
+"""What tests of the dispatch job need: settings, logs and a receiver of a test's own; a job that a module shares."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatch.runtime import JobSettings
+from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
+from tests.support.receiver import Receiver
+from topic_model.settings import KafkaSettings
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as started:
+        yield started
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
+    """For a job of the test's own."""
+    return job_settings(tmp_path, kafka_settings)
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
+    """What such a job reads."""
+    with logs(kafka_settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def job(spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
+    """A job that all tests of a module share, since a start costs seconds: see `own`. A test may restart it."""
+    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
+    with running(spark, job_settings(tmp_path_factory.mktemp("job"), prefixed)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def job_logs(job: RunningJob) -> Iterator[Logs]:
+    """What the shared job reads. A test that writes to it names everything by `own`."""
+    with logs(job.settings.kafka) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own(job: RunningJob, job_logs: Logs) -> Iterator[Own]:
+    """A test's own part of the shared job."""
+    mine = Own(job, job_logs)
+    yield mine
+    mine.close()

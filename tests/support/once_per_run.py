@@ -1,0 +1,56 @@
+"""One broker, one slapd for a whole run, however many processes of pytest-xdist share the work.
+
+Who needs it first starts it and ends it; all others find its state in a file beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+State = dict[str, Any]
+"""How to reach what was started; JSON."""
+
+Start = Callable[[Path], tuple[State, Callable[[], None]]]
+"""Starts it in an empty folder: its state, and what ends it."""
+
+
+@contextmanager
+def once_per_run(factory: pytest.TempPathFactory, name: str, start: Start) -> Iterator[State]:
+    """The state of the one that all processes of this run share; started by the first, ended when all are done."""
+    base = factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared-{name}"
+    users = shared / "users"
+    users.mkdir(parents=True, exist_ok=True)
+    mine = users / str(os.getpid())
+    described = shared / "state.json"
+    stop: Callable[[], None] | None = None
+    with _locked(shared):
+        mine.touch()
+        if not described.exists():
+            state, stop = start(shared / "home")
+            described.write_text(json.dumps(state))
+    try:
+        yield json.loads(described.read_text())
+    finally:
+        mine.unlink()
+        if stop is not None:
+            while any(psutil.pid_exists(int(user.name)) for user in users.iterdir()):
+                time.sleep(0.1)
+            stop()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -12,13 +12,27 @@ import pytest
 pytest_plugins = ["tests.support.broker", "tests.support.spark", "tests.support.slapd"]
 
 # However busy the machine is, no test fails for it: neither an example nor the making of one has a deadline.
-hypothesis.settings.register_profile(
-    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("unhurried")
+for _name, _examples in (("quick", 15), ("usual", 50), ("long", 2_000)):
+    hypothesis.settings.register_profile(
+        _name, max_examples=_examples, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+hypothesis.settings.load_profile("usual")  # another: pytest --hypothesis-profile=long
 
-# For an hour of leisure: `pytest --hypothesis-profile=long tests/unit/dispatch/redelivery/test_model.py`.
-hypothesis.settings.register_profile("long", max_examples=10_000)
+# With several processes: what takes longest begins first, so that all end together.
+_FIRST = ("stack", "spark", "kafka", "ldap")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file run in one process, as they share fixtures; all that use the Spark session in one, too."""
+    for item in items:
+        shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(shared))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((turn for turn, name in enumerate(_FIRST) if item.get_closest_marker(name)), len(_FIRST))
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from tests.support.soap_messages import MEDIA_TYPES, envelope, message
 from topic_model import notifications
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.chaos, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka]
 
 HOUR_S = 3600
 

@@ -25,7 +25,7 @@ from tests.support.receiver import Receiver
 from topic_model.errors import InfrastructureError
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
 RATE = 100.0
 PATHS = ("/one", "/two")

@@ -14,7 +14,7 @@ from tests.support.command import wait_until
 from tests.support.gateway_process import gateway_run
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.chaos, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.kafka]
 
 # More than an hour is what a Kafka that goes by its writers' clocks refuses.
 STEP_S = 3_900

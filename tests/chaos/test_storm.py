@@ -27,7 +27,7 @@ def test_plan_strikes_every_part_and_some_at_once(seed: int) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.stack
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_nothing_is_lost_whatever_is_killed(tmp_path: Path) -> None:
     outcome = Storm(tmp_path, SEED, rate=40, quick=True).run(kills=len(PARTS))
 

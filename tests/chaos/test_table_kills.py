@@ -26,7 +26,7 @@ from tests.support.receiver import Receiver
 from topic_model import notifications
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
 KILLS = 3
 PER_LIFE = 100

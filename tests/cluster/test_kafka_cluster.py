@@ -17,7 +17,7 @@ from tests.support.receiver import Receiver
 from topic_model.kafka_topics import ensure_topics
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.cluster, pytest.mark.kafka]
+pytestmark = [pytest.mark.long, pytest.mark.kafka]
 
 
 @pytest.fixture(scope="module")

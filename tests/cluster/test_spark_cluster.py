@@ -108,7 +108,7 @@ def assert_nothing_waits(kafka: KafkaSettings, accepted: int, timeout: float = 9
     assert report.totals.delivered == report.matches >= (len(PATHS) + 1) * accepted
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_lost_executor_is_replaced(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
@@ -124,7 +124,7 @@ def test_lost_executor_is_replaced(
         assert_all_arrived(receiver, accepted, duplicates_allowed=400)
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_a_driver_that_is_lost_goes_on_elsewhere(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
                 assert first_attempts == accepted, "what was parked on the lost host is in its order"
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_a_python_without_our_packages_is_named(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings
 ) -> None:

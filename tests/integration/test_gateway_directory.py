@@ -13,7 +13,7 @@ from tests.support.slapd import BASE_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Sla
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kafka]
 
 
 def notify(gateway: GatewayRun, topic: str) -> requests.Response:

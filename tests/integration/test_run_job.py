@@ -17,7 +17,7 @@ from tests.support.dispatch_job import logs, subscription
 from tests.support.receiver import Receiver
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "run-job"
 

@@ -13,7 +13,7 @@ from ingest.client import Client, ClientError
 from tests.support.gateway_process import GatewayRun, gateway_run
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kafka]
 
 # More than a record needs to travel by itself would make the test pass without any care.
 ROUNDS = 60

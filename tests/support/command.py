@@ -28,7 +28,7 @@ class Engine:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         done = subprocess.run(
-            [COMMAND, *arguments], input=input, capture_output=True, text=True, env=self.environment(env), timeout=150
+            [COMMAND, *arguments], input=input, capture_output=True, text=True, env=self.environment(env), timeout=450
         )
         assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done

@@ -39,7 +39,7 @@ from topic_model.records import PullPointRecord
 from topic_model.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 LIMITS = PullLimits(1_000, 1 << 20, 1 << 20)
 TOPICS = 3

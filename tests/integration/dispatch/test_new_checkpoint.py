@@ -24,7 +24,7 @@ from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 def test_what_waits_leaves_before_what_comes_under_a_new_checkpoint(

@@ -14,11 +14,11 @@ import pytest
 import requests
 from deltalake import DeltaTable
 
+from benchmarks.storms import outage
+from benchmarks.storms.books import everything
+from benchmarks.storms.disk import Filling, small_disk
 from dispatch.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
-from tests.chaos import _disk, outage
-from tests.chaos._books import everything
-from tests.chaos._disk import Filling
 from tests.support.broker import new_broker, settings_for
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, logs, subscription
@@ -95,9 +95,9 @@ def assert_told_and_kept(publishing: Publishing, kafka: KafkaSettings) -> None:
 
 
 @contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+def own_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     """A disk of its own, where we may have one."""
-    with _disk.small_disk(folder, megabytes) as disk:
+    with small_disk(folder, megabytes) as disk:
         if disk is None:
             pytest.skip("only root may mount a disk to fill")
         yield disk
@@ -105,7 +105,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
     """Kafka ends when it cannot write; whoever watches over it starts it again until there is room."""
-    with small_disk(tmp_path / "disk", 128) as disk:
+    with own_disk(tmp_path / "disk", 128) as disk:
         broker = new_broker(disk / "kafka")
         kafka = settings_for(broker)
         try:
@@ -228,7 +228,7 @@ def delivered(table: Path) -> set[tuple[str, str]]:
 @pytest.mark.spark
 def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     """Checkpoints, tables and what is parked, on a disk of their own that fills up under load."""
-    with small_disk(tmp_path / "disk", 64) as disk:
+    with own_disk(tmp_path / "disk", 64) as disk:
         job = DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})
         try:
             with receiving() as (well, failing), logs(kafka_settings) as log:

@@ -17,13 +17,13 @@ import psutil
 import pytest
 
 from dispatch.audit import audit
-from tests.chaos.test_dispatch_kills import PATHS, assert_all_arrived, counted, under_load, wait_for_more
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import Bundle, DispatchProcess, running_job
 from tests.support.receiver import Receiver
 from tests.support.spark_cluster import SparkCluster, running_cluster
+from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
 from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

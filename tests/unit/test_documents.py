@@ -68,12 +68,12 @@ def test_settings(document: Path) -> None:
 
 @every_document
 def test_tests_and_files(document: Path) -> None:
-    folders = ("tests", "docs", "dispatch", "ingest", "jobs", "topic_model")
+    folders = ("tests", "benchmarks", "docs", "dispatch", "ingest", "jobs", "topic_model")
     there = {str(file.relative_to(ROOT)) for folder in folders for file in (ROOT / folder).rglob("*.*")}
     there |= {file.name for file in ROOT.glob("*.*")}
     for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", text_of(document)):
         assert any(file.endswith(f"/{named}") or file == named for file in there), named
-    for module in re.findall(r"-m ((?:tests|jobs)(?:\.\w+)+)(?![\w.])", text_of(document)):
+    for module in re.findall(r"(?:-m\s|`)((?:tests|benchmarks|jobs)(?:\.\w+)+)(?![\w.])", text_of(document)):
         path = ROOT.joinpath(*module.split("."))
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
 

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "ingest": {"ingest", "topic_model"},
     "dispatch": {"dispatch", "topic_model"},
     "jobs": {"jobs", "ingest", "dispatch", "topic_model"},
+    "benchmarks": {"benchmarks", "tests", "jobs", "ingest", "dispatch", "topic_model"},
 }
 
 
@@ -26,13 +27,18 @@ def modules_of(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imported_packages(file: Path) -> Iterator[str]:
+def imported_modules(file: Path) -> Iterator[str]:
+    """With what is imported from them: `a.b.name` for `from a.b import name`."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative imports hide where a thing comes from"
-            yield (node.module or "").partition(".")[0]
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_packages(file: Path) -> Iterator[str]:
+    return (name.partition(".")[0] for name in imported_modules(file))
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
@@ -40,6 +46,12 @@ def test_imports_go_one_way(package: str) -> None:
     for file in modules_of(package):
         ours = {name for name in imported_packages(file) if name in MAY_IMPORT or name == "tests"}
         assert ours <= MAY_IMPORT[package], f"{file.relative_to(ROOT)} imports {sorted(ours - MAY_IMPORT[package])}"
+
+
+def test_benchmarks_take_from_tests_only_what_supports_them() -> None:
+    for file in modules_of("benchmarks"):
+        others = [name for name in imported_modules(file) if re.match(r"tests\.(?!support\.)", name)]
+        assert not others, f"{file.relative_to(ROOT)} imports {others}"
 
 
 def test_no_file_in_jobs_shadows_a_package() -> None:

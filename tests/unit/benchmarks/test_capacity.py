@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.benchmarks._capacity import (
+from benchmarks.page.capacity_model import (
     ABOVE,
     BELOW,
     FULL,
@@ -27,7 +27,7 @@ from tests.benchmarks._capacity import (
     needs,
     sized_table,
 )
-from tests.benchmarks._results import ROOT, Result, load
+from benchmarks.page.results import ROOT, Result, load
 
 # About what was measured on two cores, when nothing else ran.
 KNOWN = Constants(

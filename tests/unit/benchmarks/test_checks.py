@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks._through_gateway import check
+from benchmarks.through_gateway import check
 
 
 def sent(*marks: str) -> dict[str, float]:

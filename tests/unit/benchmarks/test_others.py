@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from lxml import etree
 
-from tests.benchmarks import _others as others
+from benchmarks.peers import others
 
-JARS = Path(others.__file__).parent / "others" / "jars.xml"
+JARS = Path(others.__file__).with_name("jars.xml")
 
 
 @pytest.mark.parametrize("which", others.SETS)

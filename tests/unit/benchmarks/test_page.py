@@ -10,18 +10,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.benchmarks import page
-from tests.benchmarks._parts import PARTS, Part, chosen
-from tests.benchmarks._render import render, shown, write_page
-from tests.benchmarks._results import ROOT, Cell, Result, Table, load, read, save, tables_of
-from tests.benchmarks._targets import TARGETS, answers
+from benchmarks.page import page
+from benchmarks.page.parts import PARTS, Part, chosen
+from benchmarks.page.render import render, shown, write_page
+from benchmarks.page.results import ROOT, Cell, Result, Table, load, read, save, tables_of
+from benchmarks.page.targets import TARGETS, answers
 
 DOCS = ROOT / "docs"
 
 
 def result(part: str, *tables: Table, **more: Any) -> Result:
     facts: dict[str, Any] = {
-        "command": f"python -m tests.benchmarks.{part}",
+        "command": f"python -m benchmarks.dispatch.{part}",
         "quick": False,
         "date": "2026-01-02 03:04 UTC",
         "commit": "0123456789ab",
@@ -173,7 +173,7 @@ def test_parts_are_benchmarks_that_exist() -> None:
     names = [part.name for part in PARTS]
     assert len(names) == len(set(names))
     for part in PARTS:
-        assert (ROOT / "tests" / "benchmarks" / f"{part.module}.py").exists(), part.name
+        assert ROOT.joinpath("benchmarks", *part.module.split(".")).with_suffix(".py").exists(), part.name
     assert [part.name for part in chosen(["peers", "scaling"])] == ["peers", "scaling"]
     with pytest.raises(KeyError):
         chosen(["nothing of that name"])
@@ -191,7 +191,7 @@ class TestRunning:
         return tmp_path / "docs"
 
     def run(self, docs: Path, script: str, limit_s: float = 30.0) -> bool:
-        part = Part("stages", "stages", "Dispatch", "A", limit_s=limit_s)
+        part = Part("stages", "dispatch.stages", "Dispatch", "A", limit_s=limit_s)
         return page.measure(part, False, docs, python=("-c", script))
 
     WRITES = "import json, sys; open(sys.argv[1], 'w').write(json.dumps([{'x': 7}]))"

@@ -1,0 +1,122 @@
+"""Who publishes and who pulls during a storm: clients of the gateway, in threads of the storm's process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import requests
+
+from benchmarks.storms.record import Accepted, Arrival, append, arrivals
+from ingest.client import Client, ClientError, Retries
+from tests.support.soap_messages import MEDIA_TYPES, envelope, message
+
+_TIMEOUT_S = 20.0
+_PULLED_AT_ONCE = 200
+
+POISON = "poison"
+
+
+class Publisher:
+    """Publishes on one topic, one message after the other. `poisoned` of a hundred carry the word that some receivers
+    refuse."""
+
+    def __init__(self, broker: str, topic: str, per_second: float, poisoned: int = 2) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._pause_s = 1 / per_second
+        self._poisoned = poisoned
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"publish-{topic}", daemon=True)
+        self.accepted: list[Accepted] = []
+        self.refused: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; returns when the last answer is there."""
+        self._stop.set()
+        self._thread.join(2 * _TIMEOUT_S)
+        assert not self._thread.is_alive(), "a request is not answered at all"
+
+    def _run(self) -> None:
+        number = 0
+        with requests.Session() as session:
+            while not self._stop.wait(self._pause_s):
+                number += 1
+                mark = f"{self._topic.replace('/', '-')}-{number}"
+                extra = POISON if number % 100 < self._poisoned else "x"
+                body = f'<wsnt:Notify>{message(self._topic, f"""<m mark="{mark}">{extra}</m>""")}</wsnt:Notify>'
+                sent = time.time()
+                try:
+                    answer = session.post(
+                        self._broker,
+                        data=envelope(body),
+                        headers={"Content-Type": MEDIA_TYPES["1.1"]},
+                        timeout=_TIMEOUT_S,
+                    )
+                    what = str(answer.status_code)
+                except requests.RequestException as error:
+                    # Nobody was promised anything: it may arrive or not.
+                    what = type(error).__name__
+                if what == "202":
+                    self.accepted.append(Accepted(mark, self._topic, sent, time.time()))
+                else:
+                    self.refused[what] = self.refused.get(what, 0) + 1
+
+
+class Puller:
+    """Fetches from a pull point all the time, and writes down what it gets."""
+
+    def __init__(self, gateway: str, pull_point: str, name: str, file: Path) -> None:
+        self._gateway = gateway
+        self._pull_point = pull_point
+        self._name = name
+        self._file = file
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pull", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join(2 * _TIMEOUT_S)
+
+    def _run(self) -> None:
+        file = self._file.with_name(f"{self._file.stem}-{self._name}.jsonl")
+        with Client(self._gateway, timeout_s=(2.0, _TIMEOUT_S), retries=Retries(attempts=3)) as client:
+            while not self._stop.is_set():
+                try:
+                    messages = client.get_messages(self._pull_point, _PULLED_AT_ONCE, wait_s=1.0)
+                except ClientError:
+                    self._stop.wait(0.2)
+                    continue
+                if messages:
+                    marks = tuple(_mark(each.payload) for each in messages)
+                    now = time.time()
+                    append(file, Arrival(self._name, now, marks, 1, "", now))
+
+
+def _mark(payload: bytes) -> str:
+    return payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
+
+
+def first_arrival(
+    file: Path, publisher: Publisher, since: float, seconds: float, receiver: str | None = None
+) -> float | None:
+    """When the first message arrived (there) that was sent since then; None when none did in this time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        marks = {each.mark for each in list(publisher.accepted) if each.at >= since}
+        found = [each for each in arrivals(file) if not marks.isdisjoint(each.marks)]
+        times = [each.at for each in found if receiver in (None, each.receiver)]
+        if times:
+            return min(times)
+        time.sleep(0.2)
+    return None

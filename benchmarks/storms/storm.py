@@ -1,0 +1,378 @@
+"""A storm: kill -9 of every part of a whole engine at random moments, while its receivers misbehave, under load.
+
+    python -m benchmarks.storms.storm --kills 100 [--seed N] [--minutes M] [--rate 60] [--home DIR] [--json FILE]
+
+Publishers and receivers are outside, and only their record counts: what got a 202, and what arrived. In the end all
+receivers are well; when nothing is pending any more the record is compared with the engine's books and with its audit.
+Nothing may be lost, first attempts have to be in the order of acceptance per subscription and topic, a strict
+subscription may not be pushed anything while something is open, and each message that arrived twice must have been
+under way at a kill or answered late. The exit status says whether that is so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.storms.books import settle, states
+from benchmarks.storms.judge import Findings, judge
+from benchmarks.storms.load import POISON, Publisher, Puller
+from benchmarks.storms.receivers import Receivers
+from benchmarks.storms.record import Kill, Record, Wanted, arrivals
+from benchmarks.storms.victim import PARTS, Usage, Victim
+from dispatch.audit import Report
+from ingest.client import Client
+from topic_model.control_log import ControlLog
+from topic_model.expressions import parse_friendly
+from topic_model.records import SubscriptionRecord
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+
+TOPICS = ("storm/a", "storm/b", "storm/c", "storm/a/deep")
+
+HOT_BUDGET_S = 1.0
+
+# Short waits, so that a storm has many of them; and many starts in a row are nothing to be careful about here.
+SETTINGS = {
+    "retry.first_wait_s": "0.3",
+    "retry.factor": "2",
+    "retry.longest_wait_s": "3",
+    "retry.longest_retry_after_s": "2",
+    "retry.first_probe_s": "0.3",
+    "retry.longest_probe_s": "2",
+    "retry.hot_budget_s": str(HOT_BUDGET_S),
+    "push.connect_timeout_s": "2",
+    "push.total_timeout_s": "4",
+    "dispatch.task_slots": "2",
+    "stack.restart_max_s": "2",
+}
+
+BEHAVIOURS = (
+    *("well", "well", "well", "hang", "status/500", "retry-after/1", "refuse", "slow/0.6", "slow/3", "half"),
+    *("drip/1", "drip-headers/1", "close", "drop", "reset", "garbage", f"picky/400/{POISON}"),
+)
+
+STEADY = "steady"
+WANTED = (
+    Wanted(STEADY, frozenset(TOPICS)),
+    Wanted("notify", frozenset({"storm/a"})),
+    Wanted("subtree", frozenset({"storm/a", "storm/a/deep"})),
+    Wanted("raw", frozenset({"storm/b"})),
+    Wanted("strict", frozenset({"storm/c", "storm/b"}), strict=True),
+    Wanted("pull", frozenset(TOPICS), pulled=True),
+)
+
+# After this long without a delivery something is broken.
+_RECOVERY_S = 240.0
+_DRAIN_S = 300.0
+
+# And this long after a kill all parts have processes again.
+_START_S = 90.0
+
+
+@dataclass
+class Outcome:
+    """What a storm has shown."""
+
+    record: Record
+    findings: Findings
+    audit: Report
+    before: dict[str, Usage]
+    after: dict[str, Usage]
+    refused: dict[str, int]
+    seconds: float
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def well(self) -> bool:
+        """Whether all that must hold did."""
+        return not self.findings.faults and self.audit.balanced and not self.audit.totals.pending and not self.problems
+
+
+def plan(kills: int, chance: random.Random) -> Iterator[tuple[str, ...]]:
+    """Which parts are killed together: each alone in turn, in random order; from the second round on, every third time
+    some of them at once."""
+    alone: list[str] = []
+    for number in range(kills):
+        if number >= len(PARTS) and number % 3 == 2:
+            yield tuple(sorted(chance.sample(PARTS, chance.randint(2, 3))))
+            continue
+        if not alone:
+            alone = chance.sample(PARTS, len(PARTS))
+        yield (alone.pop(),)
+
+
+class Storm:
+    """One storm over one engine."""
+
+    def __init__(self, folder: Path, seed: int, rate: float, quick: bool = False) -> None:
+        self._chance = random.Random(seed)  # noqa: S311  # to be repeated, not to be secret
+        self._file = folder / "arrivals.jsonl"
+        self._victim = Victim(folder / "home", SETTINGS)
+        self._receivers = Receivers(self._file, [each.receiver for each in WANTED if not each.pulled])
+        self._publishers = [
+            Publisher(f"{self._victim.gateway}/wsn/NotificationBroker", topic, rate / len(TOPICS)) for topic in TOPICS
+        ]
+        self._names: dict[str, str] = {}
+        self._kills: list[Kill] = []
+        self._arrived: dict[str, float] = {}
+        self._read = 0
+        self._next_mood = 0.0
+        self._quick = quick
+        self.problems: list[str] = []
+
+    def run(self, kills: int, minutes: float | None = None) -> Outcome:
+        """So many kills, or as many as there is time for."""
+        began, since_ms = time.monotonic(), int(time.time() * 1000) - 1000
+        try:
+            with self._receivers:
+                self._victim.up()
+                puller = self._subscribe()
+                for publisher in self._publishers:
+                    publisher.start()
+                puller.start()
+                self._until_delivered(time.time(), 60)
+                before = self._victim.usage()
+                deadline = None if minutes is None else began + minutes * 60
+                for parts in plan(kills, self._chance):
+                    if deadline is not None and time.monotonic() > deadline:
+                        break
+                    self._strike(parts)
+                for name in self._moody:
+                    self._receivers.behave(name, "well")
+                for publisher in self._publishers:
+                    publisher.stop()
+                report = settle(self._victim.kafka, since_ms, _DRAIN_S)
+                after = self._victim.usage()
+                record = self._collect(puller)
+                books = states(self._victim.kafka, self._names)
+        finally:
+            self._victim.end()
+        refused: dict[str, int] = defaultdict(int)
+        for publisher in self._publishers:
+            for what, count in publisher.refused.items():
+                refused[what] += count
+        findings = judge(record, books, HOT_BUDGET_S)
+        return Outcome(record, findings, report, before, after, dict(refused), time.monotonic() - began, self.problems)
+
+    @property
+    def _moody(self) -> list[str]:
+        return [each.receiver for each in WANTED if not each.pulled and each.receiver != STEADY]
+
+    def _subscribe(self) -> Puller:
+        with Client(self._victim.gateway) as client:
+            for name, topic, raw in (
+                (STEADY, "storm//.", False),
+                ("notify", "storm/a", False),
+                ("subtree", "storm/a//.", False),
+                ("raw", "storm/b", True),
+            ):
+                made = client.subscribe(topic, to=self._receivers.url(name), raw=raw)
+                self._names[made.address.rpartition("/")[2]] = name
+            pull_point = client.create_pull_point()
+            made = client.subscribe("storm//.", to=pull_point)
+            self._names[made.address.rpartition("/")[2]] = "pull"
+        control = ControlLog(self._victim.kafka)
+        # No message of the protocol asks for it yet.
+        control.append([SubscriptionRecord(_strict(self._victim.gateway, self._receivers.url("strict")))])
+        control.close()
+        self._names["strict"] = "strict"
+        return Puller(self._victim.gateway, pull_point.address, "pull", self._file)
+
+    def _strike(self, parts: tuple[str, ...]) -> None:
+        self._weather(self._chance.uniform(0.3, 1.5 if self._quick else 8.0))
+        deadline = time.monotonic() + _START_S
+        at = time.time()
+        while not (hit := self._victim.kill(parts)) and time.monotonic() < deadline:
+            # It is being started again.
+            self._weather(0.1)
+            at = time.time()
+        if not hit:
+            self.problems.append(f"nothing of {'+'.join(parts)} was there to be killed")
+            return
+        if "supervisor" in hit:
+            self._victim.up()
+        self._kills.append(Kill(at, hit))
+        # Now and then the next kill does not wait until all is well again.
+        hasty = not self._quick and self._chance.random() < 0.25
+        if hasty:
+            self._weather(self._chance.uniform(0.1, 10.0))
+        accepted, delivered = self._until_delivered(at, 0.0 if hasty else _RECOVERY_S)
+        self._kills[-1] = dataclasses.replace(self._kills[-1], accepted_again=accepted, delivered_again=delivered)
+        if delivered is None and not hasty:
+            self.problems.append(f"nothing was delivered within {_RECOVERY_S:g} s after the kill of {'+'.join(hit)}")
+        told = "overtaken" if delivered is None else f"{delivered - at:5.1f} s"
+        print(f"{len(self._kills):4}  {'+'.join(hit):<28} delivered again after {told}", flush=True)
+
+    def _weather(self, seconds: float) -> None:
+        """Let receivers change their moods for a while."""
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            self._change_moods(now)
+            time.sleep(min(0.05, max(0.0, until - now)))
+
+    def _change_moods(self, now: float) -> None:
+        if now >= self._next_mood:
+            self._next_mood = now + self._chance.uniform(0.3, 2.0)
+            self._receivers.behave(self._chance.choice(self._moody), self._chance.choice(BEHAVIOURS))
+
+    def _until_delivered(self, since: float, seconds: float) -> tuple[float | None, float | None]:
+        """When a message sent since then was accepted, and one of those arrived at the steady receiver."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._change_moods(time.monotonic())
+            self._follow()
+            sent = [each for publisher in self._publishers for each in _sent_since(publisher, since)]
+            accepted = min((each.done for each in sent), default=None)
+            arrived = [self._arrived[each.mark] for each in sent if each.mark in self._arrived]
+            if arrived:
+                return accepted, min(arrived)
+            if time.monotonic() > deadline:
+                return accepted, None
+            time.sleep(0.02)
+
+    def _follow(self) -> None:
+        """Read what has arrived since."""
+        with self._file.open(encoding="utf-8") as lines:
+            lines.seek(self._read)
+            while (line := lines.readline()).endswith("\n"):
+                self._read = lines.tell()
+                document = json.loads(line)
+                if document["receiver"] == STEADY:
+                    for mark in document["marks"]:
+                        self._arrived.setdefault(mark, document["at"])
+
+    def _collect(self, puller: Puller) -> Record:
+        record = Record(list(WANTED), kills=self._kills)
+        for publisher in self._publishers:
+            record.accepted += publisher.accepted
+        wanted = {each.mark for each in record.accepted}
+        pulled = self._file.with_name(f"{self._file.stem}-pull.jsonl")
+        deadline = time.monotonic() + 60
+        # What a gateway had handed out when it was killed comes back after a while.
+        while time.monotonic() < deadline:
+            if pulled.exists() and wanted <= {mark for each in arrivals(pulled) for mark in each.marks}:
+                break
+            time.sleep(0.5)
+        puller.stop()
+        record.arrivals += itertools.chain(arrivals(self._file), arrivals(pulled) if pulled.exists() else ())
+        return record
+
+
+def _sent_since(publisher: Publisher, since: float) -> list[Any]:
+    found = []
+    for each in reversed(publisher.accepted):
+        if each.at < since:
+            break
+        found.append(each)
+    return found
+
+
+def _strict(gateway: str, url: str) -> Subscription:
+    return Subscription(
+        id="strict",
+        consumer=EndpointReference(url),
+        address=f"{gateway}/wsn/subscriptions/strict",
+        topics=(parse_friendly("storm/b|storm/c", {}),),
+        policy=DeliveryPolicy(order="strict"),
+        created_ms=int(time.time() * 1000),
+    )
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """All of it as numbers."""
+    kills = outcome.record.kills
+    times: dict[str, list[float]] = defaultdict(list)
+    for kill in kills:
+        if kill.delivered_again is not None:
+            times["+".join(kill.parts) if len(kill.parts) == 1 else "several at once"].append(
+                kill.delivered_again - kill.at
+            )
+    twice = sum(outcome.findings.duplicates.values()) + len(outcome.findings.unexplained)
+    return {
+        "kills": len(kills),
+        "seconds": round(outcome.seconds, 1),
+        "accepted": len(outcome.record.accepted),
+        "not_accepted": outcome.refused,
+        "expected_deliveries": outcome.findings.expected,
+        "delivered": outcome.findings.delivered,
+        "given_up": outcome.findings.given_up,
+        "faults": outcome.findings.faults,
+        "problems": outcome.problems,
+        "duplicates": dict(outcome.findings.duplicates),
+        "duplicates_per_kill": round(twice / len(kills), 2) if kills else 0.0,
+        "delivered_again_s": {
+            part: {
+                "times": len(each),
+                "median": round(statistics.median(each), 2),
+                "longest": round(max(each), 2),
+            }
+            for part, each in sorted(times.items())
+        },
+        "usage_before": {part: asdict(usage) for part, usage in outcome.before.items()},
+        "usage_after": {part: asdict(usage) for part, usage in outcome.after.items()},
+        "audit": {key: value for key, value in outcome.audit.as_json().items() if key != "subscriptions"},
+    }
+
+
+def show(outcome: Outcome) -> None:
+    """All of it for a person."""
+    numbers = figures(outcome)
+    print(f"\n{numbers['kills']} kills in {numbers['seconds']:g} s, {numbers['accepted']:,} notifications accepted")
+    print(f"not accepted: {numbers['not_accepted'] or 'none'}")
+    print(outcome.findings.describe())
+    print(f"duplicates per kill: {numbers['duplicates_per_kill']:g}")
+    print(f"\n{'killed':<18} {'times':>6} {'delivered again: median s':>26} {'longest s':>10}")
+    for part, each in numbers["delivered_again_s"].items():
+        print(f"{part:<18} {each['times']:6} {each['median']:26.2f} {each['longest']:10.2f}")
+    print(f"\n{'part':<12} {'MiB before':>11} {'after':>8} {'threads':>8} {'after':>6} {'files':>6} {'after':>6}")
+    for part, before in outcome.before.items():
+        after = outcome.after[part]
+        print(
+            f"{part:<12} {before.memory_mib:11.0f} {after.memory_mib:8.0f} {before.threads:8} {after.threads:6} "
+            f"{before.descriptors:6} {after.descriptors:6}"
+        )
+    audit = outcome.audit
+    print(f"\naudit --deep: {audit.matches:,} deliveries, {audit.totals.pending:,} pending, ", end="")
+    print("balanced" if audit.balanced else f"{audit.unbalanced:,} DO NOT BALANCE")
+    for problem in (*audit.problems[:20], *audit.notes, *outcome.problems):
+        print(f"    {problem}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--minutes", type=float, help="no further kill after so long")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--rate", type=float, default=60.0, help="notifications per second, all topics together")
+    parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    # So that no engine is left behind when somebody ends us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="storm-") as temporary:
+        folder = options.home or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = Storm(folder.absolute(), options.seed, options.rate).run(options.kills, options.minutes)
+    show(outcome)
+    if options.json:
+        options.json.write_text(json.dumps(figures(outcome), indent=1) + "\n")
+    print("\nall held" if outcome.well else "\nNOT ALL HELD")
+    sys.exit(0 if outcome.well else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The judge of storms has to notice what it is there for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks.storms.judge import judge, troubles, within
+from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
+
+TOPIC = "storm/a"
+BUDGET_S = 1.0
+
+
+def well(strict: bool = False, pulled: bool = False) -> Record:
+    """Five messages that arrived one by one, each answered at once."""
+    return Record(
+        [Wanted("one", frozenset({TOPIC}), strict, pulled)],
+        [Accepted(f"m{n}", TOPIC, 100.0 + n, 100.1 + n) for n in range(5)],
+        [Arrival("one", 100.2 + n, (f"m{n}",), 1, "", 100.2 + n) for n in range(5)],
+    )
+
+
+def books(record: Record) -> dict[tuple[str, str], str]:
+    return {("one", each.mark): "delivered" for each in record.accepted}
+
+
+def arrival(at: float, mark: str, *, attempt: int = 1, settled: bool = True, refused: bool = False) -> Arrival:
+    return Arrival("one", at, (mark,), attempt, "", at if settled else None, refused)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("pulled", [False, True])
+def test_what_is_well_is_found_well(strict: bool, pulled: bool) -> None:
+    record = well(strict, pulled)
+
+    findings = judge(record, books(record), BUDGET_S)
+
+    assert findings.faults == {}
+    assert (findings.expected, findings.delivered, findings.duplicates.total()) == (5, 5, 0)
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("pulled", [False, True])
+def test_removed_delivery_is_noticed_though_the_books_claim_it(number: int, pulled: bool) -> None:
+    record = well(pulled=pulled)
+    del record.arrivals[number]
+
+    findings = judge(record, books(record), BUDGET_S)
+
+    assert findings.faults
+    assert (findings.lost or findings.claimed)[0].startswith(f"m{number} for one")
+
+
+def test_delivery_without_a_row_is_lost() -> None:
+    record = well()
+    del record.arrivals[2]
+    known = books(record)
+    del known["one", "m2"]
+
+    assert judge(record, known, BUDGET_S).lost == ["m2 for one (nothing)"]
+
+
+@pytest.mark.parametrize(("state", "lost"), [("dead", 0), ("expired", 0), ("cancelled", 0), ("parked", 1)])
+def test_what_was_given_up_is_not_lost_and_what_still_waits_is(state: str, lost: int) -> None:
+    record = well()
+    record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=None)
+
+    findings = judge(record, {**books(record), ("one", "m2"): state}, BUDGET_S)
+
+    assert len(findings.lost) == lost
+    assert findings.given_up == 1 - lost
+
+
+def test_first_attempts_in_another_order_are_noticed() -> None:
+    record = well()
+    record.arrivals[1] = dataclasses.replace(record.arrivals[1], marks=("m2",))
+    record.arrivals[2] = dataclasses.replace(record.arrivals[2], marks=("m1",))
+
+    assert len(judge(record, books(record), BUDGET_S).disordered) == 1
+
+
+def test_second_attempt_of_what_nobody_heard_may_come_later() -> None:
+    record = well()
+    del record.arrivals[1]
+    record.arrivals.append(arrival(110, "m1", attempt=2))
+
+    assert judge(record, books(record), BUDGET_S).faults == {}
+
+
+def test_strict_subscription_is_pushed_nothing_while_something_is_open() -> None:
+    record = well(strict=True)
+    record.arrivals[1] = dataclasses.replace(record.arrivals[1], settled=None)
+    record.arrivals.append(arrival(110, "m1", attempt=2))
+
+    assert judge(record, books(record), BUDGET_S).overtaken
+    assert judge(dataclasses.replace(record, wanted=well().wanted), books(record), BUDGET_S).faults == {}
+
+
+def test_strict_subscription_goes_on_behind_what_was_refused() -> None:
+    record = well(strict=True)
+    record.arrivals[1] = dataclasses.replace(record.arrivals[1], refused=True)
+
+    assert judge(record, {**books(record), ("one", "m1"): "dead"}, BUDGET_S).faults == {}
+
+
+def test_repeat_of_what_was_settled_overtakes_nothing() -> None:
+    record = well(strict=True)
+    record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=None)
+    record.arrivals.insert(3, arrival(102.5, "m1"))
+    record.arrivals.insert(4, arrival(102.6, "m2", attempt=2))
+
+    assert judge(record, books(record), BUDGET_S).overtaken == []
+
+
+def test_repeat_needs_a_reason() -> None:
+    record = well()
+    record.arrivals.append(arrival(130, "m2"))
+    assert len(judge(record, books(record), BUDGET_S).unexplained) == 1
+
+    record.kills = [Kill(103.0, ("jvm",), 120.0, 129.0)]
+    findings = judge(record, books(record), BUDGET_S)
+    assert findings.faults == {}
+    assert findings.duplicates == {"under way at a kill": 1}
+
+    record.kills = []
+    record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=record.arrivals[2].at + 3)
+    assert judge(record, books(record), BUDGET_S).duplicates == {"answered late": 1}
+
+
+def test_retry_of_what_was_not_taken_is_no_repeat() -> None:
+    record = well()
+    record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=None)
+    record.arrivals.append(arrival(110, "m2", attempt=2))
+
+    findings = judge(record, books(record), BUDGET_S)
+
+    assert findings.faults == {}
+    assert findings.duplicates.total() == 0
+
+
+def test_message_of_another_topic_is_noticed() -> None:
+    record = well()
+    record.wanted = [Wanted("one", frozenset({"storm/b"}))]
+
+    assert len(judge(record, {}, BUDGET_S).strays) == 5
+
+
+def test_troubles_are_in_order_and_apart() -> None:
+    kills = [Kill(100, ("kafka",), None, 110), Kill(111, ("jvm",)), Kill(200, ("jvm",), None, 210)]
+
+    assert troubles(kills) == [(97, 213)]
+    assert within(troubles(kills), 150)
+    assert not within(troubles(kills[:1]), 114)
+    assert not within([], 1)

@@ -14,11 +14,15 @@ INSTALLED := $(VENV)/.installed
 # requirements.lock.
 TOOLS := pip==26.3 setuptools==84.2.1
 
+# Two processes, since most tests wait for others; what shares a fixture is run by one (tests/conftest.py). To debug:
+# make test ARGS='-n 0 --pdb -k retry'
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
 # What only maintainers need, apart, so that it is never mistaken for a dependency.
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-cluster check lint format docs notebook bench benchmark-page constraints lock audit-deps pins clean distclean
+.PHONY: help setup run test test-all test-cluster check lint format docs notebook bench benchmark-page constraints lock audit-deps pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -30,14 +34,20 @@ setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; noth
 run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
 	@$(BIN)/arborcast up --demo $(ARGS)
 
-test: setup lint ## Run every check and every test, with real Kafka, Spark and OpenLDAP
-	$(BIN)/python -m pytest -m 'not cluster' $(ARGS)
+test: setup lint ## Run every check and every test but the long ones, with real Kafka, Spark and OpenLDAP
+	$(PYTEST) -m 'not long' $(ARGS)
+
+test-all: setup lint ## Everything: also disasters, clusters, long storms, a soak, fuzzing in earnest (hours)
+	$(PYTEST) --hypothesis-profile=long $(ARGS)
+	$(BIN)/python -m tests.fuzz.run all --inputs $(or $(INPUTS),100000)
+	$(BIN)/python -m benchmarks.storms.storm --kills $(or $(KILLS),30)
+	$(BIN)/python -m benchmarks.storms.soak --minutes $(or $(MINUTES),15)
 
 test-cluster: setup ## On loopback: a Spark cluster, three Kafka brokers, several gateways; what is lost, what stalls
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
-check: setup lint ## Before every commit: style, types, unit tests
-	$(BIN)/python -m pytest tests/unit -m 'not (kafka or spark or ldap or stack or chaos or benchmark)' $(ARGS)
+check: setup lint ## Before every commit: style, types, unit tests with few examples
+	$(PYTEST) tests/unit --hypothesis-profile=quick -m 'not (kafka or spark or ldap or stack or chaos or long)' $(ARGS)
 
 lint: $(INSTALLED) ## Style and types, changing nothing
 	$(BIN)/ruff check .

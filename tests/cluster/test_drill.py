@@ -16,7 +16,7 @@ from tests.support.command import Engine, wait_until
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message, subscribe, topic_expression
 
-pytestmark = [pytest.mark.long, pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.stack]
 
 COUNT = 40
 

@@ -26,7 +26,7 @@ from tests.support.spark_cluster import SparkCluster, running_cluster
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark]
 
 FLAPPING = "/flapping"
 BESIDE = "/beside"
@@ -108,7 +108,6 @@ def assert_nothing_waits(kafka: KafkaSettings, accepted: int, timeout: float = 9
     assert report.totals.delivered == report.matches >= (len(PATHS) + 1) * accepted
 
 
-@pytest.mark.long
 def test_lost_executor_is_replaced(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
@@ -124,7 +123,6 @@ def test_lost_executor_is_replaced(
         assert_all_arrived(receiver, accepted, duplicates_allowed=400)
 
 
-@pytest.mark.long
 def test_a_driver_that_is_lost_goes_on_elsewhere(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
@@ -155,7 +153,6 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
                 assert first_attempts == accepted, "what was parked on the lost host is in its order"
 
 
-@pytest.mark.long
 def test_a_python_without_our_packages_is_named(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings
 ) -> None:

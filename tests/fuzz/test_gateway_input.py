@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import soap_messages as soap
@@ -82,19 +82,16 @@ def _check(body: bytes, path: str) -> None:
         assert parts.notifications.accepted == []
 
 
-@settings(max_examples=600, deadline=None)
 @given(_spoiled(), st.sampled_from(["/wsn/NotificationBroker", "/wsn/subscriptions/x"]))
 def test_spoiled_messages(body: bytes, path: str) -> None:
     _check(body, path)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(body: bytes) -> None:
     _check(body, "/wsn/NotificationBroker")
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="<&"), max_size=60))
 def test_any_text_where_text_is_expected(text: str) -> None:
     for body in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import legacy_messages as legacy
@@ -69,13 +69,11 @@ def _spoiled(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=500, deadline=None)
 @given(_spoiled())
 def test_spoiled_texts(text: str) -> None:
     check(text)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff")))
 def test_any_text(text: str) -> None:
     check(text)

@@ -138,25 +138,25 @@ def test_the_commands_of_the_tour(engine: Engine) -> None:
 
 
 def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:
-    address = engine.run("subscribe", "shell/a", "--to", receiver.url("/shell")).stdout.strip()
+    address = engine.run_here("subscribe", "shell/a", "--to", receiver.url("/shell")).stdout.strip()
     assert address.startswith(engine.gateway + "/wsn/subscriptions/")
-    again = engine.run("subscribe", "shell/a", "--to", receiver.url("/shell"), "--json")
+    again = engine.run_here("subscribe", "shell/a", "--to", receiver.url("/shell"), "--json")
     assert json.loads(again.stdout)["address"] == address, "the same subscription is recognised"
-    engine.run("unsubscribe", address)
-    gone = engine.run("unsubscribe", address, check=False)
+    engine.run_here("unsubscribe", address)
+    gone = engine.run_here("unsubscribe", address, check=False)
     assert gone.returncode == 1
     assert "ResourceUnknownFault" in gone.stderr
 
 
 def test_topics_from_the_shell(engine: Engine, receiver: Receiver) -> None:
-    engine.run("topics", "add", "house/kitchen")
-    address = engine.run("subscribe", "house//.", "--to", receiver.url("/house")).stdout.strip()
-    who = json.loads(engine.run("topics", "who", "house/kitchen", "--json").stdout)
+    engine.run_here("topics", "add", "house/kitchen")
+    address = engine.run_here("subscribe", "house//.", "--to", receiver.url("/house")).stdout.strip()
+    who = json.loads(engine.run_here("topics", "who", "house/kitchen", "--json").stdout)
     assert [one["expression"] for one in who] == ["house//."]
     assert address.endswith(who[0]["subscription"])
-    listed = engine.run("topics", "list").stdout
+    listed = engine.run_here("topics", "list").stdout
     assert "house/kitchen" in listed
-    engine.run("unsubscribe", address)
+    engine.run_here("unsubscribe", address)
 
 
 def test_status_says_what_runs(engine: Engine) -> None:
@@ -173,7 +173,7 @@ def test_status_says_what_runs(engine: Engine) -> None:
 
 
 def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
-    engine.run("subscribe", "seen//.", "--to", receiver.url("/seen"))
+    engine.run_here("subscribe", "seen//.", "--to", receiver.url("/seen"))
     notify(engine, "seen/a", "first")
     wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], 300, "the first message")
     metrics = engine.status()["addresses"]["metrics"]
@@ -212,14 +212,14 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     for stage in ("control", "view", "job"):
         assert after.sum("arborcast_dispatch_batch_seconds_count", stage=stage) > 0
 
-    frame = engine.run("top", "--once").stdout.splitlines()
+    frame = engine.run_here("top", "--once").stdout.splitlines()
     assert "ready" in frame[0]
     assert any(line.startswith("dispatch-workers") for line in frame)
     # Which ones there is room for depends on what else has been pushed to.
     assert any(line.startswith("slowest endpoints") for line in frame)
     assert any(line.startswith("http://127.0.0.1:") for line in frame)
     report = tmp_path / "report.html"
-    engine.run("report", "--since", "10m", "--output", str(report))
+    engine.run_here("report", "--since", "10m", "--output", str(report))
     assert "From acceptance to delivery" in report.read_text()
 
 
@@ -247,11 +247,11 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
     """Receivers that never answer: in a batch, in the redelivery, and with more behind the one that hangs."""
     old = [f"/hung{number}" for number in range(3)]
     new = [f"/hangs{number}" for number in range(3)]
-    engine.run("subscribe", "stay//.", "--to", receiver.url("/stay"))
+    engine.run_here("subscribe", "stay//.", "--to", receiver.url("/stay"))
     notify(engine, "stay/a", "before")
     for path in (*old, *new):
         receiver.behave(path, "hang")
-        engine.run("subscribe", f"stuck{path}", "--to", receiver.url(path))
+        engine.run_here("subscribe", f"stuck{path}", "--to", receiver.url(path))
     for path in old:
         notify(engine, f"stuck{path}", "1")
     for path in old:
@@ -267,7 +267,7 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
     engine.down()
     assert engine.processes() == []
     assert "killing it" not in log.read_text()[said:], "every part has ended by itself"
-    assert engine.run("status", check=False).returncode == 3
+    assert engine.run_here("status", check=False).returncode == 3
 
     before = len(receiver.requests)
     for path in (*old, *new):

@@ -62,44 +62,6 @@ def test_no_file_in_jobs_shadows_a_package() -> None:
             assert entry.stem not in used - {"__init__"}, f"jobs/{entry.name} is found when {entry.stem} is meant"
 
 
-@pytest.mark.parametrize("package", MAY_IMPORT)
-def test_every_module_says_what_it_is_for(package: str) -> None:
-    for file in modules_of(package):
-        assert ast.get_docstring(ast.parse(file.read_text())), f"{file.relative_to(ROOT)} has no docstring"
-
-
-PACKAGES = [init.parent for package in MAY_IMPORT for init in sorted((ROOT / package).rglob("__init__.py"))]
-
-# Every package may have them, and what is in them is clear.
-CUSTOMARY = {"__init__", "__main__", "errors", "settings"}
-
-# With so many modules nobody finds their way without a list.
-WITHOUT_A_LIST = 5
-
-
-def listed_in(docstring: str) -> set[str]:
-    """The names in the left column of a docstring's list: `tail, held/     what they are for`."""
-    names: set[str] = set()
-    for line in docstring.splitlines():
-        left, _, right = line.strip().partition("  ")
-        left_names = left.replace("/", "").replace(",", " ").split()
-        if right and all(name.isidentifier() and name.islower() for name in left_names):
-            names.update(left_names)
-    return names
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: ".".join(package.relative_to(ROOT).parts))
-def test_a_package_lists_its_modules(package: Path) -> None:
-    modules = {file.stem for file in package.glob("*.py")}
-    modules |= {folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()}
-    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
-    listed = listed_in(docstring)
-    assert listed <= modules, f"{sorted(listed - modules)} of the list are not there"
-    if listed or len(modules - CUSTOMARY) > WITHOUT_A_LIST:
-        missing = modules - CUSTOMARY - set(re.findall(r"\w+", docstring))
-        assert not missing, f"its docstring says nothing of {sorted(missing)}"
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_generated_pages_are_what_the_code_says(page: Path) -> None:
     assert page.read_text(encoding="utf-8") == PAGES[page](), "run `make docs`"

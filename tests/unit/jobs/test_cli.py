@@ -42,39 +42,46 @@ def test_help_names_every_command(engine: Engine) -> None:
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(engine: Engine, arguments: list[str], status: int, told: str) -> None:
-    done = engine.run(*arguments, input="<x/>", check=False)
+    done = engine.run_here(*arguments, input="<x/>", check=False)
     assert done.returncode == status, done.stderr
     assert told in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
     assert not engine.home.exists(), "a refused command leaves nothing behind"
 
 
+def test_the_command_of_the_shell_ends_with_the_status(engine: Engine) -> None:
+    done = engine.run("publish", "a||b", "-", input="<x/>", check=False)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_config_show_tells_values_and_origins_and_hides_secrets(engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "arborcast.toml"
     file.write_text('[kafka]\nsasl_password = "hunter2"\n')
-    done = engine.run("config", "show", "--config", str(file), "--json", env={"ARBORCAST_GATEWAY_PORT": "1234"})
+    done = engine.run_here("config", "show", "--config", str(file), "--json", env={"ARBORCAST_GATEWAY_PORT": "1234"})
     document = json.loads(done.stdout)
     assert document["gateway.port"] == {"value": 1234, "origin": "$ARBORCAST_GATEWAY_PORT"}
     assert document["kafka.sasl_password"] == {"value": "********", "origin": str(file)}
     assert document["home"] == {"value": str(engine.home), "origin": "$ARBORCAST_HOME"}
-    assert "hunter2" not in done.stdout + engine.run("config", "show", "--config", str(file)).stdout
+    assert "hunter2" not in done.stdout + engine.run_here("config", "show", "--config", str(file)).stdout
 
 
 def test_status_of_no_engine_is_not_a_failure_of_the_command(engine: Engine) -> None:
-    done = engine.run("status", "--json", check=False)
+    done = engine.run_here("status", "--json", check=False)
     assert done.returncode == 3
     assert json.loads(done.stdout)["running"] is False
-    assert engine.run("down").returncode == 0
+    assert engine.run_here("down").returncode == 0
 
 
 def test_doctor_names_every_need(engine: Engine) -> None:
-    checks = json.loads(engine.run("doctor", "--json", check=False).stdout)
+    checks = json.loads(engine.run_here("doctor", "--json", check=False).stdout)
     names = {check["name"] for check in checks}
     assert {"java", "memory", "data directory", "gateway port", "kafka port", "directory", "engine"} <= names
 
 
 def test_spark_properties_can_be_printed(engine: Engine) -> None:
-    text = engine.run("config", "spark", "--master", "local[2,4]").stdout
+    text = engine.run_here("config", "spark", "--master", "local[2,4]").stdout
     properties = dict(line.split(" ", 1) for line in text.splitlines())
     assert properties["spark.master"] == "local[2,4]"
     assert "delta-spark" in properties["spark.jars"]

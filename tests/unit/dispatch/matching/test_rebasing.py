@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.matching.bases import FileBase, FileBases, SharedBase
@@ -166,7 +166,6 @@ def test_overlay_may_grow_with_the_base() -> None:
     assert rebasing._build is not None
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -405,7 +405,7 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=max(300, settings().max_examples),  # `--hypothesis-profile=long` asks for more
+    max_examples=3 * settings().max_examples,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -13,7 +13,8 @@ from jobs.cli import app
 from jobs.settings import SECTIONS, declarations
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+# The changelog also names what is no more.
+DOCUMENTS = [*sorted(set(ROOT.glob("*.md")) - {ROOT / "CHANGELOG.md"}), *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Files of the data directory that are named as settings are.
 FILES = {"dispatch.log", "secrets.keys", "topics.ldif"}

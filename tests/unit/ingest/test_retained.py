@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from ingest.retained import RetainedMessages
 from jobs.stack import ports
@@ -16,14 +15,14 @@ def test_while_kafka_is_away_nobody_waits_for_those_before() -> None:
     async def ask() -> list[object]:
         retained = RetainedMessages(settings)
         try:
-            asked = [retained.latest([TopicPath("a")]) for _ in range(20)]
+            asked = [
+                retained.latest([TopicPath("a")]) for _ in range(2_000)
+            ]  # in turn they would take longer than a test may
             return list(await asyncio.gather(*asked, return_exceptions=True))
         finally:
             retained.close()
 
-    began = time.monotonic()
     outcomes = asyncio.run(ask())
-    assert time.monotonic() - began < 5, "20 times half a second, had they waited in turn"
     for outcome in outcomes:
         assert isinstance(outcome, InfrastructureError)
         assert outcome.retry_after is not None

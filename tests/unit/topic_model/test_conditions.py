@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
 
@@ -158,16 +157,14 @@ COSTLY = [
 ]
 
 
+@pytest.mark.timeout(120)  # bounded they take half a second, unbounded minutes
 @pytest.mark.parametrize("text", COSTLY, ids=[text[:40] for text in COSTLY])
 @pytest.mark.parametrize("document", [FLAT, DEEP], ids=["flat", "deep"])
 def test_evaluation_ends_soon_or_is_not_begun(text: str, document: bytes) -> None:
     condition = compile_condition(XPathFilter(XPATH_1, text, NAMESPACES))
     parsed = parse_document(document)
-    started = time.monotonic()
     with contextlib.suppress(Unanswerable):
         assert not condition.holds(parsed)
-    # Unbounded, the worst of these take minutes; this leaves room for a busy machine.
-    assert time.monotonic() - started < 30
 
 
 def test_large_but_simple_is_answered() -> None:

@@ -139,7 +139,7 @@ def test_total_deadline_ends_every_push(transport: Transport, receiver: Receiver
     result = push(transport, receiver.url(path))
 
     assert (result.status, result.failure) == (status, "timeout")
-    assert 0.5 < time.monotonic() - started < 20
+    assert time.monotonic() - started > 0.5
 
 
 def test_dripping_headers_end_at_the_deadline_too(transport: Transport, receiver: Receiver) -> None:
@@ -147,7 +147,7 @@ def test_dripping_headers_end_at_the_deadline_too(transport: Transport, receiver
 
     assert push(transport, receiver.url("/drip-headers/0.05")).failure == "timeout"
 
-    assert 0.5 < time.monotonic() - started < 20
+    assert time.monotonic() - started > 0.5
 
 
 @pytest.mark.parametrize("path", ["/drop", "/reset"])
@@ -194,17 +194,16 @@ def test_kept_connection_that_dies_under_the_request_is_tried_once_more(
 
 def test_pushes_run_side_by_side(transport: Transport, receiver: Receiver) -> None:
     results: dict[int, PushResult] = {}
-    started = time.monotonic()
     for number in range(20):
-        request = PushRequest(receiver.url("/slow/0.3"), (), str(number).encode())
+        request = PushRequest(receiver.url("/hang"), (), str(number).encode())
         transport.submit(request, partial(results.__setitem__, number))
     assert transport.in_flight == 20
 
     finish(transport)
 
-    assert sorted(results) == list(range(20))
-    assert {result.status for result in results.values()} == {202}
-    assert time.monotonic() - started < 3.0, "one after the other they would take 6 s"
+    assert {result.failure for result in results.values()} == {"timeout"}
+    arrived = {int(request.body) for request in receiver.received("/hang")}
+    assert arrived == set(range(20)), "none waited until another had ended: all had the same deadline"
 
 
 def test_one_hanging_receiver_does_not_hold_the_others(transport: Transport, receiver: Receiver) -> None:
@@ -243,11 +242,7 @@ def test_environment_has_no_say(
 
 
 def test_drive_with_nothing_under_way_returns_at_once(transport: Transport) -> None:
-    started = time.monotonic()
-
-    transport.drive(5.0)
-
-    assert time.monotonic() - started < 4
+    transport.drive(1e6)  # or the test would not end
 
 
 def test_close_abandons_what_is_under_way(make: Callable[..., Transport], receiver: Receiver) -> None:
@@ -256,8 +251,6 @@ def test_close_abandons_what_is_under_way(make: Callable[..., Transport], receiv
     transport.submit(PushRequest(receiver.url("/hang"), (), b""), results.append)
     transport.drive(0.05)
 
-    started = time.monotonic()
     transport.close()
 
-    assert time.monotonic() - started < 4
-    assert results == []
+    assert results == [], "nobody waited for it"

@@ -56,9 +56,11 @@ _HEALTH_S = 5.0
 class Subscriptions(ports.Subscriptions, Protocol):
     """The subscriptions, and learning of changes."""
 
+    def listen(self, listener: ports.Changes) -> None:
+        """Have somebody told of all changes from now on."""
+
     def catch_up(self, timeout_s: float) -> object:
-        """Learn of all that happened until now; something that is equal as long as nothing has changed, or None.
-        Raises InfrastructureError."""
+        """Learn of all that happened until now, and tell of it. Raises InfrastructureError."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,6 @@ class Shift:
         self._journal = journal_for(plan.kafka)
         self._transport = plan.make_transport()
         self._moved = False
-        self._control: object = None
         self.figures = Figures()
         self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
         self.redelivery = Redelivery(
@@ -139,8 +140,6 @@ class Shift:
         except Discontinued as error:
             self._discard_file(error)
         plan.health.forget_probes()
-        if restore:
-            self._memory.restore()
         for lane in self._store.lanes():
             self.redelivery.found(lane)
         for partition, position in self._reading.positions.items():
@@ -148,7 +147,10 @@ class Shift:
         self.read_to_end(stopping)
         # What an earlier shift had found and this one has not is finished.
         plan.lanes.only(self.redelivery.held())
-        self._control = plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        if restore:
+            # Only now it is known which endpoints somebody has.
+            self._memory.restore()
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
 
@@ -226,11 +228,9 @@ class Shift:
             self._learn()
 
     def _learn(self) -> None:
-        control = self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
+        self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
         self._heard = time.monotonic()
-        if control is None or control != self._control:
-            self._control = control
-            self.redelivery.look_at_subscriptions()
+        self.redelivery.look_at_subscriptions()
 
     def _write_down(self) -> None:
         """First the outcomes, then that the deliveries are finished, then our own file: a crash in between repeats a

@@ -21,6 +21,7 @@ import psutil
 from dispatch.redeliverer import Redeliverer
 from dispatch.redelivery.parked import Delivery, Place, Tries
 from dispatch.redelivery.parking import ParkingLog
+from dispatch.redelivery.ports import Changes
 from dispatch.settings import PushSettings, RetrySettings
 from jobs.stack import ports
 from tests.benchmarks._harness import Report, resident, run
@@ -52,6 +53,12 @@ class Known:
 
     def suspended(self, subscription_id: str) -> bool:
         return False
+
+    def is_pushed_to(self, endpoint: str) -> bool:
+        return True
+
+    def listen(self, listener: Changes) -> None:
+        pass
 
 
 def park(kafka: KafkaSettings, names: list[str], count: int) -> None:

@@ -19,8 +19,8 @@ from dispatch.settings import RetrySettings
 class HealthBook:
     """Remembers endpoints from their first bad sign until long after their recovery, or until nobody has them.
 
-    `in_use` says whether a subscription has this endpoint; it is called under a lock. Whoever knows that the last one is
-    gone calls `forget`, after `in_use` says so.
+    `in_use` says whether a subscription has this endpoint; it is called under a lock. Whoever knows that the last one
+    is gone calls `forget`, after `in_use` says so.
     """
 
     def __init__(self, settings: RetrySettings, in_use: Callable[[str], bool]) -> None:

@@ -20,8 +20,9 @@ _ENTRY = 200
 class Recent(Generic[_K, _V]):
     """A memory in two generations, each of at most `most` bytes. Used by one thread.
 
-    When the younger generation is full, or `age_s` seconds old, the older one goes, all at once: with what was not asked
-    for meanwhile. So what nobody asks for is gone after at most twice that time, as long as anybody asks for anything.
+    When the younger generation is full, or `age_s` seconds old, the older one goes, all at once: with what was not
+    asked for meanwhile. So what nobody asks for is gone after at most twice that time, as long as anybody asks for
+    anything.
     """
 
     def __init__(self, most: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:

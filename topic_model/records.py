@@ -221,8 +221,15 @@ _OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal"})
 
 def subscription_of(record: ControlRecord) -> str:
     """The id of the subscription that a record is about; empty for one about something else."""
-    kind, _, identifier = key_of(record).partition(":")
-    return identifier if kind in _OF_SUBSCRIPTIONS else ""
+    match record:
+        case SubscriptionRecord(subscription=subscription):  # first: a log may hold a million of these
+            return subscription.id
+        case SubscriptionEnded(id=identifier) | SubscriptionSuspended(id=identifier) | SecretsResealed(id=identifier):
+            return identifier
+        case Tombstone(key=key):
+            kind, _, identifier = key.partition(":")
+            return identifier if kind in _OF_SUBSCRIPTIONS else ""
+    return ""
 
 
 def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:

@@ -1,4 +1,4 @@
-"""What the control log says, as far as the job asks: the routing table, who is suspended, who is pushed to where. Pure."""
+"""What the control log says, as far as the job asks: the routing table, suspensions, endpoints. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topic_model.suspensions import Suspensions
 
 
 class Listener(Protocol):
-    """Who is told what becomes of subscriptions. Called for each record that is read, in whatever thread reads it, so it
+    """Who is told what becomes of subscriptions. Called for each record that is read, in whatever thread reads it: it
     has to be quick, and must not ask for anything that waits for that thread."""
 
     def subscription_changed(self, subscription_id: str) -> None:

@@ -21,7 +21,7 @@ class Subscriptions(Protocol):
 
 
 class Changes(Protocol):
-    """Who is told what becomes of subscriptions, in whatever thread reads of it. To be quick, and to wait for nothing."""
+    """Who is told what becomes of subscriptions, in whatever thread reads of it: to be quick, to wait for nothing."""
 
     def subscription_changed(self, subscription_id: str) -> None:
         """It is there now, or is another one, or gone, or was suspended or resumed."""

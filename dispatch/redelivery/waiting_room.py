@@ -15,7 +15,7 @@ class WaitingRoom:
 
     def __init__(self, bounds: Bounds) -> None:
         self._room = Room(bounds)
-        # Ordered, and everybody found by name: when a host's ten thousand subscriptions end, each leaves from the middle.
+        # In order, and found by name: when ten thousand subscriptions at a host end, each leaves from the middle.
         self._waiting: dict[Scope, OrderedDict[str, None]] = {}
         self._where: dict[str, Scope] = {}
 

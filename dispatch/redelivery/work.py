@@ -130,7 +130,8 @@ class Redelivery:
         self._lanes.found(name, self._clock.now_ms())
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """What `subscriptions` says of it is another thing now. In any thread; `look_at_subscriptions` does the rest."""
+        """What `subscriptions` says of it is another thing now. In any thread; the rest is done by
+        `look_at_subscriptions`."""
         # A lane that comes into being at this moment is looked at anyway.
         if subscription_id in self._lanes:
             self._changed[subscription_id] = None

@@ -22,7 +22,7 @@ from dispatch.push_spans import PushSpans
 from dispatch.redelivery.events import Listener, OperatorEvent
 from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.parked_store import newest_batch
-from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms
+from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms, opened_shift
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport import make_transport
 from dispatch.transport.contract import Transport
@@ -207,7 +207,7 @@ class Redeliverer:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with Shift(self._plan) as shift:
+                with opened_shift(self._plan) as shift:
                     self._work(shift)
             except ArborcastError as error:
                 logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)

@@ -16,7 +16,6 @@
     attempts, attempts_log, durable_writer      writing it down
     envelope, guard, push_spans     the bytes of a push; signatures and credentials; its span
     room            how much may be under way where (pure)
-    recent          a memory of what was used lately, bounded in bytes and in age
     operator_events what operators are told, as notifications
     wall_clock      times that something waits for, though somebody may set the clock (pure)
     worker_daemon, spark_properties, source     Spark

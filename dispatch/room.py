@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from dispatch.recent import Recent
+from topic_model.recent import Recent
 
 Scope = tuple[Literal["endpoint", "host"], str]
 

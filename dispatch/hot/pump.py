@@ -19,10 +19,10 @@ from dispatch.hot.stragglers import Progress, stragglers
 from dispatch.monitoring.under_way import nobody
 from dispatch.outcomes import Outcome, classify, unwritable
 from dispatch.push_spans import PushSpans, end
-from dispatch.recent import Recent
 from dispatch.transport.contract import PushRequest, PushResult, Transport
 from dispatch.verdict import Push
 from topic_model.notifications import Notification
+from topic_model.recent import Recent
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)

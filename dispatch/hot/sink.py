@@ -38,7 +38,6 @@ from dispatch.matching.filters import Conditions, Subject
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
 from dispatch.push_spans import make_push_spans
-from dispatch.recent import Recent
 from dispatch.room import Bounds
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.transport import make_transport
@@ -46,6 +45,7 @@ from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
+from topic_model.recent import Recent
 from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.snapshot import SnapshotView
 from topic_model.subscriptions import Subscription

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.recent import Recent
 from topic_model.outbound import AddressPolicy, Refusal
+from topic_model.recent import Recent
 
 # Bytes of URLs, twice: some ten thousand of ordinary length.
 _REMEMBERED = 4 * 1024 * 1024

@@ -15,7 +15,6 @@ from dispatch.health import Sign
 from dispatch.hot.lanes import LaneLimits, Lanes
 from dispatch.hot.reports import PartitionReport
 from dispatch.matching.control_state import ControlState
-from dispatch.recent import Recent
 from dispatch.redeliverer import Redeliverer
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.health_memory import HealthMemory
@@ -28,6 +27,7 @@ from tests.support.outbound import THIS_MACHINE
 from tests.support.redelivery_world import REFUSED, World
 from topic_model.expressions import CONCRETE
 from topic_model.notifications import Notification
+from topic_model.recent import Recent
 from topic_model.records import (
     ControlRecord,
     SubscriptionRecord,

@@ -88,7 +88,8 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
     world.run(1_000)
     row, message = world.attempts[0], Notification("n", TopicPath("a"), b"<x/>", 1)
     journal = world.journal
-    assert not journal.dirty
+    clean = journal.dirty
+    assert not clean
 
     match asked:
         case "gone":

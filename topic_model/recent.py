@@ -18,7 +18,7 @@ _ENTRY = 200
 
 
 class Recent(Generic[_K, _V]):
-    """A memory in two generations, each of at most `most` bytes. Used by one thread.
+    """A memory in two generations, each of at most `most` bytes, or one entry. Used by one thread.
 
     When the younger generation is full, or `age_s` seconds old, the older one goes, all at once: with what was not
     asked for meanwhile. So what nobody asks for is gone after at most twice that time, as long as anybody asks for
@@ -50,14 +50,10 @@ class Recent(Generic[_K, _V]):
         return found[0]
 
     def put(self, key: _K, value: _V, size: int) -> None:
-        """Remember a value that takes about so many bytes with its key. One that would take a whole generation is not
-        worth it."""
-        if size + _ENTRY > self._most:
-            return
-        self._left -= size + _ENTRY
-        if self._left < 0:
+        """Remember a value that takes about so many bytes with its key."""
+        if self._young and self._left < size + _ENTRY:
             self._turn()
-            self._left -= size + _ENTRY
+        self._left -= size + _ENTRY
         self._young[key] = value, size
 
     def _turn(self) -> None:

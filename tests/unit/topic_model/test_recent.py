@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.recent import Recent
+from topic_model.recent import Recent
 
 
 class Clock:
@@ -39,8 +39,16 @@ def test_however_many_keys_there_were_and_however_large_no_more_than_two_generat
     for number in range(1_000):
         recent.put(f"http://large{number}/", bytes(30_000), 30_000)
     assert len(recent) <= 6
-    recent.put("too large", bytes(200_000), 200_000)
-    assert recent.get("too large") is None
+
+
+def test_one_that_is_larger_than_a_generation_stays_as_long_as_it_is_used(clock: Clock) -> None:
+    recent: Recent[str, str] = Recent(most=1_000, clock=clock)
+    recent.put("large", "l", 100_000)
+
+    for number in range(100):
+        recent.put(f"small{number}", "s", 100)
+        assert recent.get("large") == "l"
+        assert len(recent) <= 4
 
 
 def test_after_a_long_silence_nothing_is_left(clock: Clock) -> None:

@@ -186,6 +186,12 @@ def _refuse_newer(version: int) -> None:
         )
 
 
-def partition_of(subscription_id: str, partitions: int) -> int:
-    """The partition for a subscription's attempts: all of them in one, so that they are read in the order written."""
+def partition_of_subscription(subscription_id: str, partitions: int) -> int:
+    """The partition for all that is about a subscription in the logs `attempts`, `parked` and `dead`, so that it is
+    read in the order written, whatever the records' own keys are.
+
+    Not Kafka's own hash, by which `topic_model.kafka_client.partition_of_key` spreads what is found by its key: this
+    one is in C, and here it is asked for each attempt. It must never change: the null value that takes a record away
+    has to come into that record's partition.
+    """
     return zlib.crc32(subscription_id.encode()) % partitions

@@ -17,7 +17,7 @@ from dispatch.attempts import (
     Matched,
     encode,
     encode_evaluation,
-    partition_of,
+    partition_of_subscription,
 )
 from dispatch.durable_writer import DurableWriter
 from topic_model.kafka_client import Producer, make_producer
@@ -44,7 +44,7 @@ class AttemptsLog:
 
     def add(self, attempt: Attempt) -> None:
         """Take an attempt in; full records are sent without waiting. May have to connect first."""
-        partition = partition_of(attempt.subscription, self._writer.partitions)
+        partition = partition_of_subscription(attempt.subscription, self._writer.partitions)
         pending = self._open[partition]
         pending.append(attempt)
         if len(pending) >= MAX_PER_RECORD:

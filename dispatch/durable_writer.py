@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Acknowledgement, Producer, make_producer, translated
+from topic_model.kafka_client import Acknowledgement, Producer, make_producer, producer_for, translated
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -53,10 +53,7 @@ class DurableWriter:
     def connect(self) -> Producer:
         """The producer; connected when first asked for. Raises InfrastructureError."""
         if self._producer is None:
-            producer = self._connect(self._kafka)
-            with translated(f"Kafka topic {self._topic} cannot be looked up"):
-                self._partitions = len(producer.partitions_for(self._topic))
-            self._producer = producer
+            self._producer, (self._partitions,) = producer_for(self._kafka, [self._topic], self._connect)
         return self._producer
 
     def send(self, partition: int, value: bytes | None, key: bytes | None = None) -> int:

@@ -76,7 +76,7 @@ class Envelope:
         if self._guard is not None:
             self._headers += self._guard.fixed
         if subscription.form == "legacy":
-            self._start, self._end = _LEGACY_START, _LEGACY_END
+            self._start, self._end, self._message_start = _LEGACY_START, _LEGACY_END, b""
             return
         self._start = (
             f'<soap:Envelope xmlns:soap="{SOAP_NAMESPACES[subscription.soap]}" xmlns:wsa="{WSA}">'
@@ -116,6 +116,12 @@ class Envelope:
         message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}"
         signature = self._guard.signature(message_id, body, time.time() if now_s is None else now_s)
         return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory. What a subscriber may make long counts, the rest is roughly so."""
+        written = sum(len(name) + len(value) for name, value in self._headers)
+        return 1_000 + len(self._url) + written + len(self._start) + len(self._message_start)
 
     def redact(self, answer: bytes) -> bytes:
         """What the receiver answered, without credentials of ours that it sent back."""

@@ -22,7 +22,7 @@ from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEve
 from topic_model import notifications
 from topic_model.control_log import ControlLog
 from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import partition_of
+from topic_model.kafka_client import partition_of_key
 from topic_model.notifications import Notification
 from topic_model.records import TopicRecord
 from topic_model.settings import KafkaSettings
@@ -106,7 +106,7 @@ class OperatorEvents:
                 key, value = notifications.encode(
                     Notification(uuid.uuid4().hex, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER)
                 )
-                writer.send(partition_of(key, writer.partitions), value, key)
+                writer.send(partition_of_key(key, writer.partitions), value, key)
                 writer.settle(self._kafka.request_timeout_s)
             except InfrastructureError as error:
                 logger.warning("an event (%s) was not published: %s", event.kind, error)

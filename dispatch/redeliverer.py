@@ -22,14 +22,14 @@ from dispatch.push_spans import PushSpans
 from dispatch.redelivery.events import Listener, OperatorEvent
 from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.parked_store import newest_batch
-from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms
+from dispatch.redelivery.shift import Figures, Plan, Shift, Subscriptions, now_ms, opened_shift
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.transport import make_transport
 from dispatch.transport.contract import Transport
 from topic_model.control_log import ControlLog
 from topic_model.errors import ArborcastError, InfrastructureError
 from topic_model.outbound import AddressPolicy
-from topic_model.records import SubscriptionEnded, SubscriptionSuspended
+from topic_model.records import SubscriptionSuspended, Tombstone, ending, suspension_key
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,8 @@ class Redeliverer:
         spans: PushSpans | None = None,
     ) -> None:
         self.lanes = LaneBook()
-        self.health = HealthBook(retry)
+        self.health = HealthBook(retry, subscriptions.is_pushed_to)
+        self._kafka = kafka
         self._subscriptions = subscriptions
         self._tell = tell
         self._control = ControlLog(kafka)
@@ -101,6 +102,7 @@ class Redeliverer:
         self._restored = False
         self._before: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="redeliverer", daemon=True)
+        subscriptions.listen(self)
 
     def start(self, timeout_s: float) -> None:
         """Start, and return when it knows all that is parked: before that no batch may begin.
@@ -175,6 +177,16 @@ class Redeliverer:
         if gone:
             self._end_subscriptions(gone)
 
+    def subscription_changed(self, subscription_id: str) -> None:
+        """See ports.Changes."""
+        shift = self._shift
+        if shift is not None:
+            shift.redelivery.subscription_changed(subscription_id)
+
+    def endpoint_released(self, endpoint: str) -> None:
+        """See ports.Changes."""
+        self.health.forget(endpoint)
+
     def statistics(self) -> RedeliveryStatistics:
         """How things stand."""
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
@@ -195,7 +207,7 @@ class Redeliverer:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with Shift(self._plan) as shift:
+                with opened_shift(self._plan) as shift:
                     self._work(shift)
             except ArborcastError as error:
                 logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
@@ -237,13 +249,9 @@ class Redeliverer:
 
     def _end_subscriptions(self, ids: Iterable[str]) -> None:
         """Write down that their receivers are gone. Raises InfrastructureError."""
-        ended = [
-            SubscriptionEnded(each, "gone", now_ms())
-            for each in sorted(ids)
-            if self._subscriptions.subscription(each) is not None
-        ]
-        if ended:
-            self._control.append(ended)
+        there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
+        if there:
+            self._control.append([record for each in there for record in ending(each, "gone", now_ms())])
 
     def _suspend_subscriptions(self, since_ms: Mapping[str, int]) -> None:
         """Write down that nothing is tried for these until someone resumes them. Raises InfrastructureError."""
@@ -254,6 +262,11 @@ class Redeliverer:
                 for each, since in sorted(since_ms.items())
             ]
         )
+        # Whoever ended one of them just before has taken back what was there then, not what we have written since.
+        self._subscriptions.catch_up(self._kafka.request_timeout_s)
+        over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
+        if over:
+            self._control.append([Tombstone(suspension_key(each)) for each in over])
 
 
 def _maker(push: PushSettings, outbound: AddressPolicy) -> Callable[[], Transport]:

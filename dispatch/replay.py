@@ -18,7 +18,7 @@ from dispatch.durable_writer import DurableWriter
 from dispatch.matching.filters import Conditions, Subject
 from topic_model import notifications
 from topic_model.errors import ArborcastError
-from topic_model.kafka_client import partition_of
+from topic_model.kafka_client import partition_of_key
 from topic_model.notifications import Notification, replayed
 from topic_model.routing import RoutingTable
 from topic_model.settings import KafkaSettings
@@ -98,7 +98,7 @@ class Replay:
                         continue
                     again = replayed(notification, self.id, self._subscription.id, int(time.time() * 1000))
                     key, value = notifications.encode(again)
-                    writer.send(partition_of(key, writer.partitions), value, key)
+                    writer.send(partition_of_key(key, writer.partitions), value, key)
                     sent += 1
                     if sent % _AT_ONCE == 0:
                         writer.settle(_WRITE_S)

@@ -7,9 +7,10 @@ host shares its network, its cores and often its fate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 from urllib.parse import urlsplit
+
+from topic_model.recent import Recent
 
 Scope = tuple[Literal["endpoint", "host"], str]
 
@@ -22,9 +23,21 @@ class Bounds:
     per_host: int
 
 
-@lru_cache(maxsize=65_536)
+# Bytes of addresses, twice: some ten thousand of ordinary length.
+_REMEMBERED = 4 * 1024 * 1024
+_known: Recent[str, tuple[Scope, Scope]] = Recent(_REMEMBERED)
+
+
 def scopes_of(address: str) -> tuple[Scope, Scope]:
     """The endpoint and the host of an address. One that cannot be read is a host of its own: it will fail anyway."""
+    scopes = _known.get(address)
+    if scopes is None:
+        scopes = _scopes(address)
+        _known.put(address, scopes, 2 * len(address))
+    return scopes
+
+
+def _scopes(address: str) -> tuple[Scope, Scope]:
     try:
         host = urlsplit(address).hostname or address
     except ValueError:

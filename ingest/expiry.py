@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 from ingest import termination
 from ingest.gateway import Gateway
 from ingest.publishers import registration
-from ingest.subscription_manager import ending
 from topic_model.errors import InfrastructureError
+from topic_model.records import ending
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +48,7 @@ async def end_expired(gateway: Gateway) -> int:
     async with AsyncExitStack() as held:
         for subscription_id in free:
             await held.enter_async_context(gateway.locks.hold(subscription_id))
-        await gateway.changes.commit(
-            [
-                record
-                for one in free
-                for record in (*ending(one, "expired", now_ms), *gateway.suspensions.taking_back(one))
-            ]
-        )
+        await gateway.changes.commit([record for one in free for record in ending(one, "expired", now_ms)])
     logger.info("ended %d expired subscriptions", len(free))
     return len(free)
 

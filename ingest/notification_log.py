@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -26,8 +27,8 @@ from topic_model.kafka_client import (
     Producer,
     as_infrastructure_error,
     make_producer,
-    partition_of,
-    translated,
+    partition_of_key,
+    producer_for,
 )
 from topic_model.notifications import Notification, encode
 from topic_model.settings import KafkaSettings
@@ -86,7 +87,7 @@ class NotificationLog:
         self._limit = settings.max_unacknowledged_bytes
         self._timeout_s = kafka.request_timeout_s
         self._producer: Producer | None = None
-        self._partition = lru_cache(_REMEMBERED_PARTITIONS)(lambda key: partition_of(key, self._partitions))
+        self._partition = lru_cache(_REMEMBERED_PARTITIONS)(lambda key: partition_of_key(key, self._partitions))
         self._partitions = 1
         self._under_way: dict[_Append, None] = {}
         self._settled: deque[_Append] = deque()
@@ -95,6 +96,9 @@ class NotificationLog:
         self._gathering: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
+        # A thread that connects cannot be cancelled: what it comes back with after the end, it has to close.
+        self._ending = threading.Lock()
+        self._ended = False
         self.unacknowledged_bytes = 0
         self.acknowledged: Callable[[int, float], object] = lambda _count, _seconds: None
         """Told about every request's notifications once they are stored: how many, and how many seconds it took."""
@@ -111,6 +115,8 @@ class NotificationLog:
 
     async def stop(self) -> None:
         """Wait a moment for what is under way, then let go."""
+        with self._ending:
+            self._ended = True
         if self._connecting is not None:
             self._connecting.cancel()
         if self._sweep is not None:
@@ -261,25 +267,22 @@ class NotificationLog:
         told = False
         while self._producer is None:
             try:
-                producer = await asyncio.to_thread(self._make_producer)
+                await asyncio.to_thread(self._find_producer)
             except InfrastructureError as error:
                 # Once: this goes on twice a second while the broker is away.
                 logger.log(logging.DEBUG if told else logging.WARNING, "notifications cannot be accepted: %s", error)
                 told = True
                 await asyncio.sleep(_RECONNECT_S)
             else:
-                self._producer = producer
                 logger.info("notifications are accepted")
 
-    def _make_producer(self) -> Producer:
-        producer = make_producer(self._kafka)
-        try:
-            with translated(f"Kafka topic {self._topic} cannot be written"):
-                # Asking now keeps `send` from waiting for it on the event loop.
-                self._partitions = len(producer.partitions_for(self._topic))
-                producer.partitions_for(self._retained_topic)
-        except InfrastructureError:
-            producer.abort()
-            raise
+    def _find_producer(self) -> None:
+        # Its asking for the topics now keeps `send` from waiting for them on the event loop.
+        topics = (self._topic, self._retained_topic)
+        producer, (self._partitions, _) = producer_for(self._kafka, topics, make_producer)
         self._partition.cache_clear()
-        return producer
+        with self._ending:
+            if not self._ended:
+                self._producer = producer
+                return
+        producer.abort()

@@ -19,10 +19,9 @@ from ingest.envelope import Request
 from ingest.errors import InvalidRequest, OperationRefused
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, WSA, WSNT, wsnt
-from ingest.subscription_manager import ending
 from topic_model.errors import InfrastructureError, UnknownResource
 from topic_model.pull_log import StoredMessage
-from topic_model.records import ControlRecord, PullPointEnded, PullPointRecord, Tombstone, pull_point_key
+from topic_model.records import ControlRecord, PullPointEnded, PullPointRecord, Tombstone, ending, pull_point_key
 
 logger = logging.getLogger(__name__)
 

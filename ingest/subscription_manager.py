@@ -16,15 +16,7 @@ from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import ACTION_BW, WSNT, wsnt
 from ingest.notification_broker import requested_termination, termination_element
 from topic_model.errors import UnknownResource
-from topic_model.records import (
-    ControlRecord,
-    EndReason,
-    SubscriptionEnded,
-    SubscriptionRecord,
-    Tombstone,
-    subscription_key,
-    suspension_key,
-)
+from topic_model.records import SubscriptionRecord, Tombstone, ending, suspension_key
 from topic_model.subscriptions import Subscription
 
 
@@ -70,17 +62,7 @@ async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
 async def end(gateway: Gateway, request: Request, target: Target) -> None:
     """End the subscription that is meant. Raises UnknownResource."""
     async with held(gateway, request, target) as subscription:
-        await gateway.changes.commit(
-            [
-                *ending(subscription.id, "unsubscribed", termination.to_ms(gateway.now())),
-                *gateway.suspensions.taking_back(subscription.id),
-            ]
-        )
-
-
-def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
-    """The records that end a subscription: why, for those who follow, and a tombstone, so that nothing stays."""
-    return [SubscriptionEnded(subscription_id, reason, at_ms), Tombstone(subscription_key(subscription_id))]
+        await gateway.changes.commit(ending(subscription.id, "unsubscribed", termination.to_ms(gateway.now())))
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@
     keyring, resealing, signatures, client_certificates     secrets at rest; proofs
     outbound, addresses     where may be connected to
     loose_content           what the older system's messages carry
+    recent                  a memory of what was used lately, bounded in bytes and in age
     metrics, tracing, trace_context, log_form   how a process tells what it does
 
 A library without a server: the gateway, the Spark workers and the notebooks all use these same classes.

@@ -16,7 +16,7 @@ ArborcastError
 │   │   └── DocumentError            a TopicSet, TopicNamespace or JSON document of topics
 │   ├── UnknownResource          no such subscription, pull point, registration
 │   └── SignatureError           a push that is not signed by whom it should be
-├── DeliveryError            one push failed; carries endpoint and phase
+├── DeliveryError            somebody that we called did not answer, or said no; the message names the address
 └── InfrastructureError      Kafka, Delta or LDAP; carries what to do and when to try again
     └── SecretError              a secret that cannot be read, sealed or opened; never quotes it
 """
@@ -130,7 +130,8 @@ class SignatureError(PeerError):
 
 
 class DeliveryError(ArborcastError):
-    """One push failed."""
+    """Somebody that we called did not answer, or said no. The message says who, and what happened; pushes do not raise
+    it, their outcome is a value (`dispatch.outcomes`)."""
 
 
 class InfrastructureError(ArborcastError):

@@ -249,8 +249,26 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
     return cast(Consumer, _connected(kafka.KafkaConsumer, kafka_settings, arguments))
 
 
-def partition_of(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's default partitioner (of every language) chooses for a key."""
+def producer_for(
+    kafka_settings: KafkaSettings, topics: Sequence[str], connect: Callable[[KafkaSettings], Producer] = make_producer
+) -> tuple[Producer, list[int]]:
+    """A producer that knows these topics, so that the first record does not have to wait for that, and how many
+    partitions each has. Raises InfrastructureError when one cannot be had; then no connection is left."""
+    producer = connect(kafka_settings)
+    try:
+        partitions = []
+        for topic in topics:
+            with translated(f"Kafka topic {topic} cannot be looked up"):
+                partitions.append(len(producer.partitions_for(topic)))
+    except BaseException:
+        producer.abort()
+        raise
+    return producer, partitions
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's default partitioner (of every language) chooses for a key: where others than we would
+    look for it. What belongs to a subscription is spread by `dispatch.attempts.partition_of_subscription`."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 

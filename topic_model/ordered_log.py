@@ -315,12 +315,15 @@ class LogReader:
 
     def _fetch(self, consumer: Consumer, wanted: list[int], found: dict[int, bytes]) -> list[int]:
         """Read on from the first of those wanted; returns those that are still to be looked for."""
-        beginning = consumer.beginning_offsets([self._partition], timeout_ms=5_000)[self._partition]
-        wanted = [offset for offset in wanted if offset >= beginning]
-        if not wanted:
-            return []
         consumer.seek(self._partition, wanted[0])
-        polled = consumer.poll(timeout_ms=500).get(self._partition, ())
+        try:
+            polled = consumer.poll(timeout_ms=500).get(self._partition, ())
+        except errors.OffsetOutOfRangeError:
+            # Only now it is asked where the log begins: nearly always it has all that somebody points to.
+            beginning = consumer.beginning_offsets([self._partition], timeout_ms=5_000)[self._partition]
+            if beginning <= wanted[0]:
+                raise
+            return [offset for offset in wanted if offset >= beginning]
         if not polled:
             return wanted
         looked_for = set(wanted)

@@ -216,6 +216,34 @@ def key_of(record: ControlRecord) -> str:
             return key
 
 
+_OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal"})
+
+
+def subscription_of(record: ControlRecord) -> str:
+    """The id of the subscription that a record is about; empty for one about something else."""
+    match record:
+        case SubscriptionRecord(subscription=subscription):  # first: a log may hold a million of these
+            return subscription.id
+        case SubscriptionEnded(id=identifier) | SubscriptionSuspended(id=identifier) | SecretsResealed(id=identifier):
+            return identifier
+        case Tombstone(key=key):
+            kind, _, identifier = key.partition(":")
+            return identifier if kind in _OF_SUBSCRIPTIONS else ""
+    return ""
+
+
+def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
+    """The records that end a subscription: why, for those who follow, and null values for all keys that are its own, so
+    that nothing stays. Whoever ends it need not know of each: the other keys have writers of their own, whose last
+    record we may not have read yet."""
+    return [
+        SubscriptionEnded(subscription_id, reason, at_ms),
+        Tombstone(subscription_key(subscription_id)),
+        Tombstone(suspension_key(subscription_id)),
+        Tombstone(resealing_key(subscription_id)),
+    ]
+
+
 def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     """Kafka key and value of a record."""
     key = key_of(record).encode()

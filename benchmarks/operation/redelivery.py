@@ -22,6 +22,7 @@ from benchmarks.harness import Report, resident, run
 from dispatch.redeliverer import Redeliverer
 from dispatch.redelivery.parked import Delivery, Place, Tries
 from dispatch.redelivery.parking import ParkingLog
+from dispatch.redelivery.ports import Changes
 from dispatch.settings import PushSettings, RetrySettings
 from jobs.stack import ports
 from tests.support.broker import new_broker, settings_for
@@ -52,6 +53,12 @@ class Known:
 
     def suspended(self, subscription_id: str) -> bool:
         return False
+
+    def is_pushed_to(self, endpoint: str) -> bool:
+        return True
+
+    def listen(self, listener: Changes) -> None:
+        pass
 
 
 def park(kafka: KafkaSettings, names: list[str], count: int) -> None:

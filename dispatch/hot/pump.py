@@ -22,6 +22,7 @@ from dispatch.push_spans import PushSpans, end
 from dispatch.transport.contract import PushRequest, PushResult, Transport
 from dispatch.verdict import Push
 from topic_model.notifications import Notification
+from topic_model.recent import Recent
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 _DRIVE_S = 0.5
 
 _LOOK_S = 0.25
+
+# Bytes for those of which the log has said that no envelope can be made, twice: some thousands.
+_UNWRITABLE = 1024 * 1024
 
 _NO_RESULT = PushResult(0)
 _NO_REQUEST = PushRequest("", (), b"")
@@ -55,7 +59,7 @@ class Pump:
         self._now = now
         self._clock = clock
         self._spans = spans
-        self._unwritable: set[str] = set()
+        self._unwritable: Recent[str, bool] = Recent(_UNWRITABLE, age_s=3_600.0)
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
 
@@ -92,9 +96,9 @@ class Pump:
             request = envelope.request(notifications, attempt=1, traceparent=span.traceparent if span else None)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
-            if subscription.id not in self._unwritable:
-                # Once for each: what becomes of every message is in the tables.
-                self._unwritable.add(subscription.id)
+            if not self._unwritable.get(subscription.id):
+                # Once for each, for a while: what becomes of every message is in the tables.
+                self._unwritable.put(subscription.id, True, len(subscription.id))
                 logger.exception("no envelope could be made", extra={"subscription": subscription.id})
             push = Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms)
             outcome = unwritable(error)

@@ -45,6 +45,7 @@ from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
+from topic_model.recent import Recent
 from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.snapshot import SnapshotView
 from topic_model.subscriptions import Subscription
@@ -52,8 +53,8 @@ from topic_model.tracing import NO_TRACING, TracingSettings
 
 logger = logging.getLogger(__name__)
 
-# Prepared envelopes kept per worker: about 1.5 kB each.
-_MAX_ENVELOPES = 20_000
+# Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
+_ENVELOPES = 32 * 1024 * 1024
 
 
 class SourceRow(Protocol):
@@ -138,7 +139,7 @@ class _Worker:
     def __init__(self, job: SinkJob) -> None:
         self._settings = _kept_settings(job)
         self._vault = Vault(job.secrets)
-        self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
+        self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
         self._conditions = Conditions()
         self.transport = make_transport(_hurried(job.push, job.retry), job.outbound)
@@ -237,10 +238,8 @@ class _Worker:
         kept = self._envelopes.get(subscription.id)
         if kept is not None and (kept[0] is subscription or kept[0] == subscription):
             return kept[1]
-        if len(self._envelopes) >= _MAX_ENVELOPES:
-            self._envelopes.clear()
         envelope = Envelope(subscription, self._vault)
-        self._envelopes[subscription.id] = (subscription, envelope)
+        self._envelopes.put(subscription.id, (subscription, envelope), 2 * envelope.size)
         return envelope
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from functools import partial
 
 from pyspark.accumulators import Accumulator
@@ -97,9 +98,11 @@ class HotPath:
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
         that subscription. What the batch has parked is known before the next one begins, so nothing overtakes it.
         """
-        with self._gate.batch(), self._metrics.batch() as stages:
+        with self._gate.batch(), self._metrics.batch() as stages, ExitStack() as after:
             number = self._first_number + batch
             settled = self._settled_before(frame, number) if self._repeating else None
+            if settled is not None:
+                after.callback(settled.destroy)
             self._repeating = True
             stages.over("recall")
             view = self._view.refresh(self._kafka.request_timeout_s)
@@ -127,8 +130,6 @@ class HotPath:
                 self._redeliverer.catch_up(self._kafka.request_timeout_s)
             stages.over("feedback")
             self._repeating = False
-            if settled is not None:
-                settled.destroy()
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         try:

@@ -17,16 +17,17 @@ from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
 from dispatch.matching.bases import Bases, SharedBase
+from dispatch.matching.control_state import ControlState, Listener
 from dispatch.matching.rebasing import MIN_OVERLAY, Rebasing
 from dispatch.monitoring.sources import ViewSize
 from topic_model.control_log import ControlFollower
 from topic_model.records import ControlRecord
-from topic_model.routing import Overlay, RoutingTable
+from topic_model.routing import Overlay
 from topic_model.routing.routes import Route
 from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
-from topic_model.suspensions import State, Suspensions
+from topic_model.suspensions import State
 from topic_model.topics import TopicPath
 
 # Looking at so many topics takes about a millisecond.
@@ -73,8 +74,8 @@ class RoutingView:
     ) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._table = RoutingTable()
-        self._suspensions = Suspensions()
+        self._state = ControlState()
+        self._table = self._state.table
         self._follower = ControlFollower(kafka, self._apply)
         self._rebasing = Rebasing(self._table, bases, min_overlay)
         self._shared: SharedView | None = None
@@ -128,7 +129,7 @@ class RoutingView:
 
     def subscription(self, subscription_id: str) -> Subscription | None:
         """The subscription as it was when the log was last read, if it was in force."""
-        return self._table.get(subscription_id)
+        return self._state.subscription(subscription_id)
 
     def has_topic(self, path: TopicPath) -> bool:
         """Whether a topic was in the tree when the log was last read."""
@@ -136,12 +137,20 @@ class RoutingView:
 
     def suspended(self, subscription_id: str) -> bool:
         """Whether nothing is to be tried for a subscription until someone resumes it."""
-        return subscription_id in self._suspensions
+        return self._state.suspended(subscription_id)
+
+    def is_pushed_to(self, endpoint: str) -> bool:
+        """Whether any subscription in force has this endpoint."""
+        return self._state.is_pushed_to(endpoint)
+
+    def listen(self, listener: Listener) -> None:
+        """Have somebody told what becomes of subscriptions, while the log is read."""
+        self._state.listen(listener)
 
     def all_suspended(self) -> frozenset[str]:
         """All subscriptions for which nothing is to be tried."""
         with self._lock:
-            return self._suspensions.ids()
+            return self._state.suspensions.ids()
 
     def routes(self, limit: int) -> list[tuple[Route, State]]:
         """At most so many routes with the state of each, for the tables; a batch waits for no more than a piece of
@@ -153,7 +162,7 @@ class RoutingView:
             with self._lock:
                 for path in paths[begin : begin + _ROUTES_PIECE]:
                     routes = self._table.who(path, limit - len(found))
-                    found += [(route, self._suspensions.state_of(route.subscription)) for route in routes]
+                    found += [(route, self._state.suspensions.state_of(route.subscription)) for route in routes]
             if len(found) >= limit:
                 break
         return found
@@ -164,8 +173,7 @@ class RoutingView:
         self._rebasing.close()
 
     def _apply(self, record: ControlRecord, offset: int) -> None:
-        self._table.apply(record)
-        self._suspensions.apply(record)
+        self._state.apply(record)
 
     def _share(self, base: SharedBase, overlay: Overlay) -> SharedView:
         if self._shared is not None and self._shared.overlay is not None:

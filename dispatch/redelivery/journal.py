@@ -88,11 +88,16 @@ class LogJournal:
         self._later: list[Callable[[], None]] = []
         self._gone: set[str] = set()
         self._suspended: dict[str, int] = {}
-        self.dirty = False
+        self._sent = False
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was asked for that is not in the logs."""
+        return self._sent or bool(self._later or self._gone or self._suspended)
 
     def record(self, attempt: Attempt) -> None:
         self._attempts.add(attempt)
-        self.dirty = True
+        self._sent = True
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         self._later.append(lambda: self._parking.tried(delivery, tries))
@@ -102,6 +107,7 @@ class LogJournal:
 
     def bury(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         self._dead.bury(delivery, letter_of(attempt, notification))
+        self._sent = True
 
     def gone(self, subscription_id: str) -> None:
         self._gone.add(subscription_id)
@@ -127,7 +133,7 @@ class LogJournal:
         for write in later:
             write()
         self._parking.settle(timeout_s)
-        self.dirty = False
+        self._sent = False
 
     def close(self) -> None:
         """Drop the connections and what is not acknowledged."""

@@ -16,7 +16,7 @@ class Lane:
 
     `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
     any, in a strict lane), of which there is only one at a time. `held` says whether batches may not push past it,
-    `suspending` that its suspension is not written down yet, `gone` that its receiver has ended it. `seen` is the
+    `gone` that its receiver has ended it. `seen` is the
     subscription of its last turn, `policy` and `envelope` are made from it; the envelope is kept only while there are
     pushes. Before `expires_ms` nothing in it is too old.
     """
@@ -28,7 +28,6 @@ class Lane:
     held: bool = False
     failing: bool = False
     suspended: bool = False
-    suspending: bool = False
     gone: bool = False
     seen: Subscription | None = None
     policy: RetryPolicy | None = None

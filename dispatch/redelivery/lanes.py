@@ -25,8 +25,15 @@ class Lanes:
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._lanes
+
     def __getitem__(self, name: str) -> Lane:
         return self._lanes[name]
+
+    def get(self, name: str) -> Lane | None:
+        """The lane, if something waits in it."""
+        return self._lanes.get(name)
 
     def held(self) -> frozenset[str]:
         """Those in which something waits that was never tried."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from dispatch.attempts import partition_of
+from dispatch.attempts import partition_of_subscription
 from dispatch.durable_writer import DurableWriter
 from dispatch.redelivery import dead_letters, parked
 from dispatch.redelivery.dead_letters import DeadLetter
@@ -31,19 +31,19 @@ class ParkingLog(DurableWriter):
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> None:
         """A delivery waits from now on."""
-        partition = partition_of(delivery.subscription, self.partitions)
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
         # Noted before it is sent: the acknowledgement may come before `send` returns.
         self._lane_of[self._sent + 1] = delivery.subscription
         self.send(partition, parked.encode(Parked(notification, tries)), delivery.key())
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         """It was tried and waits again."""
-        partition = partition_of(delivery.subscription, self.partitions)
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
         self.send(partition, parked.encode(Tried(tries)), delivery.tried_key())
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
         """It does not wait any more. `tried` says whether there is a record of its tries to be forgotten, too."""
-        partition = partition_of(delivery.subscription, self.partitions)
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
         if tried:
             self.send(partition, None, delivery.tried_key())
         self.send(partition, None, delivery.key())
@@ -74,10 +74,10 @@ class DeadLetterLog(DurableWriter):
 
     def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
         """Keep what was given up."""
-        partition = partition_of(delivery.subscription, self.partitions)
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
         self.send(partition, dead_letters.encode(letter), delivery.key())
 
     def forget(self, delivery: Delivery) -> None:
         """It was sent again, or thrown away."""
-        partition = partition_of(delivery.subscription, self.partitions)
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
         self.send(partition, None, delivery.key())

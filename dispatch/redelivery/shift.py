@@ -10,7 +10,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
@@ -21,7 +22,7 @@ from dispatch.push_spans import PushSpans
 from dispatch.redelivery import ports
 from dispatch.redelivery.events import Listener
 from dispatch.redelivery.health_memory import HealthMemory
-from dispatch.redelivery.journal import journal_for
+from dispatch.redelivery.journal import LogJournal, journal_for
 from dispatch.redelivery.lane_book import LaneBook
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from dispatch.redelivery.reading import Discontinued, ParkedReading
@@ -56,9 +57,11 @@ _HEALTH_S = 5.0
 class Subscriptions(ports.Subscriptions, Protocol):
     """The subscriptions, and learning of changes."""
 
+    def listen(self, listener: ports.Changes) -> None:
+        """Have somebody told of all changes from now on."""
+
     def catch_up(self, timeout_s: float) -> object:
-        """Learn of all that happened until now; something that is equal as long as nothing has changed, or None.
-        Raises InfrastructureError."""
+        """Learn of all that happened until now, and tell of it. Raises InfrastructureError."""
 
 
 @dataclass(frozen=True)
@@ -91,26 +94,38 @@ class Figures(NamedTuple):
     dead: int = 0
 
 
-class Shift:
-    """To be used as a context manager, by one thread."""
+@contextmanager
+def opened_shift(plan: Plan) -> Iterator[Shift]:
+    """A shift, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
+    with (
+        closing(_opened(plan.file, plan.kafka.topic("parked"))) as store,
+        closing(ParkedReading(plan.kafka)) as reading,
+        closing(journal_for(plan.kafka)) as journal,
+        closing(plan.make_transport()) as transport,
+    ):
+        yield Shift(plan, store, reading, journal, transport)
 
-    def __init__(self, plan: Plan) -> None:
+
+class Shift:
+    """Used by one thread, within `opened_shift`."""
+
+    def __init__(
+        self, plan: Plan, store: ParkedStore, reading: ParkedReading, journal: LogJournal, transport: Transport
+    ) -> None:
         self._plan = plan
-        self._store = _opened(plan.file, plan.kafka.topic("parked"))
-        self._reading = ParkedReading(plan.kafka)
-        self._memory = HealthMemory(self._store, plan.health)
-        self._journal = journal_for(plan.kafka)
-        self._transport = plan.make_transport()
+        self._store = store
+        self._reading = reading
+        self._memory = HealthMemory(store, plan.health)
+        self._journal = journal
         self._moved = False
-        self._control: object = None
         self.figures = Figures()
         self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
         self.redelivery = Redelivery(
-            self._store,
-            self._transport,
+            store,
+            transport,
             plan.health,
             plan.subscriptions,
-            self._journal,
+            journal,
             plan.lanes,
             plan.envelope_of,
             plan.push,
@@ -121,15 +136,6 @@ class Shift:
             plan.spans,
         )
 
-    def __enter__(self) -> Shift:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._transport.close()
-        self._journal.close()
-        self._store.close()
-        self._reading.close()
-
     def begin(self, stopping: threading.Event, restore: bool) -> None:
         """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
         earlier process knew of sick endpoints is to be taken in. Raises InfrastructureError."""
@@ -139,8 +145,6 @@ class Shift:
         except Discontinued as error:
             self._discard_file(error)
         plan.health.forget_probes()
-        if restore:
-            self._memory.restore()
         for lane in self._store.lanes():
             self.redelivery.found(lane)
         for partition, position in self._reading.positions.items():
@@ -148,7 +152,10 @@ class Shift:
         self.read_to_end(stopping)
         # What an earlier shift had found and this one has not is finished.
         plan.lanes.only(self.redelivery.held())
-        self._control = plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        if restore:
+            # Only now it is known which endpoints somebody has.
+            self._memory.restore()
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
 
@@ -226,11 +233,9 @@ class Shift:
             self._learn()
 
     def _learn(self) -> None:
-        control = self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
+        self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
         self._heard = time.monotonic()
-        if control is None or control != self._control:
-            self._control = control
-            self.redelivery.look_at_subscriptions()
+        self.redelivery.look_at_subscriptions()
 
     def _write_down(self) -> None:
         """First the outcomes, then that the deliveries are finished, then our own file: a crash in between repeats a

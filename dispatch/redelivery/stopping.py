@@ -28,6 +28,8 @@ class Stopping:
         self._journal = journal
         self._after_ms = after_ms
         self._tell = tell
+        # Suspended, and that is not written down yet.
+        self._unwritten: set[str] = set()
 
     def receiver_gone(self, lane: Lane, now_ms: int) -> None:
         """End the subscription; what waits for it is cancelled at its next turn."""
@@ -48,14 +50,20 @@ class Stopping:
         for name in {lane.name, *self._endpoints.blocked(endpoint)}:
             each = self._lanes[name]
             if not each.suspended:
-                each.suspended = each.suspending = True
+                each.suspended = True
+                self._unwritten.add(name)
                 self._journal.suspend(name, since_ms)
                 self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, name))
         self._endpoints.forgive(endpoint, now_ms)
 
+    def written_down(self) -> set[str]:
+        """From now on `subscriptions` says who is suspended. The lanes of which only this knew until now."""
+        written, self._unwritten = self._unwritten, set()
+        return written
+
     def holds(self, lane: Lane, now_ms: int) -> bool:
         """Whether the lane is suspended."""
-        suspended = lane.suspending or self._subscriptions.suspended(lane.name)
+        suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
             # Someone has resumed it: it is tried at once.
             self._endpoints.forgive(lane.endpoint, now_ms)

@@ -9,8 +9,8 @@ Nothing happens for a lane before it is due, and nothing for an endpoint behind 
 then, taken from its lanes in turn; so what waits for one that is dead costs nothing, however much it is. Memory is a
 few hundred bytes per lane and what is under way.
 
-One thread; all I/O is in the transport, the store and the journal, and time is handed in, so that thousands of
-histories are tested without either.
+One thread, but for `subscription_changed`; all I/O is in the transport, the store and the journal, and time is handed
+in, so that thousands of histories are tested without either.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Redelivery:
         self._retry = retry
         self._tell = tell
         self._clock = WatchedClock(now_ms)
+        self._changed: dict[str, None] = {}
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = Lanes(store, holds)
         self._choice = Choice(store, push)
@@ -128,10 +129,21 @@ class Redelivery:
         """Something new waits in this lane."""
         self._lanes.found(name, self._clock.now_ms())
 
+    def subscription_changed(self, subscription_id: str) -> None:
+        """What `subscriptions` says of it is another thing now. In any thread; the rest is done by
+        `look_at_subscriptions`."""
+        # A lane that comes into being at this moment is looked at anyway.
+        if subscription_id in self._lanes:
+            self._changed[subscription_id] = None
+
     def look_at_subscriptions(self) -> None:
-        """Some subscription has changed: give those a turn that are over, paused, resumed, or something else now."""
+        """Of those that have changed, give those a turn that are over, paused, resumed, or something else now."""
         now_ms = self._clock.now_ms()
-        for lane in self._lanes:
+        while self._changed:
+            # Others may add to it meanwhile: so one by one, and not by going through it.
+            lane = self._lanes.get(self._changed.popitem()[0])
+            if lane is None:
+                continue
             current = self._subscriptions.subscription(lane.name)
             changed = current is not lane.seen and current != lane.seen
             if changed or self._subscriptions.suspended(lane.name) != lane.suspended:
@@ -206,6 +218,8 @@ class Redelivery:
     def _know(self, lane: Lane, subscription: Subscription) -> RetryPolicy:
         """What follows from the subscription, made anew only when that has changed."""
         if lane.policy is None or lane.seen is not subscription:
+            if lane.endpoint != subscription.consumer.address:
+                self._endpoints.forget(lane.name, lane.endpoint)
             lane.seen, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
             lane.policy, lane.expires_ms = policy_of(subscription.policy, self._retry), 0
         return lane.policy
@@ -279,6 +293,6 @@ class Redelivery:
 
     def suspensions_are_known(self) -> None:
         """What was asked of the journal is written down, and `subscriptions` knows."""
-        for lane in self._lanes:
-            lane.suspending = False
+        for name in self._stopping.written_down():
+            self.subscription_changed(name)
         self.look_at_subscriptions()

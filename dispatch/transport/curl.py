@@ -88,6 +88,7 @@ class CurlTransport:
         try:
             handle.prepare(request, callback)
         except (pycurl.error, UnicodeError, ValueError) as error:
+            handle.clear()
             self._free.setdefault(handle.certificate, []).append(handle)
             self._refused.append((callback, PushResult(0, "address", str(error))))
             return
@@ -136,6 +137,7 @@ class CurlTransport:
                 result = handle.result(code, message)
                 callback = handle.callback
                 self._multi.remove_handle(curl)
+                handle.clear()
                 self._free.setdefault(handle.certificate, []).append(handle)
                 finished += 1
                 callback(result)
@@ -198,6 +200,12 @@ class _Handle:
         # Without the empty Expect a larger body waits for "100 Continue", which many receivers never send.
         self.curl.setopt(pycurl.HTTPHEADER, ["Expect:", *(f"{name}: {value}" for name, value in request.headers)])
         self.curl.setopt(pycurl.POSTFIELDS, request.body)
+
+    def clear(self) -> None:
+        """Let go of the push: an idle handle must not keep the largest message that it ever carried."""
+        self._kept = b""
+        self.callback = _nobody
+        self.curl.setopt(pycurl.POSTFIELDS, b"")
 
     def result(self, code: int, message: str) -> PushResult:
         curl = self.curl

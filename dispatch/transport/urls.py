@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from topic_model.outbound import AddressPolicy, Refusal
+from topic_model.recent import Recent
 
-# So many URLs are remembered; then all are forgotten. A few hundred bytes each.
-_MAX_URLS = 20_000
+# Bytes of URLs, twice: some ten thousand of ordinary length.
+_REMEMBERED = 4 * 1024 * 1024
 
 
 class UrlJudge:
@@ -13,14 +14,12 @@ class UrlJudge:
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
-        self._known: dict[str, Refusal | None] = {}
+        self._known: Recent[str, tuple[Refusal | None]] = Recent(_REMEMBERED)
 
     def refusal(self, url: str) -> Refusal | None:
         """Why this URL is not pushed to; None when its text is in order."""
-        try:
-            return self._known[url]
-        except KeyError:
-            if len(self._known) >= _MAX_URLS:
-                self._known.clear()
-            judged = self._known[url] = self._policy.check_url(url)
-            return judged
+        known = self._known.get(url)
+        if known is None:
+            known = (self._policy.check_url(url),)
+            self._known.put(url, known, len(url))
+        return known[0]

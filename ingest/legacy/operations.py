@@ -34,12 +34,11 @@ from ingest.notification_broker import accept, check_supported
 from ingest.publishers.senders import check_topics
 from ingest.pull_points import open_pull_point
 from ingest.quotas import check_fan_out, check_room
-from ingest.subscription_manager import ending
 from topic_model import expressions
 from topic_model.errors import PeerError, TopicNotSupported
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy, OutboundSettings
-from topic_model.records import SubscriptionRecord
+from topic_model.records import SubscriptionRecord, ending
 from topic_model.subscriptions import EndpointReference, Subscription
 
 logger = logging.getLogger(__name__)
@@ -142,8 +141,7 @@ async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | No
             async with gateway.locks.hold(existing.id):
                 if gateway.table.get(existing.id) != existing:
                     continue  # changed or ended while we waited for it
-                ended = ending(existing.id, "unsubscribed", termination.to_ms(gateway.now()))
-                await gateway.changes.commit([*ended, *gateway.suspensions.taking_back(existing.id)])
+                await gateway.changes.commit(ending(existing.id, "unsubscribed", termination.to_ms(gateway.now())))
                 return ENDED
     logger.info("an Unsubscribe in the older envelope names no subscription: %r", asked)
     return REFUSED

@@ -177,7 +177,8 @@ class DemandWorker:
         del self._busy[registration_id]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("what a publisher's registration asks for could not be done", exc_info=error)
-            self._postpone(registration_id)
+            if registration_id in self._known:  # else nobody would ever take its entry out
+                self._postpone(registration_id)
 
     def _postpone(self, registration_id: str) -> None:
         before = self._troubles.get(registration_id)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from dispatch.attempts import partition_of as partition_of_subscription
+from dispatch.attempts import partition_of_subscription
 from dispatch.audit.reading import LogReading
 from dispatch.redelivery import parked
 from dispatch.redelivery.parking import roomy
 from jobs.backup.chest import BackupError, Manifest, Record, read_log, verify
 from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Producer, as_infrastructure_error, make_producer, partition_of, translated
+from topic_model.kafka_client import Producer, as_infrastructure_error, make_producer, partition_of_key, translated
 from topic_model.kafka_topics import ensure_topics, specifications
 from topic_model.settings import KafkaSettings
 
@@ -82,4 +82,4 @@ def _partition(log: str, key: bytes, partitions: int) -> int:
     if log == "dead":
         delivery, _ = parked.decode_key(key)
         return partition_of_subscription(delivery.subscription, partitions)
-    return partition_of(key, partitions)
+    return partition_of_key(key, partitions)

@@ -48,8 +48,8 @@ def check(
     if ended:
         from contextlib import closing
 
-        from ingest.subscription_manager import ending
         from topic_model.control_log import ControlLog
+        from topic_model.records import ending
 
         at_ms = int(time.time() * 1000)
         records = [record for each in ended for record in ending(each.subscription.id, "removed", at_ms)]

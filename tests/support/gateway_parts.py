@@ -26,7 +26,7 @@ from topic_model.owners import Owners
 from topic_model.pull_log import PullRecord, StoredMessage
 from topic_model.pull_points import PullPoints
 from topic_model.pull_store import PullLimits, PullStore
-from topic_model.records import ControlRecord
+from topic_model.records import ControlRecord, Tombstone, key_of
 from topic_model.registrations import Registrations
 from topic_model.routing import RoutingTable
 from topic_model.settings import TopicSettings
@@ -35,6 +35,12 @@ from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
+
+
+def live(records: Iterable[ControlRecord]) -> set[str]:
+    """The keys that compaction would leave in the log for ever."""
+    last = {key_of(record): record for record in records}
+    return {key for key, record in last.items() if not isinstance(record, Tombstone)}
 
 
 @dataclass

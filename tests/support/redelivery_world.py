@@ -69,6 +69,27 @@ class Crash(Exception):
     """The process is gone, in the middle of writing down."""
 
 
+class Subscriptions(dict[str, Subscription]):
+    """The subscriptions of a world, and what became of them since it was last heard of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.touched: dict[str, set[str]] = {}  # name to the endpoints that it had
+
+    def __setitem__(self, name: str, subscription: Subscription) -> None:
+        self._touch(name)
+        super().__setitem__(name, subscription)
+
+    def __delitem__(self, name: str) -> None:
+        self._touch(name)
+        super().__delitem__(name)
+
+    def _touch(self, name: str) -> None:
+        had = self.touched.setdefault(name, set())
+        if name in self:
+            had.add(self[name].consumer.address)
+
+
 class FakeLog:
     """A log of the world: what was written is in it once it is settled."""
 
@@ -130,7 +151,7 @@ class World:
     retry: RetrySettings = field(default_factory=retry)
     push: PushSettings = field(default_factory=PushSettings)
     now_ms: int = START_MS
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    subscriptions: Subscriptions = field(default_factory=Subscriptions)
     suspended_now: set[str] = field(default_factory=set)
     endpoints: dict[str, FakeEndpoint] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
@@ -145,6 +166,7 @@ class World:
     log: dict[bytes, bytes] = field(default_factory=dict)
     told: list[OperatorEvent] = field(default_factory=list)
     most_in_flight: int = 0
+    asked: int = 0
     most_at: dict[str, int] = field(default_factory=dict)
     too_much: list[str] = field(default_factory=list)
     # By how much somebody has put the clock forward.
@@ -162,7 +184,7 @@ class World:
         self._under_way: list[tuple[int, int, PushRequest, Callback]] = []
         self.store = ParkedStore(None)
         self.lanes = LaneBook()
-        self.health = HealthBook(self.retry)
+        self.health = HealthBook(self.retry, self.is_pushed_to)
         self.writes_left = None
         self.logs = FakeLog(self), FakeLog(self), FakeLog(self)
         self.journal = LogJournal(*self.logs)
@@ -184,6 +206,7 @@ class World:
             self.store.apply(key, value)
         for lane in self.store.lanes():
             self.redelivery.found(lane)
+        self._suspended = set(self.suspended_now)
 
     # What a test does
 
@@ -199,6 +222,18 @@ class World:
         self.subscriptions[name] = subscription
         self.endpoints.setdefault(address, FakeEndpoint())
         return subscription
+
+    def hear(self) -> None:
+        """The control log is read: the redelivery learns what the test has changed, as the view tells it."""
+        touched, self.subscriptions.touched = self.subscriptions.touched, {}
+        changed = touched.keys() | (self._suspended ^ self.suspended_now)
+        self._suspended = set(self.suspended_now)
+        for name in changed:
+            self.redelivery.subscription_changed(name)
+            for endpoint in touched.get(name, ()):
+                if not self.is_pushed_to(endpoint):
+                    self.health.forget(endpoint)
+        self.redelivery.look_at_subscriptions()
 
     def endpoint(self, name: str) -> FakeEndpoint:
         """The endpoint of a subscription."""
@@ -338,7 +373,11 @@ class World:
     # Subscriptions
 
     def subscription(self, subscription_id: str) -> Subscription | None:
+        self.asked += 1
         return self.subscriptions.get(subscription_id)
+
+    def is_pushed_to(self, endpoint: str) -> bool:
+        return any(each.consumer.address == endpoint for each in self.subscriptions.values())
 
     def suspended(self, subscription_id: str) -> bool:
         return subscription_id in self.suspended_now

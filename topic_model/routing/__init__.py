@@ -2,6 +2,7 @@
 
 selectors   what a subscription's topic filters compile to, and under which keys a table keeps it
 groups      subscriptions of equal selector, kept once
+members     many subscriptions in pieces, so that a change costs one of them
 resolver    from a topic to its subscriptions: few look-ups the first time, one from then on
 rest        patterns with steps below their anchor, found by where they begin and how they end
 expiry      which subscriptions are due

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from topic_model.routing.groups import Entry, LinkedGroup, active_of, members_of
+from topic_model.routing.members import Answer
 from topic_model.routing.overlay import Overlay
 from topic_model.routing.rest import Target
 from topic_model.routing.selectors import normals_of
-from topic_model.subscriptions import Subscription
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Frozen:
     """What a snapshot is made of. Immutable, so it may be read by another thread while the table goes on."""
 
     base: str
-    active: dict[str, tuple[Subscription, ...]]
+    active: dict[str, Answer]
     links: dict[str, tuple[Target, ...]]
     rest: dict[str, tuple[str, ...]]  # selectors with steps below an anchor -> the normal forms behind them
 

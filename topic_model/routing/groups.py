@@ -7,18 +7,14 @@ much of the log was compacted away before they read it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import insort
+from collections.abc import Iterable, Iterator
 
+from topic_model.routing.members import PIECE, Answer, Pieces, order, take_from
 from topic_model.routing.selectors import Selector
 from topic_model.subscriptions import Subscription
 
 _INDEX_FROM = 16  # members; below this a search compares faster than an index could be built
-
-
-def order(subscription: Subscription) -> tuple[int, str]:
-    """Sort key of members: the older first, the id for those of one millisecond."""
-    return subscription.created_ms, subscription.id
 
 
 class Group:
@@ -27,7 +23,9 @@ class Group:
     __slots__ = ("_active", "_identities", "_members")
 
     def __init__(self, members: Iterable[Subscription]) -> None:
-        self._members = sorted(members, key=order)
+        ordered = sorted(members, key=order)
+        # A list of few, pieces of many: most groups have two members, and pieces would add 200 bytes to each.
+        self._members: list[Subscription] | Pieces = ordered if len(ordered) <= 2 * PIECE else Pieces(ordered)
         self._active: tuple[Subscription, ...] | None = None
         # hash(identity) -> members, once somebody looked for an equal one; hashes, because identities are large.
         self._identities: dict[int, tuple[Subscription, ...]] | None = None
@@ -35,30 +33,38 @@ class Group:
     def __len__(self) -> int:
         return len(self._members)
 
-    @property
-    def members(self) -> Sequence[Subscription]:
-        """All members in order; not to be changed."""
-        return self._members
+    def __iter__(self) -> Iterator[Subscription]:
+        """All members, in order."""
+        return iter(self._members)
 
-    def active(self) -> tuple[Subscription, ...]:
-        """The members that receive; the same tuple until something changes."""
+    def active(self) -> Answer:
+        """The members that receive; the same object until something changes."""
+        if isinstance(self._members, Pieces):
+            return self._members.active()
         if self._active is None:
             self._active = tuple(member for member in self._members if member.receives)
         return self._active
 
     def add(self, subscription: Subscription) -> None:
         """A new member."""
-        insort(self._members, subscription, key=order)
+        if isinstance(self._members, Pieces):
+            self._members.add(subscription)
+        else:
+            insort(self._members, subscription, key=order)
+            if len(self._members) > 2 * PIECE:
+                self._members = Pieces(self._members)
         self._active = None
         if self._identities is not None:
             self._index(subscription)
 
     def remove(self, subscription: Subscription) -> None:
         """Take out a member, found by its order key. ValueError when there is none."""
-        at = bisect_left(self._members, order(subscription), key=order)
-        if at == len(self._members) or self._members[at].id != subscription.id:
-            raise ValueError(f"subscription {subscription.id!r} is no member of its group")
-        member = self._members.pop(at)
+        if isinstance(self._members, Pieces):
+            member = self._members.remove(subscription)
+            if len(self._members) < PIECE:
+                self._members = list(self._members)
+        else:
+            member = take_from(self._members, subscription)
         self._active = None
         if self._identities is not None:
             self._unindex(member)
@@ -110,7 +116,7 @@ Entry = Subscription | Group
 those is the normal case, and a group would add 200 bytes to each."""
 
 
-def active_of(entry: Entry | None) -> tuple[Subscription, ...]:
+def active_of(entry: Entry | None) -> Answer:
     """The subscriptions behind an entry that receive."""
     if entry is None:
         return ()
@@ -122,7 +128,7 @@ def active_of(entry: Entry | None) -> tuple[Subscription, ...]:
 def members_of(entry: Entry | None) -> Iterator[Subscription]:
     """All subscriptions behind an entry, in order."""
     if isinstance(entry, Group):
-        yield from entry.members
+        yield from entry
     elif entry is not None:
         yield entry
 

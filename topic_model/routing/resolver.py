@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from itertools import chain
 
 from topic_model.patterns import Reach, is_virtual
+from topic_model.routing.members import Answer, joined, weight
 from topic_model.routing.rest import RestIndex, Target
 from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
-from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
-
-Answer = tuple[Subscription, ...]
 
 _NODES_REMEMBERED = 100_000
 _BURIED_AT_A_TIME = 8
@@ -128,8 +125,8 @@ class Resolver(ABC):
         answer = self._joined.get(shared_as) if shared_as else None
         if answer is None:
             parts = [active for selector in selectors if (active := self._active(selector))]
-            answer = parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))
-            self._spent += len(answer) if len(parts) > 1 else 0
+            answer = parts[0] if len(parts) == 1 else joined(parts)
+            self._spent += weight(answer) if len(parts) > 1 else 0
             if shared_as:
                 self._joined[shared_as] = answer
         return answer

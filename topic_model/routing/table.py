@@ -25,8 +25,9 @@ from topic_model.routing.checkpoint import Checkpoint
 from topic_model.routing.expiry import Expiry
 from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
 from topic_model.routing.links import Links
+from topic_model.routing.members import Answer
 from topic_model.routing.overlay import Changes, Overlay
-from topic_model.routing.resolver import Answer, Resolver
+from topic_model.routing.resolver import Resolver
 from topic_model.routing.rest import RestIndex, Target
 from topic_model.routing.routes import Route, Statistics
 from topic_model.routing.selectors import (
@@ -250,7 +251,7 @@ class RoutingTable(Resolver):
                 self._unlink(selector, entry)
                 del self._entries[selector]
         elif len(entry) == 1:
-            self._entries[selector] = entry.members[0]
+            self._entries[selector] = next(iter(entry))
 
     def _linked(self, selector: str, first: Subscription) -> Group:
         """The group of a selector that is not simple, expanded over the tree."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
@@ -19,7 +20,9 @@ import msgspec
 
 from topic_model.errors import InfrastructureError
 from topic_model.patterns import parse_normal
+from topic_model.recent import Recent
 from topic_model.routing.checkpoint import Checkpoint, Frozen
+from topic_model.routing.members import Answer, answer_of
 from topic_model.routing.rest import RestIndex, Target
 from topic_model.routing.selectors import compile_selector
 from topic_model.routing.table import RoutingTable
@@ -31,7 +34,8 @@ _MAGIC = b"ArbSnap1"
 _BYTE_ORDER = 0x01020304  # written natively: a reader of the other byte order sees another number
 _HEADER = struct.Struct("=8sQ8Q")
 
-_KEPT = 65_536  # unpacked subscriptions
+_KEPT = 65_536  # shapes
+_UNPACKED_BYTES, _EACH = 32 * 1024 * 1024, 500  # unpacked subscriptions, twice; what one takes
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -61,8 +65,7 @@ class Snapshot:
         self._members = FlatMap(members)
         self._links = FlatMap(links)
         self._known_shapes: dict[int, Subscription] = {}
-        self._unpacked: dict[str, tuple[Subscription, ...]] = {}
-        self._room = _KEPT
+        self._unpacked: Recent[str, Answer] = Recent(_UNPACKED_BYTES, age_s=math.inf)
         self._rest: RestIndex | None = None
 
     @classmethod
@@ -107,7 +110,7 @@ class Snapshot:
         """How many subscriptions there are in it."""
         return self._meta.subscriptions
 
-    def members(self, selector: str) -> tuple[Subscription, ...]:
+    def members(self, selector: str) -> Answer:
         """The active subscriptions of a selector, in order."""
         known = self._unpacked.get(selector)
         if known is not None:
@@ -115,12 +118,8 @@ class Snapshot:
         packed = self._members.get(selector)
         if packed is None:
             return ()
-        members = tuple([unpack(each, self._shape(each.shape)) for each in decode_packed(packed)])
-        if self._room < len(members):
-            self._unpacked.clear()
-            self._room = _KEPT
-        self._room -= len(members)
-        self._unpacked[selector] = members
+        members = answer_of(tuple([unpack(each, self._shape(each.shape)) for each in decode_packed(packed)]))
+        self._unpacked.put(selector, members, _EACH * len(members))
         return members
 
     def links(self, key: str) -> Iterator[Target]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topic_model.routing.groups import order
+from topic_model.routing.members import Answer, replaced
 from topic_model.routing.overlay import Overlay
-from topic_model.routing.resolver import Answer, Resolver
+from topic_model.routing.resolver import Resolver
 from topic_model.routing.rest import RestIndex, Target
 from topic_model.routing.selectors import compile_selector
 from topic_model.snapshot.base import Snapshot, rest_index
@@ -51,8 +51,8 @@ class SnapshotView(Resolver):
             return self._snapshot.members(selector)
         changed = self._changed.get(selector)
         if changed is None:
-            kept = [member for member in self._snapshot.members(selector) if member.id not in delta.touched]
-            changed = self._changed[selector] = tuple(sorted((*kept, *delta.present), key=order))
+            members = self._snapshot.members(selector)
+            changed = self._changed[selector] = replaced(members, delta.touched, delta.present)
         return changed
 
     def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:

@@ -15,6 +15,7 @@ import pytest
 from dispatch import attempts
 from dispatch.attempts import Attempt
 from dispatch.hot.reports import PartitionReport
+from dispatch.matching.control_state import ControlState
 from dispatch.redeliverer import Redeliverer
 from dispatch.redelivery import dead_letters, parked
 from dispatch.redelivery.events import OperatorEvent
@@ -29,10 +30,16 @@ from topic_model.kafka_client import TopicPartition, make_consumer
 from topic_model.kafka_topics import ensure_topics
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy, OutboundSettings
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionSuspended, Tombstone, suspension_key
+from topic_model.records import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    suspension_key,
+)
 from topic_model.settings import KafkaSettings
 from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
@@ -44,23 +51,17 @@ class Known:
     """Subscriptions that the test says; those that are over or suspended as the control log says."""
 
     def __init__(self, kafka: KafkaSettings, *subscriptions: Subscription) -> None:
-        self._known = {each.id: each for each in subscriptions}
-        self._suspensions = Suspensions()
-        self._follower = ControlFollower(kafka, self._apply)
+        self._state = ControlState()
+        for each in subscriptions:
+            self._state.apply(SubscriptionRecord(each))
+        self._follower = ControlFollower(kafka, lambda record, _: self._state.apply(record))
+        self.listen = self._state.listen
+        self.is_pushed_to = self._state.is_pushed_to
+        self.subscription = self._state.subscription
+        self.suspended = self._state.suspended
 
     def catch_up(self, timeout_s: float) -> int:
         return self._follower.read_to_end(timeout_s)
-
-    def subscription(self, subscription_id: str) -> Subscription | None:
-        return self._known.get(subscription_id)
-
-    def suspended(self, subscription_id: str) -> bool:
-        return subscription_id in self._suspensions
-
-    def _apply(self, record: ControlRecord, offset: int) -> None:
-        self._suspensions.apply(record)
-        if isinstance(record, SubscriptionEnded):
-            self._known.pop(record.id, None)
 
 
 def subscription(name: str, url: str) -> Subscription:
@@ -290,6 +291,7 @@ def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscr
     assert (letter.notification.payload, letter.state, letter.status) == (b"<x/>", "dead", 400)
     ended = [record for record in control(kafka_settings) if isinstance(record, SubscriptionEnded)]
     assert [(record.id, record.reason) for record in ended] == [("gone", "gone")]
+    assert {key for key, value in dict(read(kafka_settings, "control")).items() if value is not None} == set()
     states = {(row.subscription, row.notification): row.state for row in rows(kafka_settings)}
     assert states == {("bad", "n1"): "dead", ("gone", "n2"): "cancelled", ("gone", "n3"): "cancelled"}
     assert {event.kind for event in told} == {"dead-letters-growing", "subscription-gone"}

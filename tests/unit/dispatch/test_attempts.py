@@ -59,11 +59,11 @@ def test_unreadable_record_is_an_error_of_ours(value: bytes) -> None:
 
 @given(st.text(), st.integers(1, 64))
 def test_all_attempts_of_a_subscription_go_to_one_partition(subscription: str, partitions: int) -> None:
-    chosen = attempts.partition_of(subscription, partitions)
+    chosen = attempts.partition_of_subscription(subscription, partitions)
 
     assert 0 <= chosen < partitions
-    assert chosen == attempts.partition_of(subscription, partitions)
+    assert chosen == attempts.partition_of_subscription(subscription, partitions)
 
 
 def test_subscriptions_are_spread_over_the_partitions() -> None:
-    assert {attempts.partition_of(f"s{number}", 4) for number in range(100)} == {0, 1, 2, 3}
+    assert {attempts.partition_of_subscription(f"s{number}", 4) for number in range(100)} == {0, 1, 2, 3}

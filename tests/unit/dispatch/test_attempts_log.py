@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from kafka.errors import KafkaTimeoutError
@@ -9,6 +10,7 @@ from dispatch import attempts, durable_writer
 from dispatch.attempts import Attempt
 from dispatch.attempts_log import AttemptsLog
 from topic_model.errors import InfrastructureError
+from topic_model.kafka_client import Producer
 from topic_model.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
@@ -168,3 +170,22 @@ def test_nothing_to_write_needs_no_connection() -> None:
         raise AssertionError("connected for nothing")
 
     AttemptsLog(KafkaSettings(), unreachable).settle(1)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_cannot_be_had_leaves_no_connection() -> None:
+    class Lost(PlayedProducer):
+        def partitions_for(self, topic: str) -> set[int]:
+            raise KafkaTimeoutError("no metadata")
+
+    made: list[Lost] = []
+
+    def connect(_: KafkaSettings) -> Producer:
+        made.append(Lost())
+        return cast(Producer, made[-1])
+
+    log = AttemptsLog(KafkaSettings(), connect)
+    for _ in range(3):
+        with pytest.raises(InfrastructureError, match="attempts cannot be looked up"):
+            log.connect()
+
+    assert [producer.aborted for producer in made] == [True] * 3

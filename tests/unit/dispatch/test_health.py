@@ -172,11 +172,12 @@ def test_so_has_what_was_only_slow_or_only_failing() -> None:
     assert failing.failing_since_ms == 10_000
 
 
-def test_what_is_well_for_long_is_forgotten() -> None:
+def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_says_that_it_is_over() -> None:
     recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
 
     assert not recovered.forgettable(1_800_000)
     assert recovered.forgettable(1_800_001)
+    # These go with the last subscription (see test_health_book.py): no time makes them well.
     assert not having(WELL, "failing").forgettable(10**10)
     assert not having(WELL, "slow").forgettable(10**10)
 

@@ -10,9 +10,18 @@ HERE = "http://here/"
 NOW_MS = 1_700_000_000_000
 
 
+THERE = "http://there/"
+
+
 @pytest.fixture
-def book() -> HealthBook:
-    return HealthBook(RetrySettings())
+def used() -> set[str]:
+    """The endpoints that somebody subscribes with."""
+    return {HERE, THERE, "http://slow/"}
+
+
+@pytest.fixture
+def book(used: set[str]) -> HealthBook:
+    return HealthBook(RetrySettings(), used.__contains__)
 
 
 def fall(book: HealthBook) -> Health:
@@ -26,7 +35,7 @@ def fall(book: HealthBook) -> Health:
 
 
 def test_probe_of_a_killed_process_does_not_keep_the_breaker_for_ever(book: HealthBook) -> None:
-    kept = {HERE: fall(HealthBook(RetrySettings()))}
+    kept = {HERE: fall(HealthBook(RetrySettings(), {HERE}.__contains__))}
 
     book.restore(kept)
 
@@ -102,3 +111,38 @@ def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book:
     # A probe that is due already does not come later for it.
     book.forgive(HERE, NOW_MS + 60_000)
     assert book.get(HERE).probe_at_ms == NOW_MS + 10
+
+
+def test_an_endpoint_that_nobody_has_any_more_is_forgotten_however_sick_it_is(book: HealthBook, used: set[str]) -> None:
+    fall(book)
+    book.note(THERE, Sign("slow"), NOW_MS)
+    used.remove(HERE)
+
+    book.forget(HERE)
+    book.forget("http://never/")
+
+    assert list(book.everything()) == [THERE]
+    assert book.sick() == {THERE}
+    assert not book.watched()
+    assert book.get(HERE) == Health()
+
+
+def test_what_a_push_says_that_ends_after_its_subscription_is_not_kept(book: HealthBook, used: set[str]) -> None:
+    fall(book)
+    used.remove(HERE)
+    book.forget(HERE)
+
+    assert book.note(HERE, Sign("away", "late"), NOW_MS) == Health()
+
+    assert not book.begin_push(HERE)
+    assert book.everything() == {}
+    used.add(HERE)
+    assert book.note(HERE, Sign("away", "later"), NOW_MS).failures == 1
+
+
+def test_a_restart_brings_back_nothing_that_nobody_has(book: HealthBook) -> None:
+    sick = Health(sick=True)
+
+    book.restore({HERE: sick, "http://gone/": sick})
+
+    assert book.everything() == {HERE: sick}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from ingest import notification_log
 from ingest.notification_log import NotificationLog
 from ingest.settings import GatewaySettings
 from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import partition_of
+from topic_model.kafka_client import partition_of_key
 from topic_model.notifications import Notification, decode
 from topic_model.settings import KafkaSettings
 from topic_model.topics import TopicPath
@@ -115,7 +116,7 @@ def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
         first, second = brokers.producers[0].sent
         assert [decode(sent.value).id for sent in (first, second)] == ["n1", "n2"]
         assert (first.topic, first.key, second.key) == ("arborcast.notifications", b"a", b"b/c")
-        assert (first.partition, second.partition) == (partition_of(b"a", 3), partition_of(b"b/c", 3))
+        assert (first.partition, second.partition) == (partition_of_key(b"a", 3), partition_of_key(b"b/c", 3))
         assert log.unacknowledged_bytes == len(first.value) + len(second.value)
         await asyncio.to_thread(second.acknowledge)
         await asyncio.sleep(0.02)
@@ -300,5 +301,44 @@ def test_stopping_fails_what_is_under_way(brokers: Brokers) -> None:
         await log.stop()
         with pytest.raises(InfrastructureError, match="stops"):
             await future
+
+    asyncio.run(scenario())
+
+
+def test_what_connects_while_the_gateway_stops_is_closed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(_producer: ScriptedProducer, topic: str) -> set[int]:
+        asked.set()
+        assert go_on.wait(60)
+        return {0, 1, 2}
+
+    monkeypatch.setattr(ScriptedProducer, "partitions_for", slow)
+
+    async def scenario() -> None:
+        log = NotificationLog(KAFKA, GatewaySettings())
+        log.start()
+        await until(asked.is_set)
+        await log.stop()
+        go_on.set()
+        await until(lambda: brokers.producers[0].aborted)
+        assert not log.connected
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_cannot_be_had_leaves_no_connection(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(_producer: ScriptedProducer, topic: str) -> set[int]:
+        raise KafkaTimeoutError("no metadata")
+
+    monkeypatch.setattr(ScriptedProducer, "partitions_for", lost)
+
+    async def scenario() -> None:
+        log = NotificationLog(KAFKA, GatewaySettings())
+        log.start()
+        await until(lambda: len(brokers.producers) > 2)
+        await log.stop()
+        assert all(producer.aborted for producer in brokers.producers[:-1])
+        await until(lambda: brokers.producers[-1].aborted)
 
     asyncio.run(scenario())

@@ -5,7 +5,7 @@ from kafka import errors
 
 from topic_model import kafka_client
 from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import as_infrastructure_error, partition_of, translated
+from topic_model.kafka_client import as_infrastructure_error, partition_of_key, translated
 from topic_model.kafka_topics import specifications
 from topic_model.settings import KafkaSettings
 
@@ -16,7 +16,7 @@ from topic_model.settings import KafkaSettings
 )
 def test_keys_go_where_every_kafka_client_puts_them(key: bytes, murmur2: int) -> None:
     # The hash values are those of Kafka's own (Java) tests.
-    assert partition_of(key, 7) == (murmur2 & 0x7FFFFFFF) % 7
+    assert partition_of_key(key, 7) == (murmur2 & 0x7FFFFFFF) % 7
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ class Histories(RuleBasedStateMachine):
         known = self.world.subscriptions.get(name)
         if known is not None:
             self.world.subscriptions[name] = msgspec.structs.replace(known, paused=paused)
-            self.world.redelivery.look_at_subscriptions()
+            self.world.hear()
             self._changed()
 
     @precondition(lambda self: "suspend" in self.happens)
@@ -145,7 +145,7 @@ class Histories(RuleBasedStateMachine):
     def resume_all(self) -> None:
         """Somebody resumes what was suspended."""
         self.world.suspended_now.clear()
-        self.world.redelivery.look_at_subscriptions()
+        self.world.hear()
         self._changed()
 
     @precondition(lambda self: "end" in self.happens)
@@ -153,8 +153,9 @@ class Histories(RuleBasedStateMachine):
     def unsubscribe(self, name: str) -> None:
         """The subscription ends."""
         self.over.add(name)
-        self.world.subscriptions.pop(name, None)
-        self.world.redelivery.look_at_subscriptions()
+        if name in self.world.subscriptions:
+            del self.world.subscriptions[name]
+        self.world.hear()
 
     @precondition(lambda self: "crash" in self.happens)
     @rule(remembered=st.booleans())

@@ -63,3 +63,30 @@ def test_a_lane_that_asks_again_keeps_its_place_and_has_only_one() -> None:
     assert room.leave(A) == ["second"]
     assert room.pass_on(A) == ["third"]
     assert (room.pass_on(A), len(room)) == ([], 0)
+
+
+class Counted(str):
+    """A name that counts how often it is compared with another one."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_ten_thousand_that_end_together_are_not_searched_for_one_by_one() -> None:
+    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room.enter(A)
+    lanes = [Counted(f"lane{number}") for number in range(10_000)]
+    for lane in lanes:
+        assert room.wait(lane, A)
+    Counted.compared = 0
+
+    for lane in reversed(lanes[1:]):
+        room.forget(lane)
+
+    assert Counted.compared < 2 * len(lanes)
+    assert (len(room), room.leave(A)) == (1, ["lane0"])

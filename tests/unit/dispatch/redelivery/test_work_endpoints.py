@@ -164,7 +164,7 @@ def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others(
     world.run(2_200)
     assert world.arrived("first") == ["a"]
     del world.subscriptions["first"]
-    world.redelivery.look_at_subscriptions()
+    world.hear()
 
     world.run(1_000)
     assert world.states() == {("first", "a"): "cancelled"}

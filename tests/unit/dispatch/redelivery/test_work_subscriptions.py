@@ -31,11 +31,66 @@ def test_the_end_of_a_subscription_cancels_what_waits_for_a_dead_endpoint_too() 
     world.run(60_000)
 
     del world.subscriptions["s"]
-    world.redelivery.look_at_subscriptions()
+    world.hear()
     world.run(1)
 
     assert set(world.states().values()) == {"cancelled"}
     assert world.redelivery.next_turn_ms() is None
+
+
+def test_a_change_costs_a_look_at_what_has_changed_however_many_wait() -> None:
+    world = World()
+    for number in range(300):
+        name = f"s{number}"
+        world.subscriptions[name] = msgspec.structs.replace(world.subscribe(name), paused=True)
+        world.park(name, f"n{number}")
+    world.run(1_000)
+    world.hear()
+    world.asked = 0
+
+    for number in range(300):
+        world.subscribe(f"stranger{number}")  # nothing waits for these
+    world.subscriptions["s7"] = msgspec.structs.replace(world.subscriptions["s7"], paused=False)
+    world.hear()
+
+    assert world.asked == 1
+    world.run(1_000)
+    assert world.arrived("s7") == ["n7"]
+
+
+def test_a_suspension_that_was_written_down_costs_a_look_at_those_it_is_about() -> None:
+    world = World(retry=retry(suspend_after_s=600.0))
+    for number in range(300):
+        name = f"s{number}"
+        world.subscriptions[name] = msgspec.structs.replace(world.subscribe(name), paused=True)
+        world.park(name, f"n{number}")
+    world.subscribe("dead")
+    world.endpoint("dead").answer = lambda ids: REFUSED
+    world.park("dead", "d")
+    world.run(700_000)
+    assert set(world.suspended_said) == {"dead"}
+    world.suspended_now = {"dead"}
+    world.asked = 0
+
+    world.redelivery.suspensions_are_known()
+
+    assert world.asked == 1
+
+
+def test_an_endpoint_whose_subscription_has_moved_away_holds_nothing_back_and_names_nobody_who_is_gone() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.park("s", "a")
+    world.run(10_000)
+    assert world.health.get("http://s/").breaker == "open"
+
+    world.subscribe("s", endpoint="moved")
+    world.hear()
+    world.run(HOUR_MS)
+
+    assert world.states() == {("s", "a"): "delivered"}
+    assert (world.redelivery.lanes, world.redelivery.next_turn_ms(), world.health.everything()) == (0, None, {})
 
 
 def test_what_waits_follows_the_subscription_as_it_is_now() -> None:
@@ -72,7 +127,7 @@ def test_what_is_under_way_when_the_subscription_ends_has_one_end() -> None:
     world.park("s", "b")
     world.run(500)
     del world.subscriptions["s"]
-    world.redelivery.look_at_subscriptions()
+    world.hear()
 
     world.run(1_000)
 
@@ -91,7 +146,7 @@ def test_a_paused_lane_waits_and_resumes_at_once_in_order() -> None:
     assert world.lanes.for_batch() == {"s"}
 
     world.subscriptions["s"] = running
-    world.redelivery.look_at_subscriptions()
+    world.hear()
     world.run(100)
 
     assert world.arrived("s") == ["a", "b"]
@@ -115,7 +170,7 @@ def test_an_endpoint_that_fails_for_days_suspends_its_subscriptions_until_they_a
 
     # Resumed while still away: it has the whole time again. Then it is back.
     world.suspended_now = {"b"}
-    world.redelivery.look_at_subscriptions()
+    world.hear()
     world.run(HOUR_MS)
     assert len(world.arrivals) > seen
     assert len(world.suspended_said) == 2
@@ -142,7 +197,7 @@ def test_a_subscription_that_is_resumed_is_tried_at_once_though_others_have_just
 
     world.endpoint("a").answer = lambda ids: OK
     world.suspended_now.clear()
-    world.redelivery.look_at_subscriptions()
+    world.hear()
     world.run(1_000)
 
     assert world.states()["a", "a1"] == "delivered"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -73,6 +74,18 @@ def test_body_and_headers_arrive_unchanged(transport: Transport, receiver: Recei
     assert request.headers["user-agent"].startswith("arborcast/")
     assert request.headers["content-length"] == str(len(body))
     assert "expect" not in request.headers
+
+
+def test_a_push_that_is_over_is_let_go(transport: Transport, receiver: Receiver) -> None:
+    body = bytes(range(256)) * 40
+    held = sys.getrefcount(body)
+
+    for url in (receiver.url("/held"), receiver.url("/status/500"), "http://host\r\n/"):
+        push(transport, url, body)
+        deadline = time.monotonic() + 10.0
+        while sys.getrefcount(body) > held:
+            assert time.monotonic() < deadline, f"the body of a push to {url!r} is still held"
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 410, 500, 503])

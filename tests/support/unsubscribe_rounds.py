@@ -1,0 +1,212 @@
+"""Rounds of subscribe, fail and unsubscribe at ever new addresses against a whole engine, and what they leave behind.
+
+    python -m tests.support.unsubscribe_rounds --minutes 3 [--wave 200] [--home DIR] [--json FILE]
+
+In waves: so many subscribe, each with an address of its own where nobody listens; one notification is published, every
+push fails and waits; they unsubscribe, and it is waited for that nothing waits any more. Before, after some waves, and
+after all of them it is looked at: memory of each part (PSS, MiB), rows of the tables, live keys of the compacted logs,
+and how much the driver keeps of endpoints for its next start. What is a history (the tables of events, and
+subscriptions that have ended) grows by design and goes by its age; the last column says by how much per round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+import pyarrow.dataset as ds
+
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading
+from dispatch.redelivery.parking import roomy
+from dispatch.settings import TableSettings
+from dispatch.tables import (
+    ATTEMPTS,
+    DEAD_LETTERS,
+    DELIVERIES,
+    ENDPOINT_HEALTH,
+    NOTIFICATIONS,
+    RETRIES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    TOPICS,
+    TableSpec,
+)
+from dispatch.tables.location import is_there, open_table
+from ingest.client import Client, FuturesClient
+from tests.chaos._engine import Victim
+from topic_model.settings import KafkaSettings
+
+TOPIC = "rounds/all"
+
+# Before that caches that are bounded still fill, and a JVM is warming up.
+_WARM_WAVES = 3
+
+# The tables are written every five seconds, and look for work a little less often when they are busy.
+_SETTLE_S = 20.0
+_PATIENCE_S = 180.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is at a moment."""
+
+    rounds: int
+    figures: dict[str, float]
+
+
+class Rounds:
+    """An engine, and those who come and go."""
+
+    def __init__(self, home: Path, wave: int) -> None:
+        # Each tries only a few times, soon: so rounds are short, and the breaker opens.
+        self._victim = Victim(home, {"retry.first_wait_s": "1", "retry.first_probe_s": "1"})
+        self._wave = wave
+        self._hosts = itertools.count(1)
+        self.rounds = 0
+
+    def run(self, minutes: float) -> tuple[Look, Look]:
+        """What there was after the first waves, and after all that have fitted into the time."""
+        self._victim.up()
+        try:
+            with FuturesClient(self._victim.gateway, workers=16) as many, Client(self._victim.gateway) as one:
+                for _ in range(_WARM_WAVES):
+                    self._one_wave(many, one)
+                before = self._look()
+                until = time.monotonic() + minutes * 60
+                while time.monotonic() < until:
+                    self._one_wave(many, one)
+                    print(f"{self.rounds:>8} rounds", flush=True)
+                return before, self._look()
+        finally:
+            self._victim.end()
+
+    def _one_wave(self, many: FuturesClient, one: Client) -> None:
+        made = [many.subscribe(TOPIC, to=self._address()) for _ in range(self._wave)]
+        subscriptions = [each.result(120) for each in made]
+        one.notify(TOPIC, f"<n round={quoteattr(str(self.rounds))}/>")
+        wait_for(lambda: self._waiting() >= self._wave, "that all pushes have failed")
+        for each in [many.unsubscribe(subscription) for subscription in subscriptions]:
+            each.result(120)
+        wait_for(lambda: self._waiting() == 0, "that nothing waits any more")
+        self.rounds += self._wave
+
+    def _address(self) -> str:
+        """An address of this machine where nobody listens: each another host."""
+        number = next(self._hosts)
+        return f"http://127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}:9/r{number}"
+
+    def _waiting(self) -> int:
+        """Deliveries that wait, as the driver's file has them."""
+        with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as opened:
+            (count,) = opened.execute("SELECT COUNT(*) FROM waiting").fetchone()
+        return int(count)
+
+    @property
+    def _file(self) -> Path:
+        return self._victim.home.path.absolute() / "parked" / "parked.sqlite"
+
+    def _look(self) -> Look:
+        time.sleep(_SETTLE_S)
+        used = self._victim.usage().items()
+        figures = {f"memory of {part} (MiB)": usage.memory_mib for part, usage in used if usage.processes}
+        figures |= {f"live keys of {log}": count for log, count in live_keys(self._victim.kafka).items()}
+        figures |= rows(self._victim.home.path)
+        with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as opened:
+            kept = opened.execute("SELECT length(value) FROM fact WHERE name = 'health'").fetchone()
+        figures["kept of endpoints for the next start (bytes)"] = kept[0] if kept else 0
+        return Look(self.rounds, figures)
+
+
+def live_keys(kafka: KafkaSettings) -> dict[str, int]:
+    """How many keys of each compacted log have a value that compaction would leave."""
+    found = {}
+    for log in ("control", "parked", "dead", "retained"):
+        live: set[bytes] = set()
+        with LogReading(roomy(kafka), log) as reading:
+            ends = reading.ends()
+            stretches = {number: Stretch(first, ends[number]) for number, first in reading.beginnings().items()}
+            for record in reading.read(stretches):
+                (live.discard if record.value is None else live.add)(record.key)
+        found[log] = len(live)
+    return found
+
+
+def rows(home: Path) -> dict[str, float]:
+    """Rows of the tables: of those that say what is now, and of those that say what was."""
+    ended = ds.field("state") == "ended"
+    found = {f"rows of {spec.name}": _rows(home, spec) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)}
+    found[f"rows of {SUBSCRIPTIONS.name}, in force"] = _rows(home, SUBSCRIPTIONS, ~ended)
+    found[f"endpoints of {ENDPOINT_HEALTH.name} that are not well"] = _not_well(home)
+    found[f"history: rows of {SUBSCRIPTIONS.name}, ended"] = _rows(home, SUBSCRIPTIONS, ended)
+    for spec in (ENDPOINT_HEALTH, ATTEMPTS, DELIVERIES, NOTIFICATIONS):
+        found[f"history: rows of {spec.name}"] = _rows(home, spec)
+    return found
+
+
+def _rows(home: Path, spec: TableSpec, wanted: ds.Expression | None = None) -> float:
+    location = spec.location(TableSettings(), home)
+    return float(open_table(location).to_pyarrow_dataset().count_rows(filter=wanted)) if is_there(location) else 0.0
+
+
+def _not_well(home: Path) -> float:
+    location = ENDPOINT_HEALTH.location(TableSettings(), home)
+    if not is_there(location):
+        return 0
+    columns = ["at", "endpoint", "breaker", "sick"]
+    table = open_table(location).to_pyarrow_dataset().to_table(columns=columns).sort_by("at")
+    latest = {row["endpoint"]: row for row in table.to_pylist()}
+    return sum(row["breaker"] != "closed" or row["sick"] for row in latest.values())
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Raises AssertionError when it does not come within minutes."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for this: {what}"
+        time.sleep(0.1)
+
+
+def main() -> None:
+    """See the module's own words."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--wave", type=int, default=200, help="subscriptions at a time")
+    parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as temporary:
+        folder = options.home or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        before, after = Rounds(folder.absolute(), options.wave).run(options.minutes)
+    count = after.rounds - before.rounds
+    print(f"\n{count} rounds between the two looks\n\n{'':<52} {'before':>12} {'after':>12} {'per round':>10}")
+    for name in after.figures:
+        first, last = before.figures.get(name, 0), after.figures[name]
+        print(f"{name:<52} {first:>12,.1f} {last:>12,.1f} {(last - first) / max(count, 1):>10.4f}")
+    if options.json:
+        document = {"rounds": count, "before": before.figures, "after": after.figures}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    left = [
+        name
+        for name in after.figures
+        if not name.startswith(("history", "memory")) and after.figures[name] > before.figures.get(name, 0)
+    ]
+    print("left behind: " + (", ".join(left) or "nothing"))
+    sys.exit(1 if left else 0)
+
+
+if __name__ == "__main__":
+    main()

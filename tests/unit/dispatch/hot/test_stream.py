@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from dispatch.gate import StopGate
+from dispatch.hot.stream import HotPath
+from dispatch.matching.bases import FileBase
+from dispatch.matching.view import SharedView
+from dispatch.monitoring.metrics import JobMetrics
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from tests.support.outbound import THIS_MACHINE
+from topic_model.errors import InfrastructureError
+from topic_model.settings import KafkaSettings, SecretSettings
+
+
+class Sent:
+    """A broadcast of what an earlier run of the batch has settled."""
+
+    destroyed = 0
+
+    def destroy(self) -> None:
+        self.destroyed += 1
+
+
+class View:
+    read_s = 0.0
+
+    def refresh(self, timeout_s: float) -> SharedView:
+        return SharedView(FileBase("base"), None, 0)
+
+
+class NoRedelivery:
+    def batch_done(self, reports: object) -> None: ...
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    broadcast = Sent()
+    monkeypatch.setattr(HotPath, "_settled_before", lambda self, frame, batch: broadcast)
+    monkeypatch.setattr(HotPath, "_diversions", lambda self: None)
+    return broadcast
+
+
+def hot(view: View) -> HotPath:
+    return HotPath(
+        KafkaSettings(),
+        DispatchSettings(),
+        PushSettings(),
+        RetrySettings(),
+        THIS_MACHINE,
+        SecretSettings(),
+        cast(Any, view),
+        cast(Any, NoRedelivery()),
+        StopGate(),
+        JobMetrics(),
+    )
+
+
+def test_what_was_broadcast_for_a_batch_goes_with_it(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HotPath, "_run", lambda self, frame, job: [])
+
+    hot(View()).run_batch(cast(Any, None), 0)
+
+    assert sent.destroyed == 1
+
+
+def test_also_when_the_batch_fails_in_the_workers(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object) -> NoReturn:
+        raise RuntimeError("a worker died for the fourth time")
+
+    monkeypatch.setattr(HotPath, "_run", failed)
+    path = hot(View())
+
+    for attempt in range(1, 4):
+        with pytest.raises(RuntimeError, match="fourth time"):
+            path.run_batch(cast(Any, None), 0)
+        assert sent.destroyed == attempt
+
+
+def test_also_when_it_fails_before_them(sent: Sent) -> None:
+    class Away(View):
+        def refresh(self, timeout_s: float) -> NoReturn:
+            raise InfrastructureError("Kafka is away")
+
+    with pytest.raises(InfrastructureError, match="away"):
+        hot(Away()).run_batch(cast(Any, None), 0)
+
+    assert sent.destroyed == 1

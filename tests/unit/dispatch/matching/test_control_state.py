@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dispatch.matching.control_state import ControlState
+from topic_model.records import (
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    TopicRecord,
+    ending,
+    subscription_key,
+    suspension_key,
+)
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+HERE, THERE = "http://here/", "http://there/"
+
+
+class Told:
+    def __init__(self) -> None:
+        self.changed: list[str] = []
+        self.released: list[str] = []
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        self.changed.append(subscription_id)
+
+    def endpoint_released(self, endpoint: str) -> None:
+        self.released.append(endpoint)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def state(told: Told) -> ControlState:
+    made = ControlState()
+    made.listen(told)
+    return made
+
+
+def subscribe(state: ControlState, name: str, address: str = HERE) -> Subscription:
+    one = Subscription(name, EndpointReference(address))
+    state.apply(SubscriptionRecord(one))
+    return one
+
+
+def test_an_endpoint_is_there_as_long_as_anybody_has_it(state: ControlState, told: Told) -> None:
+    subscribe(state, "a")
+    subscribe(state, "b")
+    for record in ending("a", "unsubscribed", 1):
+        state.apply(record)
+    assert state.is_pushed_to(HERE)
+    assert told.released == []
+
+    state.apply(Tombstone(subscription_key("b")))
+
+    assert not state.is_pushed_to(HERE)
+    assert (state.endpoints, told.released) == (0, [HERE])
+
+
+def test_records_that_say_the_same_again_count_once(state: ControlState, told: Told) -> None:
+    one = subscribe(state, "a")
+    state.apply(SubscriptionRecord(one))
+    state.apply(SubscriptionRecord(msgspec.structs.replace(one, paused=True)))
+    for record in (*ending("a", "expired", 1), *ending("a", "unsubscribed", 1)):
+        state.apply(record)
+
+    assert (state.endpoints, told.released) == (0, [HERE])
+
+
+def test_one_that_moves_has_one_endpoint(state: ControlState, told: Told) -> None:
+    subscribe(state, "a")
+    subscribe(state, "a", THERE)
+
+    assert (state.is_pushed_to(HERE), state.is_pushed_to(THERE), told.released) == (False, True, [HERE])
+
+
+def test_nobody_pushes_to_a_pull_point(state: ControlState) -> None:
+    state.apply(SubscriptionRecord(Subscription("a", EndpointReference(HERE), pull_point="p")))
+
+    assert state.endpoints == 0
+
+
+def test_somebody_is_told_when_the_state_has_changed_already_and_of_nothing_else(
+    state: ControlState, told: Told
+) -> None:
+    subscribe(state, "a")
+    state.apply(TopicRecord(TopicPath("t")))
+    state.apply(Tombstone("topic:sub:a"))
+    assert told.changed == ["a"]
+
+    state.apply(SubscriptionSuspended("a", "refused", 1, 2))
+    assert state.suspended("a")
+    state.apply(Tombstone(suspension_key("a")))
+    assert not state.suspended("a")
+    assert told.changed == ["a"] * 3

@@ -1,0 +1,233 @@
+"""Unsubscribing frees everything: a hundred thousand rounds at different addresses leave no memory behind."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from types import FunctionType, ModuleType
+
+import pytest
+
+from dispatch import redeliverer as module
+from dispatch import room
+from dispatch.envelope import Envelope
+from dispatch.health import Sign
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.reports import PartitionReport
+from dispatch.matching.control_state import ControlState
+from dispatch.redeliverer import Redeliverer
+from dispatch.redelivery.endpoints import Endpoints
+from dispatch.redelivery.health_memory import HealthMemory
+from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.room import Bounds
+from dispatch.settings import PushSettings, RetrySettings
+from dispatch.transport.urls import UrlJudge
+from tests.support.outbound import THIS_MACHINE
+from tests.support.redelivery_world import REFUSED, World
+from topic_model.expressions import CONCRETE
+from topic_model.notifications import Notification
+from topic_model.recent import Recent
+from topic_model.records import (
+    ControlRecord,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    ending,
+    key_of,
+)
+from topic_model.routing import sharing
+from topic_model.settings import KafkaSettings
+from topic_model.snapshot import Snapshot, SnapshotView
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+
+ROUNDS = 100_000
+NOW_MS = 1_700_000_000_000
+
+
+def objects_held_by(*roots: object) -> int:
+    """How many objects these lead to, without code."""
+    found = {id(root): root for root in roots}
+    waiting = list(roots)
+    while waiting:
+        for each in gc.get_referents(waiting.pop()):
+            if id(each) not in found and not isinstance(each, type | ModuleType | FunctionType):
+                found[id(each)] = each
+                waiting.append(each)
+    return len(found)
+
+
+class ControlLogOf:
+    """The control log of a state: what is appended is applied at once, as if everybody read along."""
+
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
+        self.live: dict[str, ControlRecord] = {}
+
+    def append(self, batch: Iterable[ControlRecord]) -> int:
+        for record in batch:
+            self._state.apply(record)
+            if isinstance(record, Tombstone):
+                self.live.pop(key_of(record), None)
+            else:
+                self.live[key_of(record)] = record
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class Known:
+    """What a Redeliverer asks of the routing view, answered by a state."""
+
+    def __init__(self, state: ControlState) -> None:
+        self.listen = state.listen
+        self.subscription = state.subscription
+        self.suspended = state.suspended
+        self.is_pushed_to = state.is_pushed_to
+
+    def catch_up(self, timeout_s: float) -> int:
+        return 0
+
+
+@pytest.fixture
+def state() -> ControlState:
+    return ControlState()
+
+
+@pytest.fixture
+def log(state: ControlState, monkeypatch: pytest.MonkeyPatch) -> ControlLogOf:
+    opened = ControlLogOf(state)
+    monkeypatch.setattr(module, "ControlLog", lambda kafka: opened)
+    return opened
+
+
+@pytest.fixture
+def redeliverer(state: ControlState, log: ControlLogOf, tmp_path_factory: pytest.TempPathFactory) -> Redeliverer:
+    return Redeliverer(
+        KafkaSettings(),
+        PushSettings(),
+        RetrySettings(breaker_failures=1),
+        THIS_MACHINE,
+        Known(state),
+        tmp_path_factory.mktemp("parked") / "parked.sqlite",
+    )
+
+
+def subscription(number: int) -> Subscription:
+    name = f"s{number}"
+    address = f"http://host{number}.example/{number}"
+    topic = TopicFilter(CONCRETE, f"plant/line{number}", f"plant/line{number}", {})
+    return Subscription(name, EndpointReference(address), f"http://gateway/subscriptions/{name}", (topic,))
+
+
+def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_stays(
+    state: ControlState, log: ControlLogOf, redeliverer: Redeliverer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's and a worker's memory, and what would travel with each batch and be kept for the next start."""
+    monkeypatch.setattr(room, "_known", Recent(64 * 1024))
+    monkeypatch.setattr(sharing, "_LIMIT", 100)
+    health = redeliverer.health
+    store = ParkedStore(None)
+    memory = HealthMemory(store, health)
+    endpoints = Endpoints(health, 1.0, lambda event: None)
+    waiting = WaitingRoom(Bounds(per_endpoint=1, per_host=1))
+    lanes = Lanes(LaneLimits(10, 10_000))
+    urls = UrlJudge(THIS_MACHINE)
+    envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(256 * 1024)
+    checkpoint = state.table.checkpoint()
+    snapshot = Snapshot.build(checkpoint)
+    message = Notification("n", TopicPath("plant"), b"<x/>", NOW_MS)
+    roots = (state, log, redeliverer, store, memory, endpoints, waiting, lanes, urls, envelopes, checkpoint, snapshot)
+
+    def rounds(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            one = subscription(number)
+            endpoint = one.consumer.address
+            log.append([SubscriptionRecord(one)])
+            # A batch finds it away; the redelivery waits for room, then for the probe.
+            lanes.add(message, one)
+            lanes.take()
+            lanes.settle(one.id)
+            failed = PartitionReport(reach={one.id: (0, number)}, signs=[(endpoint, Sign("away", "n"))])
+            redeliverer.batch_done([failed])
+            waiting.enter(endpoint)
+            assert waiting.wait(one.id, endpoint)
+            endpoints.block(one.id, endpoint)
+            redeliverer.lanes.for_batch()
+            if number % 100 == 0:
+                assert health.sick() == health.watched() == {endpoint}
+                assert redeliverer.lanes.for_batch() == {one.id}
+                urls.refusal(endpoint)
+                envelopes.put(one.id, (one, Envelope(one)), 2_000)
+                # The workers are told, and what is known is kept.
+                view = SnapshotView(snapshot, checkpoint.overlay())
+                assert view.match(TopicPath(f"plant/line{number}")) == state.table.match(
+                    TopicPath(f"plant/line{number}")
+                )
+                memory.keep()
+                log.append([SubscriptionSuspended(one.id, "refused", NOW_MS, NOW_MS)])
+            log.append(ending(one.id, "unsubscribed", NOW_MS))
+            # What the redelivery does when it reads of that; and a push that was under way comes back too late.
+            waiting.forget(one.id)
+            endpoints.forget(one.id, endpoint)
+            waiting.leave(endpoint)
+            redeliverer.lanes.applied(0, number + 1)
+            redeliverer.batch_done([PartitionReport(signs=failed.signs)])
+
+    rounds(0, 1_000)
+    gc.collect()
+    before = objects_held_by(*roots)
+    rounds(1_000, ROUNDS)
+    memory.keep()
+
+    assert health.everything() == {}
+    assert not (health.sick() | health.watched() | redeliverer.lanes.for_batch())
+    assert redeliverer.statistics().breakers == {}
+    assert (state.endpoints, len(state.suspensions), log.live) == (0, 0, {})
+    assert len(store.recall("health") or b"") < 10
+    assert checkpoint.overlay().size == 0
+    # What is bounded may be fuller than it was; one object for each round would be a hundred times that.
+    assert objects_held_by(*roots) - before < ROUNDS / 10
+
+
+def test_a_receiver_that_ends_its_subscription_leaves_no_key_in_the_control_log(
+    log: ControlLogOf, redeliverer: Redeliverer
+) -> None:
+    log.append([SubscriptionRecord(subscription(1)), SubscriptionSuspended("s1", "refused", NOW_MS, NOW_MS)])
+
+    redeliverer.batch_done([PartitionReport(gone={"s1", "never"})])
+
+    assert log.live == {}
+
+
+def test_a_suspension_that_comes_behind_the_end_of_its_subscription_is_taken_back(
+    log: ControlLogOf, redeliverer: Redeliverer, state: ControlState
+) -> None:
+    log.append([SubscriptionRecord(subscription(1)), SubscriptionRecord(subscription(2))])
+    log.append(ending("s1", "unsubscribed", NOW_MS))
+
+    redeliverer._plan.suspend_subscriptions({"s1": NOW_MS, "s2": NOW_MS})
+
+    assert state.suspensions.ids() == {"s2"}
+    assert set(log.live) == {"sub:s2", "susp:s2"}
+
+
+def test_what_waits_for_an_endpoint_that_failed_is_gone_with_the_subscription() -> None:
+    world = World()
+    for number in range(50):
+        name = f"s{number}"
+        world.subscribe(name)
+        world.endpoint(name).answer = lambda ids: REFUSED
+        for each in range(3):
+            world.park(name, f"{name}-{each}")
+        world.run(20_000)
+        del world.subscriptions[name]
+        world.hear()
+        world.run(1)
+
+    assert set(world.states().values()) == {"cancelled"}
+    assert (world.log, world.store.count, world.redelivery.lanes, world.redelivery.due()) == ({}, 0, 0, 0)
+    assert world.redelivery.next_turn_ms() is None
+    assert (world.health.everything(), world.lanes.for_batch()) == ({}, frozenset())

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topic_model.records import SubscriptionRecord, ending
+from topic_model.routing import RoutingTable, members
+from topic_model.routing.groups import Group
+from topic_model.routing.members import PIECE, Answer, Members, answer_of, joined, order, replaced
+from topic_model.snapshot import Snapshot, SnapshotView
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+MANY = 20_000
+A = TopicPath("a")
+
+
+def subscription(number: int, created_ms: int = 0, paused: bool = False) -> Subscription:
+    return Subscription(
+        f"s{number:06}",
+        EndpointReference(f"http://{number}/"),
+        created_ms=created_ms or number,
+        paused=paused,
+        pull_point="p" if paused else "",  # one that is pushed to receives though it is paused: what comes is parked
+    )
+
+
+def many(count: int = MANY) -> list[Subscription]:
+    return [subscription(number) for number in range(1, count + 1)]
+
+
+def pieces_of(answer: Answer) -> Sequence[Sequence[Subscription]]:
+    assert isinstance(answer, Members)
+    return answer.pieces
+
+
+def new_members(before: Answer, after: Answer) -> int:
+    """How many members the pieces have that were made anew."""
+    known = {id(piece) for piece in pieces_of(before)}
+    return sum(len(piece) for piece in pieces_of(after) if id(piece) not in known)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "PIECE", 4)
+    monkeypatch.setattr("topic_model.routing.groups.PIECE", 4)
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5), st.sampled_from(["there", "paused", "gone"]))))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("small_pieces")
+def test_a_group_of_any_size_and_history_is_what_a_sorted_list_would_be(history: list[tuple[int, int, str]]) -> None:
+    known: dict[str, Subscription] = {}
+    group = Group(())
+    for number, created_ms, what in history:
+        old = known.pop(f"s{number:06}", None)
+        if old is not None:
+            group.remove(old)
+        if what != "gone":
+            new = subscription(number, created_ms, paused=what == "paused")
+            known[new.id] = new
+            group.add(new)
+        expected = sorted(known.values(), key=order)
+        assert (len(group), list(group)) == (len(expected), expected)
+        assert group.active() == tuple(each for each in expected if each.receives)
+    with pytest.raises(ValueError, match="no member"):
+        group.remove(subscription(999))
+
+
+@given(
+    st.sets(st.integers(1, 60)),
+    st.dictionaries(st.integers(1, 60), st.tuples(st.integers(1, 60), st.sampled_from(["there", "gone"]))),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("small_pieces")
+def test_replacing_comes_to_what_sorting_all_would(numbers: set[int], changes: dict[int, tuple[int, str]]) -> None:
+    known = {each.id: each for each in (subscription(number) for number in sorted(numbers))}
+    base = answer_of(tuple(sorted(known.values(), key=order)))
+    present = [subscription(number, created_ms) for number, (created_ms, what) in changes.items() if what == "there"]
+    touched = {f"s{number:06}" for number in changes}
+
+    after = replaced(base, touched, present)
+
+    kept = [each for each in known.values() if each.id not in touched]
+    assert after == tuple(sorted((*kept, *present), key=order))
+
+
+def test_members_are_a_sequence_like_the_tuple_of_all() -> None:
+    everybody = many(3 * PIECE)
+    found = answer_of(tuple(everybody))
+
+    assert isinstance(found, Members)
+    assert (len(found), list(found), found[0], found[-1]) == (len(everybody), everybody, everybody[0], everybody[-1])
+    assert [found[PIECE - 1], found[PIECE], found[5:7]] == [
+        everybody[PIECE - 1],
+        everybody[PIECE],
+        tuple(everybody[5:7]),
+    ]
+    assert found == tuple(everybody)
+    assert found != tuple(everybody[1:])
+    for index in (len(everybody), -len(everybody) - 1):
+        with pytest.raises(IndexError):
+            found[index]
+    assert joined([found, (everybody[0],)]) == (*everybody, everybody[0])
+
+
+def test_one_who_comes_to_or_leaves_a_popular_topic_costs_a_piece_and_not_all() -> None:
+    group = Group(many())
+    before = group.active()
+    assert group.active() is before
+
+    newcomer = subscription(MANY + 1)
+    group.add(newcomer)
+    after = group.active()
+    assert new_members(before, after) <= 2 * PIECE
+    assert (len(before), len(after)) == (MANY, MANY + 1)  # what was handed out has not changed
+
+    group.remove(subscription(MANY // 2))
+    assert new_members(after, group.active()) <= 2 * PIECE
+    assert len(group.active()) == MANY
+
+
+def test_so_does_it_in_a_view_of_the_workers_and_in_what_is_joined_with_others() -> None:
+    table = RoutingTable()
+    for each in many():
+        table.apply(SubscriptionRecord(each))
+    checkpoint = table.checkpoint()
+    snapshot = Snapshot.build(checkpoint)
+    before = SnapshotView(snapshot, checkpoint.overlay()).match(A)
+    assert before == table.match(A)
+
+    for record in (
+        SubscriptionRecord(subscription(MANY + 1)),
+        SubscriptionRecord(msgspec.structs.replace(subscription(7), paused=True)),
+        *ending(subscription(MANY // 2).id, "unsubscribed", 1),
+    ):
+        table.apply(record)
+
+        after = SnapshotView(snapshot, checkpoint.overlay()).match(A)
+        assert after == table.match(A)
+        assert new_members(before, after) <= 3 * 2 * PIECE
+    assert len(after) == MANY
+    both = joined([after, (subscription(1),)])
+    assert new_members(after, both) == 1
+
+
+def test_a_popular_topic_is_unpacked_once_however_many_others_are_asked_for() -> None:
+    table = RoutingTable()
+    for each in many():
+        table.apply(SubscriptionRecord(each))
+    snapshot = Snapshot.build(table)
+    (selector,) = {selector for _, selector in table.expansion()}
+    popular = snapshot.members(selector)
+
+    for _ in range(10):
+        assert snapshot.members("nobody") == ()
+        assert snapshot.members(selector) is popular

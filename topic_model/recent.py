@@ -1,0 +1,65 @@
+"""What was used lately, by a key that others choose: the address of a subscriber, the id of a subscription.
+
+Such keys come and go without end, and nobody tells a worker that one is gone. So what is kept is bounded by its size,
+not by its number, and by its age.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+# What an entry costs beside what it holds.
+_ENTRY = 200
+
+
+class Recent(Generic[_K, _V]):
+    """A memory in two generations, each of at most `most` bytes, or one entry. Used by one thread.
+
+    When the younger generation is full, or `age_s` seconds old, the older one goes, all at once: with what was not
+    asked for meanwhile. So what nobody asks for is gone after at most twice that time, as long as anybody asks for
+    anything.
+    """
+
+    def __init__(self, most: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._age_s = age_s
+        self._clock = clock
+        self._young: dict[_K, tuple[_V, int]] = {}
+        self._old: dict[_K, tuple[_V, int]] = {}
+        self._left = most
+        self._until = clock() + age_s
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+    def get(self, key: _K) -> _V | None:
+        """The value that was put there lately."""
+        if self._clock() >= self._until:
+            self._turn()
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is None:
+                return None
+            self.put(key, *found)
+        return found[0]
+
+    def put(self, key: _K, value: _V, size: int) -> None:
+        """Remember a value that takes about so many bytes with its key."""
+        if self._young and self._left < size + _ENTRY:
+            self._turn()
+        self._left -= size + _ENTRY
+        self._young[key] = value, size
+
+    def _turn(self) -> None:
+        now = self._clock()
+        # Nobody has asked for so long that what is young by its generation is old by the clock.
+        self._old = self._young if now < self._until + self._age_s else {}
+        self._young = {}
+        self._left = self._most
+        self._until = now + self._age_s

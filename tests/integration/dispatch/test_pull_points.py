@@ -59,6 +59,7 @@ def pull_all(url: str, expected: int) -> list[int]:
 
 
 def test_an_onvif_client_waits_for_its_messages(gateway: GatewayRun) -> None:
+    """The first one: its subscription is to all topics."""
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>'
     url = address(post(f"{gateway.base}/onvif/event_service", body))
     ask = (
@@ -97,8 +98,8 @@ def test_a_pull_point_gets_what_its_subscriptions_match(gateway: GatewayRun, job
     prefix, _, name = (topic.text or "").partition(":")
     assert (topic.nsmap[prefix], name) == ("urn:t", "a")
 
-    rows = attempt_rows(job.settings, 21)
-    assert {(row["state"], row["endpoint"], row["number"]) for row in rows} == {("delivered", url, 1)}
+    rows = [row for row in attempt_rows(job.settings, 10 + 21) if row["endpoint"] == url]
+    assert [(row["state"], row["number"]) for row in rows] == [("delivered", 1)] * 21
 
     post(url, "<wsnt:DestroyPullPoint/>")
     notify(gateway, "t:a", 21)

@@ -167,7 +167,7 @@ def _not_well(home: Path) -> float:
     columns = ["at", "endpoint", "breaker", "sick"]
     table = open_table(location).to_pyarrow_dataset().to_table(columns=columns).sort_by("at")
     latest = {row["endpoint"]: row for row in table.to_pylist()}
-    return sum(row["breaker"] != "closed" or row["sick"] for row in latest.values())
+    return float(sum(bool(row["breaker"] != "closed" or row["sick"]) for row in latest.values()))
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

@@ -23,7 +23,6 @@ import re
 import time
 import uuid
 from collections.abc import Sequence
-from functools import lru_cache
 from xml.sax.saxutils import escape, quoteattr
 
 from dispatch.guard import Guard, Vault
@@ -33,6 +32,7 @@ from topic_model.errors import SecretError
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.loose_content import unwrap
 from topic_model.notifications import Notification
+from topic_model.recent import Recent
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 from topic_model.trace_context import shared
@@ -158,9 +158,20 @@ _LEGACY_START = (
 _LEGACY_END = b"</org:notificationProcess></soapenv:Body></soapenv:Envelope>"
 
 
-@lru_cache(maxsize=10_000)
+# Bytes of topic elements, twice: some ten thousand of ordinary length.
+_topic_elements: Recent[TopicPath, bytes] = Recent(4 * 1024 * 1024)
+
+
 def topic_element(path: TopicPath) -> bytes:
     """The wsnt:Topic element that names this one topic."""
+    element = _topic_elements.get(path)
+    if element is None:
+        element = _topic_element(path)
+        _topic_elements.put(path, element, len(path) + len(element))
+    return element
+
+
+def _topic_element(path: TopicPath) -> bytes:
     text, namespaces = write_topic(path)
     declared = "".join(f" xmlns:{prefix}={quoteattr(uri)}" for prefix, uri in namespaces.items())
     return f'<wsnt:Topic{declared} Dialect="{CONCRETE}">{escape(text)}</wsnt:Topic>'.encode()

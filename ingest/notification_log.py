@@ -17,7 +17,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 from ingest.settings import GatewaySettings
 from topic_model.errors import InfrastructureError
@@ -31,6 +30,7 @@ from topic_model.kafka_client import (
     producer_for,
 )
 from topic_model.notifications import Notification, encode
+from topic_model.recent import Recent
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,9 @@ _SWEEP_S = 0.25
 # Between attempts to find the broker again.
 _RECONNECT_S = 0.5
 
-# A topic's partition is a hash over its whole path, in Python: worth remembering.
-_REMEMBERED_PARTITIONS = 100_000
+# A topic's partition is a hash over its whole path, in Python: worth remembering. Bytes, twice: some fifty thousand of
+# ordinary length.
+_REMEMBERED = 16 * 1024 * 1024
 
 
 class _Append:
@@ -87,7 +88,7 @@ class NotificationLog:
         self._limit = settings.max_unacknowledged_bytes
         self._timeout_s = kafka.request_timeout_s
         self._producer: Producer | None = None
-        self._partition = lru_cache(_REMEMBERED_PARTITIONS)(lambda key: partition_of_key(key, self._partitions))
+        self._known_partitions: Recent[bytes, int] = Recent(_REMEMBERED)
         self._partitions = 1
         self._under_way: dict[_Append, None] = {}
         self._settled: deque[_Append] = deque()
@@ -203,6 +204,13 @@ class NotificationLog:
                 self._settled.append(append)
                 self._wake()
 
+    def _partition(self, key: bytes) -> int:
+        known = self._known_partitions.get(key)
+        if known is None:
+            known = partition_of_key(key, self._partitions)
+            self._known_partitions.put(key, known, len(key))
+        return known
+
     def _wake(self) -> None:
         # In the producer's thread. A wake-up too many is harmless, one too few is not: `_settle` clears the mark before
         # it looks into the queue.
@@ -280,7 +288,7 @@ class NotificationLog:
         # Its asking for the topics now keeps `send` from waiting for them on the event loop.
         topics = (self._topic, self._retained_topic)
         producer, (self._partitions, _) = producer_for(self._kafka, topics, make_producer)
-        self._partition.cache_clear()
+        self._known_partitions = Recent(_REMEMBERED)
         with self._ending:
             if not self._ended:
                 self._producer = producer

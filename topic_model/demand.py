@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from topic_model.patterns import (
     XPATH_SCHEME,
@@ -22,6 +21,7 @@ from topic_model.patterns import (
     root_anchor,
 )
 from topic_model.publishers import Registration, Upstream
+from topic_model.recent import Recent
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription, TopicFilter
 from topic_model.topics import TopicPath, parent_of
@@ -95,12 +95,15 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
 
 def single_topic(topic: TopicFilter) -> TopicPath | None:
     """The one topic that a registered topic names, None when it may be several."""
-    return _single(topic.normal)
+    known = _singles.get(topic.normal)
+    if known is None:
+        known = (parse_normal(topic.normal).single_topic(),)
+        _singles.put(topic.normal, known, 2 * len(topic.normal))
+    return known[0]
 
 
-@lru_cache(maxsize=100_000)
-def _single(normal: str) -> TopicPath | None:
-    return parse_normal(normal).single_topic()
+# Registered topics are asked about with every change of the control log. Bytes, twice: some thirty thousand of them.
+_singles: Recent[str, tuple[TopicPath | None]] = Recent(8 * 1024 * 1024)
 
 
 def is_wanted(path: TopicPath, table: RoutingTable, now_ms: int) -> bool:

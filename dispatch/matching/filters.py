@@ -7,17 +7,19 @@ that matched has a content filter; equal conditions of many subscriptions are ev
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 
 from topic_model.conditions import Condition, Document, Unanswerable, compile_condition, parse_document
 from topic_model.errors import ConditionError
 from topic_model.notifications import Notification
+from topic_model.recent import Recent
 from topic_model.subscriptions import Subscription, XPathFilter
 
 logger = logging.getLogger(__name__)
 
-# A compiled condition has about 5 kB.
-_MAX_CONDITIONS = 10_000
+# Bytes of compiled conditions, twice. One has about 5 kB, and more where its text is long.
+_COMPILED = 32 * 1024 * 1024
+_EACH, _EACH_CHARACTER = 5_000, 10
 
 # Each condition that fails is logged once; the rest is counted.
 _MAX_LOGGED = 1_000
@@ -41,26 +43,24 @@ def producer_properties(notification: Notification) -> bytes:
 class Conditions:
     """What a worker keeps: compiled conditions, and how many had no answer."""
 
-    def __init__(self, capacity: int = _MAX_CONDITIONS) -> None:
-        self._capacity = capacity
-        self._compiled: OrderedDict[_Key, Condition | None] = OrderedDict()
+    def __init__(self, most: int = _COMPILED) -> None:
+        self._compiled: Recent[_Key, tuple[Condition | None]] = Recent(most, age_s=600.0)
         self._logged: set[str] = set()
         self.unanswered: Counter[str] = Counter()
         """Why evaluations had no answer, and how often; without an answer a notification does not match."""
 
     def get(self, expression: XPathFilter, key: _Key) -> Condition | None:
         """The compiled condition; None when it cannot be compiled (it was accepted by another version)."""
-        if key in self._compiled:
-            self._compiled.move_to_end(key)
-            return self._compiled[key]
+        known = self._compiled.get(key)
+        if known is not None:
+            return known[0]
         try:
             condition = compile_condition(expression)
         except ConditionError as error:
             self.note("illegal", str(error))
             condition = None
-        self._compiled[key] = condition
-        if len(self._compiled) > self._capacity:
-            self._compiled.popitem(last=False)
+        declared = sum(len(prefix) + len(uri) for prefix, uri in expression.namespaces.items())
+        self._compiled.put(key, (condition,), _EACH + _EACH_CHARACTER * len(expression.text) + declared)
         return condition
 
     def note(self, why: str, message: str) -> None:

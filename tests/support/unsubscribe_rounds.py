@@ -3,10 +3,12 @@
     python -m tests.support.unsubscribe_rounds --minutes 3 [--wave 200] [--home DIR] [--json FILE]
 
 In waves: so many subscribe, each with an address of its own where nobody listens; one notification is published, every
-push fails and waits; they unsubscribe, and it is waited for that nothing waits any more. Before, after some waves, and
-after all of them it is looked at: memory of each part (PSS, MiB), rows of the tables, live keys of the compacted logs,
-and how much the driver keeps of endpoints for its next start. What is a history (the tables of events, and
-subscriptions that have ended) grows by design and goes by its age; the last column says by how much per round.
+push fails and waits; they unsubscribe, and it is waited for that nothing waits any more. After the first waves, after
+half of the time and in the end it is looked at: memory of each part (PSS, MiB), rows of the tables, live keys of the
+compacted logs, and how many endpoints the driver keeps for its next start. What is a history (the tables of events, and
+subscriptions that have ended) grows by design and goes by its age. Memory grows until bounded caches are full, and with
+the commits of the tables until their files are joined (every ten minutes): what each round left would show in both
+halves alike.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+import msgspec
 import pyarrow.dataset as ds
 
 from dispatch.audit.balance import Stretch
@@ -51,7 +54,7 @@ from topic_model.settings import KafkaSettings
 TOPIC = "rounds/all"
 
 # Before that caches that are bounded still fill, and a JVM is warming up.
-_WARM_WAVES = 3
+_WARM_WAVES = 10
 
 # The tables are written every five seconds, and look for work a little less often when they are busy.
 _SETTLE_S = 20.0
@@ -76,21 +79,26 @@ class Rounds:
         self._hosts = itertools.count(1)
         self.rounds = 0
 
-    def run(self, minutes: float) -> tuple[Look, Look]:
-        """What there was after the first waves, and after all that have fitted into the time."""
-        self._victim.up()
+    def run(self, minutes: float) -> tuple[Look, Look, Look]:
+        """What there was after the first waves, after half of the time, and after all of it."""
         try:
+            self._victim.up()
             with FuturesClient(self._victim.gateway, workers=16) as many, Client(self._victim.gateway) as one:
                 for _ in range(_WARM_WAVES):
                     self._one_wave(many, one)
-                before = self._look()
-                until = time.monotonic() + minutes * 60
-                while time.monotonic() < until:
-                    self._one_wave(many, one)
-                    print(f"{self.rounds:>8} rounds", flush=True)
-                return before, self._look()
+                first = self._look()
+                self._waves(many, one, minutes / 2)
+                half = self._look()
+                self._waves(many, one, minutes / 2)
+                return first, half, self._look()
         finally:
             self._victim.end()
+
+    def _waves(self, many: FuturesClient, one: Client, minutes: float) -> None:
+        until = time.monotonic() + minutes * 60
+        while time.monotonic() < until:
+            self._one_wave(many, one)
+            print(f"{self.rounds:>8} rounds", flush=True)
 
     def _one_wave(self, many: FuturesClient, one: Client) -> None:
         made = [many.subscribe(TOPIC, to=self._address()) for _ in range(self._wave)]
@@ -124,8 +132,8 @@ class Rounds:
         figures |= {f"live keys of {log}": count for log, count in live_keys(self._victim.kafka).items()}
         figures |= rows(self._victim.home.path)
         with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as opened:
-            kept = opened.execute("SELECT length(value) FROM fact WHERE name = 'health'").fetchone()
-        figures["kept of endpoints for the next start (bytes)"] = kept[0] if kept else 0
+            kept = opened.execute("SELECT value FROM fact WHERE name = 'health'").fetchone()
+        figures["endpoints kept for the next start"] = len(msgspec.msgpack.decode(kept[0])) if kept else 0
         return Look(self.rounds, figures)
 
 
@@ -167,7 +175,7 @@ def _not_well(home: Path) -> float:
     columns = ["at", "endpoint", "breaker", "sick"]
     table = open_table(location).to_pyarrow_dataset().to_table(columns=columns).sort_by("at")
     latest = {row["endpoint"]: row for row in table.to_pylist()}
-    return sum(row["breaker"] != "closed" or row["sick"] for row in latest.values())
+    return float(sum(bool(row["breaker"] != "closed" or row["sick"]) for row in latest.values()))
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -190,19 +198,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as temporary:
         folder = options.home or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        before, after = Rounds(folder.absolute(), options.wave).run(options.minutes)
-    count = after.rounds - before.rounds
-    print(f"\n{count} rounds between the two looks\n\n{'':<52} {'before':>12} {'after':>12} {'per round':>10}")
-    for name in after.figures:
-        first, last = before.figures.get(name, 0), after.figures[name]
-        print(f"{name:<52} {first:>12,.1f} {last:>12,.1f} {(last - first) / max(count, 1):>10.4f}")
+        looks = Rounds(folder.absolute(), options.wave).run(options.minutes)
+    first, _, last = looks
+    print(f"\n{'rounds':<52}" + "".join(f" {look.rounds:>12,}" for look in looks))
+    for name in last.figures:
+        print(f"{name:<52}" + "".join(f" {look.figures.get(name, 0):>12,.1f}" for look in looks))
     if options.json:
-        document = {"rounds": count, "before": before.figures, "after": after.figures}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+        options.json.write_text(json.dumps([asdict(look) for look in looks], indent=1) + "\n")
     left = [
         name
-        for name in after.figures
-        if not name.startswith(("history", "memory")) and after.figures[name] > before.figures.get(name, 0)
+        for name in last.figures
+        if not name.startswith(("history", "memory")) and last.figures[name] > first.figures.get(name, 0)
     ]
     print("left behind: " + (", ".join(left) or "nothing"))
     sys.exit(1 if left else 0)

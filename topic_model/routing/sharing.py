@@ -2,13 +2,14 @@
 
 Subscriptions decoded from the log have a copy of everything: dialect, namespaces, policy, consumer. Here they are
 rebuilt from parts that were seen before, which halves them. What was seen is forgotten wholesale when it becomes too
-much, so nothing of an ended subscription stays for long, and a missed chance costs memory only.
+much, so nothing of an ended subscription stays for long, and a missed chance costs memory only. Too much is so many
+bytes, not so many parts: a subscriber chooses how long they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TypeVar
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 from topic_model.subscriptions import (
     DEFAULT_POLICY,
@@ -22,17 +23,19 @@ from topic_model.subscriptions import (
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
-_LIMIT = 16_384  # parts remembered; a few megabytes at most
+_LIMIT = 4 * 1024 * 1024  # bytes of parts remembered, of each kind
+_EACH = 250  # what a part takes beside its texts
 
 
 class Sharing:
     """A bounded memory of parts. Nothing depends on what it still knows."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-        self._namespaces: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
-        self._consumers: dict[EndpointReference, EndpointReference] = {}
-        self._policies: dict[DeliveryPolicy, DeliveryPolicy] = {DEFAULT_POLICY: DEFAULT_POLICY}
+        self._texts: _Parts[str, str] = _Parts(len)
+        self._namespaces: _Parts[tuple[tuple[str, str], ...], dict[str, str]] = _Parts(_length_of_declarations)
+        self._consumers: _Parts[EndpointReference, EndpointReference] = _Parts(_length_of_reference)
+        self._policies: _Parts[DeliveryPolicy, DeliveryPolicy] = _Parts(lambda _: 0)
+        self._policies.remembered(DEFAULT_POLICY, DEFAULT_POLICY)
 
     def compact(self, subscription: Subscription, like: Subscription | None = None) -> Subscription:
         """An equal subscription from shared parts; `like` is one of the same selector, if there is any."""
@@ -42,7 +45,7 @@ class Sharing:
             topics = tuple([self._topic(topic) for topic in subscription.topics])
         return Subscription(
             id=subscription.id,
-            consumer=_shared(self._consumers, subscription.consumer),
+            consumer=self._consumers.remembered(subscription.consumer, subscription.consumer),
             address=subscription.address,
             topics=topics,
             content=tuple([self._xpath(each) for each in subscription.content]),
@@ -50,35 +53,55 @@ class Sharing:
             form=subscription.form,
             soap=subscription.soap,
             addressing=subscription.addressing,
-            policy=_shared(self._policies, subscription.policy),
+            policy=self._policies.remembered(subscription.policy, subscription.policy),
             created_ms=subscription.created_ms,
             terminates_ms=subscription.terminates_ms,
             paused=subscription.paused,
-            owner=_shared(self._texts, subscription.owner),
+            owner=self._texts.remembered(subscription.owner, subscription.owner),
             pull_point=subscription.pull_point,
             protection=subscription.protection,
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:
         text = topic.normal if topic.text == topic.normal else topic.text
-        dialect = _shared(self._texts, topic.dialect)
+        dialect = self._texts.remembered(topic.dialect, topic.dialect)
         return TopicFilter(dialect, text, topic.normal, self._declared(topic.namespaces))
 
     def _xpath(self, each: XPathFilter) -> XPathFilter:
-        return XPathFilter(_shared(self._texts, each.dialect), each.text, self._declared(each.namespaces))
+        dialect = self._texts.remembered(each.dialect, each.dialect)
+        return XPathFilter(dialect, each.text, self._declared(each.namespaces))
 
     def _declared(self, namespaces: dict[str, str]) -> dict[str, str]:
-        return _remembered(self._namespaces, tuple(namespaces.items()), namespaces)
+        return self._namespaces.remembered(tuple(namespaces.items()), namespaces)
 
 
-def _shared(known: dict[_K, _K], part: _K) -> _K:
-    return _remembered(known, part, part)
+class _Parts(Generic[_K, _V]):
+    """Parts of one kind."""
+
+    __slots__ = ("_known", "_left", "_length")
+
+    def __init__(self, length: Callable[[_K], int]) -> None:
+        self._length = length
+        self._known: dict[_K, _V] = {}
+        self._left = _LIMIT
+
+    def remembered(self, key: _K, part: _V) -> _V:
+        """The part that was there first; this one from now on, when there was none."""
+        found = self._known.get(key)
+        if found is None:
+            size = self._length(key) + _EACH
+            if size > self._left:
+                self._known.clear()
+                self._left = _LIMIT
+            self._left -= size
+            found = self._known[key] = part
+        return found
 
 
-def _remembered(known: dict[_K, _V], key: _K, part: _V) -> _V:
-    found = known.get(key)
-    if found is None:
-        if len(known) >= _LIMIT:
-            known.clear()
-        found = known[key] = part
-    return found
+def _length_of_declarations(declared: tuple[tuple[str, str], ...]) -> int:
+    return sum(len(prefix) + len(uri) + _EACH for prefix, uri in declared)
+
+
+def _length_of_reference(reference: EndpointReference) -> int:
+    parts = (*reference.reference_parameters, *reference.metadata)
+    return len(reference.address) + sum(len(part) + _EACH for part in parts)

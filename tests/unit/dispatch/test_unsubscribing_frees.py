@@ -127,7 +127,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
 ) -> None:
     """The driver's and a worker's memory, and what would travel with each batch and be kept for the next start."""
     monkeypatch.setattr(room, "_known", Recent(64 * 1024))
-    monkeypatch.setattr(sharing, "_LIMIT", 100)
+    monkeypatch.setattr(sharing, "_LIMIT", 50_000)
     health = redeliverer.health
     store = ParkedStore(None)
     memory = HealthMemory(store, health)

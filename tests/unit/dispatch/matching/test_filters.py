@@ -111,7 +111,7 @@ def test_condition_that_cannot_be_compiled_does_not_match() -> None:
     assert conditions.unanswered == {"illegal": 1}
 
 
-def test_conditions_are_compiled_once_and_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_are_compiled_once_and_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
     def noted(expression: XPathFilter) -> Condition:
@@ -119,8 +119,11 @@ def test_conditions_are_compiled_once_and_bounded_in_number(monkeypatch: pytest.
         return compile_condition(expression)
 
     monkeypatch.setattr(filters, "compile_condition", noted)
-    conditions = Conditions(capacity=2)
-    for text in ("1", "1", "2", "1", "3", "1", "2"):
-        assert subject(conditions=conditions).passes(subscription(condition(text)))
+    conditions = Conditions(most=30_000)
+    for number in range(100):
+        for text in ("1", f"{number} = {number}"):
+            assert subject(conditions=conditions).passes(subscription(condition(text)))
 
-    assert compiled == ["1", "2", "3", "2"], "2 was used least recently when 3 came"
+    assert len(compiled) == len(set(compiled)) == 101, "what is used stays"
+    assert subject(conditions=conditions).passes(subscription(condition("0 = 0")))
+    assert compiled.count("0 = 0") == 2, "what is not used has gone for others"

@@ -268,3 +268,18 @@ def test_with_required_registration_the_publisher_sends_to_its_own_address(publi
         assert held.consumer == running.registration.address
     finally:
         running.close()
+
+
+def test_trouble_with_the_publisher_of_a_registration_that_is_gone_is_not_kept() -> None:
+    async def no_threads_left() -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    async def scenario() -> dict[str, object]:
+        worker = DemandWorker(GatewayParts().gateway, lambda: 0)
+        for number in range(10):
+            worker._start(f"gone{number}", no_threads_left())
+        while worker._busy:
+            await asyncio.sleep(0)
+        return dict(worker._troubles)
+
+    assert asyncio.run(scenario()) == {}

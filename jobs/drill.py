@@ -31,6 +31,7 @@ from jobs.cli.log_access import kafka_of, moment_ms
 from jobs.stack.commands import UpOptions, down, to_stderr, up
 from jobs.stack.errors import HomeError
 from jobs.stack.home import Home
+from jobs.terminal import complain
 from topic_model.errors import ArborcastError, InfrastructureError
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if was_up:
                 _start(options.config, home)
     except ArborcastError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 1
     return 0
 

@@ -18,6 +18,7 @@
     outbound, addresses     where may be connected to
     loose_content           what the older system's messages carry
     metrics, tracing, trace_context, log_form   how a process tells what it does
+    printable               what strangers wrote, made fit to be looked at
 
 A library without a server: the gateway, the Spark workers and the notebooks all use these same classes.
 May live here: values, pure decisions, the records of the logs, and the two doors to where the tree and the control

@@ -27,6 +27,7 @@ from topic_model.addresses import (
     read_host,
 )
 from topic_model.errors import ConfigError
+from topic_model.printable import is_printable
 from topic_model.settings import setting
 
 _REACH: dict[str, frozenset[Kind]] = {
@@ -91,7 +92,7 @@ class AddressPolicy:
 
     def check_url(self, url: str) -> Refusal | None:
         """Judge a URL by its text; None when nothing in it is against connecting."""
-        if any(c <= " " or c in _NOT_IN_URLS for c in url):
+        if not is_printable(url) or any(c <= " " or c in _NOT_IN_URLS for c in url):
             return Refusal("spelling", "holds characters that a URL cannot hold")
         try:
             parts = urlsplit(url)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption
 from jobs.cli.log_access import AcceptedSinceOption, SubscriptionOption, UntilOption, kafka_of, moment, moment_ms
+from jobs.terminal import console, error_console, print_json
 from topic_model.errors import ArborcastError
 
 if TYPE_CHECKING:

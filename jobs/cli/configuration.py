@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.terminal import console, print_document, print_json
 
 HIDDEN = "********"
 
@@ -68,7 +69,7 @@ def spark(
     from jobs.stack import jars
 
     settings = settings_of(config, home)
-    print(as_text(properties(settings.dispatch, jars=jars.jar_paths("spark"), master=master)), end="")
+    print_document(as_text(properties(settings.dispatch, jars=jars.jar_paths("spark"), master=master)).encode())
 
 
 def bundle(

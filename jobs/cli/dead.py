@@ -18,12 +18,11 @@ from jobs.cli.common import (
     NamespaceOption,
     YesOption,
     agreed,
-    console,
     namespaces_of,
-    print_json,
     tell_of_more,
 )
 from jobs.cli.log_access import SubscriptionOption, TopicsOption, UntilOption, kafka_of, moment, moment_ms, topic_test
+from jobs.terminal import console, print_json
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:

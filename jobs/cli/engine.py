@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
     from jobs.settings import Scalar

@@ -16,12 +16,11 @@ from jobs.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
-    console,
     namespaces_of,
-    print_json,
     tell_of_more,
 )
 from jobs.cli.log_access import kafka_of, moment
+from jobs.terminal import console, print_json
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,19 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from jobs.cli.common import (
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    NamespaceOption,
-    console,
-    error_console,
-    namespaces_of,
-    print_json,
-    settings_of,
-)
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
 from jobs.cli.log_access import kafka_of
 from jobs.cli.topics_output import facts_of, label_of, node_document, record_document, report
+from jobs.terminal import console, error_console, print_document, print_json
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -253,7 +244,7 @@ def export_topics(
     tree = commands.read_tree(settings.kafka)
     data = commands.write_document(tree.records(), form, base_dn or settings.directory.base_dn)
     if file is None:
-        sys.stdout.buffer.write(data)
+        print_document(data)
         return
     try:
         file.write_bytes(data)

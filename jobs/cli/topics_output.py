@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from jobs.cli.common import console, print_json
+from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
     from topic_model.records import ControlRecord, TopicRecord

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.terminal import console, error_console, print_json
 from topic_model.errors import ArborcastError
 from topic_model.trace_context import trace_of
 

@@ -32,6 +32,7 @@ from jobs.stack.settings import StackSettings
 from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 from jobs.stack.supervisor import Supervisor
+from jobs.terminal import complain
 from topic_model import log_form
 from topic_model.errors import ConfigError
 
@@ -41,7 +42,7 @@ SUPERVISOR = "supervisor"
 
 def to_stderr(line: str) -> None:
     """The report that a person at a terminal reads."""
-    print(line, file=sys.stderr, flush=True)
+    complain(line)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def test_users_survive_being_written_and_only_the_owner_may_read_them(tmp_path: 
     assert os.listdir(file.parent) == ["users.toml"]
 
 
-@pytest.mark.parametrize("name", ["", "a:b", "@a", " a", 'a"b', "a\nb", "a\\b", "x" * 201])
+@pytest.mark.parametrize("name", ["", "a:b", "@a", " a", 'a"b', "a\nb", "a\\b", "x" * 201, "a\x9bb", "a\u202eb"])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(ConfigError, match="a user's name"):
         made(name, "long enough", frozenset(), keep_clear=False)

@@ -9,6 +9,7 @@ from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer
 from ingest.access.connections import is_loopback
 from ingest.access.gate import Gate
+from ingest.access.guesses import Guesses
 from ingest.access.nonces import NonceMemory
 from ingest.access.policy import read_policy
 from ingest.access.rates import Rates
@@ -16,6 +17,7 @@ from ingest.access.users import FileUsers, Users, UserSource
 from ingest.access.watched import WatchedFile
 from ingest.oasis import PublishedDocuments
 from ingest.service_wsdl import ServiceDescriptions
+from ingest.serving import proxies
 from jobs.settings import Settings
 from jobs.stack import jars
 from jobs.stack.errors import StackError
@@ -51,22 +53,19 @@ def gate(settings: Settings) -> Gate | None:
     """
     limits = Rates(settings.limits)
     rates = limits if limits.enabled else None
-    access = settings.access
+    access, trusted = settings.access, proxies(settings.gateway)
     if not access.chosen():
-        return Gate(rates) if rates else None
-    users = Users(
-        user_source(settings),
-        remember_s=access.remember_s,
-        failures_per_minute=access.failures_per_minute,
-    )
+        return Gate(rates, proxies=trusted) if rates else None
+    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
+    users = Users(user_source(settings), remember_s=access.remember_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
     bearer = Bearer(access) if "bearer" in access.chosen() else None
     authenticator = Authenticator(access, users, bearer=bearer, nonces=_nonces(settings))
     if not access.policy_file:
-        return Gate(rates, authenticator)
+        return Gate(rates, authenticator, proxies=trusted)
     policy = WatchedFile(Path(access.policy_file), read_policy)
-    return Gate(rates, authenticator, lambda: policy.value)
+    return Gate(rates, authenticator, lambda: policy.value, trusted)
 
 
 def _nonces(settings: Settings) -> NonceMemory | None:

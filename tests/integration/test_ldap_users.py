@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ingest.access.errors import IdentitiesAway
+from ingest.access.guesses import Guesses
 from ingest.access.ldap_users import LdapUsers
 from ingest.access.settings import AccessSettings
 from ingest.access.users import Users
@@ -89,7 +90,7 @@ def test_over_tls(people: Slapd) -> None:
 
 def test_a_server_that_is_away_is_no_wrong_password(people: Slapd) -> None:
     away = LdapUsers(ACCESS, people.settings(url="ldap://127.0.0.1:1"))
-    users = Users(away, remember_s=60, failures_per_minute=1)
+    users = Users(away, remember_s=60, guesses=Guesses(1, 300))
     for _ in range(3):
         with pytest.raises(IdentitiesAway):
             asyncio.run(users.check("anna", "pa", "192.0.2.1"))

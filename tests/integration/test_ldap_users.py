@@ -73,6 +73,15 @@ def test_however_it_is_spelled_it_is_one_user(people: Slapd, spelled: str, by: s
         ("anna)(cn=*", "pa"),
         ("anna\x00", "pa"),
         ("", "pa"),
+        # SASLprep writes none of these: a control character, one of private use, two directions of writing, a lone
+        # surrogate, and nothing but what is mapped to nothing.
+        ("anna", "p\x07a"),
+        ("anna", "p\x85a"),
+        ("anna", "p\ue000a"),
+        ("anna", "pa\u05d0"),
+        ("anna", "pa\udc80"),
+        ("anna", "\u00ad\u2060"),
+        ("anna", "p" * 2_000),
     ],
 )
 def test_nobody_else_gets_in(people: Slapd, name: str, password: str) -> None:

@@ -97,7 +97,7 @@ def restore(folder: Path, home: Path) -> None:
     if home.exists() and any(home.iterdir()):
         raise HomeError(f"{home} is not empty: a backup is only restored where nothing is")
     with _explained(f"the backup in {folder} cannot be restored to {home}"):
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tarfile.open(folder / ARCHIVE) as archive:
             archive.extractall(home, filter="data")
         if (folder / KEYS).exists():

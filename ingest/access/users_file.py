@@ -102,7 +102,7 @@ def write_users(users: Mapping[str, User], path: Path) -> None:
         if user.clear:
             lines.append(f"clear = {_toml(user.clear)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

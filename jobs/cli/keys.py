@@ -40,7 +40,7 @@ def new(
     from topic_model.keyring import add_key
 
     path = Path(settings_of(config, home).secrets.key_file)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
     add_key(path, key_id)
     say(f"{path}: secrets are sealed with {key_id} from now on")

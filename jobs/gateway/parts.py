@@ -21,6 +21,7 @@ from ingest.serving import proxies
 from jobs.settings import Settings
 from jobs.stack import jars
 from jobs.stack.errors import StackError
+from jobs.stack.home import make_home
 from topic_model.control_log import ControlLog
 from topic_model.directory.opening import open_directory
 from topic_model.directory.sync import DirectorySync
@@ -44,6 +45,16 @@ def check_sizes(settings: Settings) -> None:
             f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
             f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
         )
+
+
+def ensure_home(settings: Settings) -> None:
+    """The data directory, for a gateway that no engine has made it for. Raises ConfigError."""
+    try:
+        note = make_home(settings.home, settings.stack.home_access)
+    except OSError as error:
+        raise ConfigError(f"home = {settings.home} cannot be made: {error.strerror}") from error
+    if note:
+        logger.info("%s", note)
 
 
 def gate(settings: Settings) -> Gate | None:
@@ -73,6 +84,7 @@ def _nonces(settings: Settings) -> NonceMemory | None:
     access = settings.access
     if "token" not in access.chosen() or access.users != "file":
         return None
+    ensure_home(settings)
     return NonceMemory(access.token_window_s, access.token_nonces, settings.home / "nonces")
 
 
@@ -120,8 +132,5 @@ def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
     directory = open_directory(settings.directory, settings.home / "topics.ldif")
     if directory is None:
         return None
-    try:
-        settings.home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"home = {settings.home} cannot be made: {error.strerror}") from error
+    ensure_home(settings)
     return DirectorySync(directory, log.append, settings.home / "directory-known.json")

@@ -50,12 +50,16 @@ def receiver() -> Iterator[Receiver]:
         yield started
 
 
-def bundled(folder: Path, cluster: SparkCluster, *, driver_too: bool = False) -> Bundle:
+def bundled(
+    folder: Path, cluster: SparkCluster, settings: dict[str, str] | None = None, *, driver_too: bool = False
+) -> Bundle:
     """What a user does before the first spark-submit. `driver_too`: the driver has no Arborcast of its own either."""
     python = bare_python(folder / "python")
     out = folder / "bundle"
     driver = ["--driver-python", str(python)] if driver_too else []
-    Engine(folder).run("bundle", str(out), "--master", cluster.url, "--python", str(python), *driver)
+    known = {"ARBORCAST_DISPATCH_SPARK_SECRET": cluster.secret}
+    arguments = ["bundle", str(out), "--master", cluster.url, "--python", str(python), *driver]
+    Engine(folder).run(*arguments, env=known if settings is None else settings)
     # Two executors beside a driver on a small machine.
     with (out / "spark.properties").open("a") as file:
         file.write("spark.executor.memory 512m\n")
@@ -77,6 +81,7 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
         with under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load:
             receiver.wait_for(100)
             assert pushing(cluster, receiver) == 2, "both executors push"
+            assert_guarded(cluster)
             # What comes now for this one is parked, tried again beside the batches, and has to go on in its order.
             receiver.behave(FLAPPING, "status/503")
             lost = cluster.workers[0]
@@ -95,6 +100,17 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
         assert_nothing_waits(kafka_settings, len(accepted))
         first_attempts = [name for name in counted(receiver, FLAPPING) if name in set(accepted)]
         assert first_attempts == accepted, "whatever the speed, first attempts leave in the order of acceptance"
+
+
+def assert_guarded(cluster: SparkCluster) -> None:
+    """The executors were let in because they know the secret, which no command line shows, and they encrypt."""
+    for executor in cluster.executors():
+        arguments = executor.cmdline()
+        assert "-Dspark.authenticate=true" in arguments
+        assert "-Dspark.network.crypto.enabled=true" in arguments
+        assert "-Dspark.network.crypto.saslFallback=false" in arguments
+        assert executor.environ()["_SPARK_AUTH_SECRET"] == cluster.secret
+        assert not any(cluster.secret in each for each in arguments)
 
 
 def assert_nothing_waits(kafka: KafkaSettings, accepted: int, timeout: float = 90.0) -> None:
@@ -153,6 +169,22 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
                 assert_nothing_waits(kafka_settings, len(accepted))
                 first_attempts = [name for name in counted(receiver, FLAPPING) if name in set(accepted)]
                 assert first_attempts == accepted, "what was parked on the lost host is in its order"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("setting", "value"), [("SPARK_AUTHENTICATE", "false"), ("SPARK_SECRET", "another")])
+def test_a_job_that_does_not_know_the_secret_gets_no_executor(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, setting: str, value: str
+) -> None:
+    bundle = bundled(tmp_path, cluster, {f"ARBORCAST_DISPATCH_{setting}": value})
+    job = DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)
+    try:
+        with pytest.raises(RuntimeError):
+            job.start(180)
+        assert "All masters are unresponsive" in job.log(1_000_000)
+        assert not cluster.executors()
+    finally:
+        job.kill()
 
 
 @pytest.mark.cluster

@@ -28,6 +28,11 @@ def printable(text: str) -> str:
     return _UNSEEN.sub(_written_out, text)
 
 
+def one_line(text: str) -> str:
+    """The same on one line, where the next line is about something else: nobody shall write that for us."""
+    return printable(text).replace("\n", "\\n")
+
+
 def is_printable(text: str) -> bool:
     """Whether `printable` would change nothing."""
     return _UNSEEN.search(text) is None

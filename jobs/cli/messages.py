@@ -14,6 +14,7 @@ import typer
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
 from jobs.terminal import console, error_console, print_json, print_json_line, say
 from topic_model.errors import ArborcastError
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from ingest.client import Client
@@ -196,9 +197,9 @@ def _print_message(message: ReceivedMessage, json: bool) -> None:
     console().print(
         Text.assemble(
             (time.strftime("%H:%M:%S "), "dim"),
-            (message.topic or "", "bold cyan"),
-            (f"  {message.notification_id}" if message.notification_id else "", "dim"),
-            f"{again}\n  {payload}",
+            (one_line(message.topic or ""), "bold cyan"),
+            (f"  {one_line(message.notification_id)}" if message.notification_id else "", "dim"),
+            f"{one_line(again)}\n  {payload}",
         ),
         soft_wrap=True,
     )

@@ -47,8 +47,10 @@ from topic_model.topics import TopicPath
 ROOT = Path(__file__).parents[3]
 
 # Sets the clipboard, paints in two ways, and turns the writing around; then something to find it by.
-ODD = "\x1b]52;c;aGk=\x07\x1b[8m\x9b31m\u202edrow\u2066NEEDLE"
-TOPIC = TopicPath(f"{{urn:{ODD}}}a/b")
+NAME = "\x1b]52;c;aGk=\x07\x1b[8m\x9b31m\u202edrow\u2066NEEDLE"
+# And a line as if it were ours. No topic's path has a second line.
+ODD = f"{NAME}\nFORGED: all is well"
+TOPIC = TopicPath(f"{{urn:{NAME}}}a/b")
 ENDPOINT = f"http://e/{ODD}"
 
 
@@ -92,7 +94,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(jobs.cli.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda *_: table.topics)
     monkeypatch.setattr(dispatch.audit, "audit", lambda *_, **__: audited)
-    monkeypatch.setattr(jobs.stack.doctor, "doctor", lambda _: [Check(ODD, "warn", ODD, ODD)])
+    monkeypatch.setattr(jobs.stack.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{ports.free_port()}")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     return home
@@ -119,6 +121,8 @@ def test_no_command_hands_on_what_acts_on_a_terminal(engine: Path, arguments: li
     assert "NEEDLE" in result.output, result.output
     assert is_printable(result.output)
     assert "\\u202edrow" in result.output, "it is not left out, it is written out"
+    if arguments != ["dead", "show", "n1"]:  # which ends with the payload as it is
+        assert not re.search(r"^\s*FORGED", result.output, re.MULTILINE)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
@@ -141,7 +145,7 @@ def test_json_is_printable_and_says_exactly_what_there_is(engine: Path, argument
     result = CliRunner().invoke(app, [*arguments, "--json", "--home", str(engine)])
 
     assert is_printable(result.output)
-    assert any(ODD in text for text in texts(json.loads(result.output)))
+    assert any(NAME in text for text in texts(json.loads(result.output)))
 
 
 def texts(value: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ import unicodedata
 import hypothesis.strategies as st
 from hypothesis import given
 
-from topic_model.printable import as_html, as_json, is_printable, printable
+from topic_model.printable import as_html, as_json, is_printable, one_line, printable
 
 # Each of these does something: sets the clipboard, paints, ends a line for some readers, turns the writing around.
 ACTS = (
@@ -60,3 +60,7 @@ def test_json_stays_json_and_says_the_same(value: dict[str, str]) -> None:
 
 def test_html_is_text_and_nothing_else() -> None:
     assert as_html("<b title='x'>\"&\u202e\x9b") == "&lt;b title=&#x27;x&#x27;&gt;&quot;&amp;\\u202e\\x9b"
+
+
+def test_one_line_is_one() -> None:
+    assert one_line("a\nb\x85c\u2028d\re\tf") == "a\\nb\\x85c\\u2028d\\x0de\tf"

@@ -271,6 +271,23 @@ def test_lines_of_others_in_json(line: str) -> None:
     assert json.loads(written)["message"].endswith(ODD)
 
 
+def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:
+    text = (ROOT / "dispatch" / "log4j2.properties").read_text(encoding="utf-8")
+    (pattern,) = re.findall(
+        r"^appender\.stderr\.layout\.pattern = %replace\{.+\}\{\[(.+)&&\[\^(.+)\]\]\}\{\?\}$", text, re.M
+    )
+    left_out, kept = (part.replace("\\\\", "\\") for part in pattern)
+    classes = {r"\p{Cc}": r"\x00-\x1f\x7f-\x9f", r"\p{Zl}": r"\u2028", r"\p{Zp}": r"\u2029"}
+    for name, members in classes.items():
+        left_out = left_out.replace(name, members)
+    left_out = re.sub(r"\\x\{([0-9a-f]+)\}", lambda found: f"\\u{found[1]:0>4}", left_out)
+    odd = re.compile(f"[{left_out}]")
+    for code in (*range(0x3000), 0xFEFF, 0xFFFD, 0x1F600, 0xE0001):
+        character = chr(code)
+        expected = odd.match(character) is not None and re.match(f"[{kept}]", character) is None
+        assert expected is not is_printable(character), hex(code)
+
+
 # -- nothing goes around it -------------------------------------------------------------------------------------------
 
 # Each prints in its own way, for the reason that stands there.

@@ -50,6 +50,17 @@ class DispatchSettings:
         minimum=10,
         unit="s",
     )
+    spark_authenticate: bool = setting(
+        True,
+        "On a Spark cluster: master, workers, driver and executors prove to each other that they belong together, and "
+        "encrypt what they send. false for a cluster that was started without it, in a network where nobody else is.",
+    )
+    spark_secret: str = setting(
+        "",
+        "What a standalone cluster proves it with: the spark.authenticate.secret of its master and workers. Empty: "
+        "arborcast bundle makes one, with a file to start them with. YARN and Kubernetes need none.",
+        secret=True,
+    )
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where a job without a checkpoint begins.")
 
 

@@ -6,6 +6,7 @@ tests run the same job in the same way. Nothing here is needed for correctness e
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def properties(
     """
     chosen = dict(_FIXED)
     if master is not None and not master.startswith("local"):
-        chosen |= _CLUSTER
+        chosen |= {**_CLUSTER, **guarded(settings)}
     chosen |= {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": python,
@@ -148,11 +149,52 @@ _CLUSTER: Mapping[str, str] = {
 }
 
 
+# Encrypted with AES-GCM, so that nothing can be changed on the way either: the default of 4.2 is AES-CTR, with a weaker
+# derivation of keys, and what does not speak it would be let in by an older handshake.
+_GUARDED: Mapping[str, str] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.saslFallback": "false",
+}
+
+MASTER_ONLY: Mapping[str, str] = {
+    # A master's second door, for applications over HTTP, asks nobody for a secret, and is open by default.
+    "spark.master.rest.enabled": "false",
+}
+"""What beside `guarded` a standalone master has to be told."""
+
+_SECRET = "spark.authenticate.secret"  # noqa: S105  # its name
+
+
+def guarded(settings: DispatchSettings) -> dict[str, str]:
+    """What the parts of a cluster need, so that nobody else can give tasks to them, or read what they send: whoever
+    reaches an executor's port without it has a shell there. The same for job, master and workers."""
+    if not settings.spark_authenticate:
+        return {}
+    return {**_GUARDED, **({_SECRET: settings.spark_secret} if settings.spark_secret else {})}
+
+
+def needs_secret(settings: DispatchSettings, master: str | None) -> bool:
+    """Whether a secret must be said: a standalone master has no way to tell one, YARN and Kubernetes have."""
+    standalone = not master or master.startswith("spark:")
+    return settings.spark_authenticate and not settings.spark_secret and standalone
+
+
+def secret_in(text: str) -> str:
+    """The secret in a properties file that `as_text` has made, empty where there is none."""
+    found = [line.removeprefix(_SECRET).strip() for line in text.splitlines() if line.startswith(f"{_SECRET} ")]
+    return found[0].replace(chr(92) * 2, chr(92)) if found else ""
+
+
 def as_text(values: Mapping[str, str]) -> str:
     """A properties file for spark-submit. Java's format: a backslash in a value is doubled."""
     return "".join(f"{key} {value.replace(chr(92), chr(92) * 2)}\n" for key, value in sorted(values.items()))
 
 
 def write_properties(path: Path, values: Mapping[str, str]) -> None:
-    """Write the properties file."""
-    path.write_text(as_text(values), encoding="utf-8")
+    """Write the properties file, readable for its owner alone: there may be a secret in it."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(as_text(values))

@@ -10,6 +10,7 @@
     expression_writing                                     topic expressions in what we write
     access/, quotas                                        who may do what, and how much of it
     resource_properties, resource_lifetime                 WSRF, on what the port types have made
+    topic_sets          the topics as they are answered
     pull_points, pull_queues, pull_view                    messages that are fetched, not pushed
     publishers/                                            registration, and subscribing at publishers on demand
     onvif/                                                 ONVIF's event service on top

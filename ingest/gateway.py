@@ -23,6 +23,7 @@ from ingest.pull_queues import PullQueues
 from ingest.repeats import Repeats
 from ingest.service_wsdl import ServiceDescriptions
 from ingest.settings import GatewaySettings
+from ingest.topic_sets import TopicSets
 from topic_model.admission import TopicAdmission
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
@@ -82,6 +83,7 @@ class Gateway:
     protector: Protector | None = None
     gate: Gate | None = None
     tracing: Tracing | None = None
+    topic_sets: TopicSets = field(default_factory=TopicSets)
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)

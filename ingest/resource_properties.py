@@ -13,14 +13,12 @@ is ours, have no place in it, and are to be asked for by name.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from lxml import etree
 
 from ingest import termination
-from ingest.access.rights import visible
 from ingest.access.visitor import Caller
 from ingest.addresses import Kind, Target
 from ingest.endpoints import reference_content
@@ -45,13 +43,9 @@ from ingest.namespaces import (
 )
 from ingest.publishers.registration import find_registration
 from ingest.subscription_manager import held
-from topic_model.expressions import DIALECTS, FULL, write_topic
+from topic_model.expressions import DIALECTS
 from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
-from topic_model.topic_set import topic_set
-
-# A topic set of this many topics is about 5 MB of XML. Whoever needs a larger one exports it.
-_MAX_TOPICS = 50_000
 
 _PREFIXES = f'xmlns:wsnt="{WSNT}" xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}" xmlns:wsrf-rl="{WSRF_RL}"'
 
@@ -136,12 +130,10 @@ def _constant(text: str) -> _Read:
 
 def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
     async def expressions() -> str:
-        roots = [root for root in gateway.table.topics.roots() if visible(caller, root)]
-        _check_size(len(roots))
-        return "".join(_whole_tree(*write_topic(root)) for root in roots)
+        return await gateway.topic_sets.text("expressions", gateway.table.topics, caller)
 
     async def topics() -> str:
-        return await topic_set_element(gateway, caller)
+        return await gateway.topic_sets.text("set", gateway.table.topics, caller)
 
     dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
     fixed = "true" if gateway.topics.fixed else "false"
@@ -159,29 +151,6 @@ def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
         },
         {},
     )
-
-
-async def topic_set_element(gateway: Gateway, caller: Caller | None) -> str:
-    """The topics that the caller may know of, as a wstop:TopicSet.
-
-    Raises OperationRefused when they are too many for an answer.
-    """
-    _check_size(len(gateway.table.topics))
-    # The schema has no place for elements in no namespace. Such trees are among the topic expressions.
-    paths = sorted(path for path in gateway.table.topics.paths() if path.startswith("{") and visible(caller, path))
-    return await asyncio.to_thread(lambda: etree.tostring(topic_set(paths), encoding="unicode"))
-
-
-def _check_size(topics: int) -> None:
-    if topics > _MAX_TOPICS:
-        raise OperationRefused(
-            f"{topics} topics are too many for one answer ({_MAX_TOPICS} are not); ask the operator for an export",
-            "ResourceUnavailableFault",
-        )
-
-
-def _whole_tree(root: str, namespaces: Mapping[str, str]) -> str:
-    return expression_element("TopicExpression", FULL, f"{root}//.", namespaces)
 
 
 def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:

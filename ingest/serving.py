@@ -15,6 +15,7 @@ import uvicorn
 
 from ingest.access.connections import PeerConnections
 from ingest.access.handshakes import Door
+from ingest.access.proxies import NONE, Proxies
 from ingest.access.settings import LimitSettings
 from ingest.access.tls import Handshakes, ServerTls
 from ingest.app import GatewayApp
@@ -29,9 +30,10 @@ _BACKLOG = 1_024
 class GatewayServer(uvicorn.Server):
     """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
 
-    def __init__(self, config: uvicorn.Config, tls: ServerTls | None = None) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None = None, trusted: Proxies = NONE) -> None:
         super().__init__(config)
         self._tls = tls
+        self._trusted = trusted
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn's would give a client that stalls in its TLS handshake a minute, and any number of them room."""
@@ -39,7 +41,8 @@ class GatewayServer(uvicorn.Server):
             await super().startup(sockets)
             return
         make = functools.partial(self._protocol, self._tls.handshakes)
-        self.servers = [Door(listener, self._tls, make) for listener in sockets]  # type: ignore[misc]  # closes like one
+        key = self._trusted.connection_key
+        self.servers = [Door(listener, self._tls, make, key) for listener in sockets]  # type: ignore[misc]  # closes like one
         self.started = True
 
     def _protocol(self, handshakes: Handshakes) -> asyncio.Protocol:
@@ -105,6 +108,11 @@ def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
     return listener
 
 
+def proxies(settings: GatewaySettings) -> Proxies:
+    """The proxies in front of us whose word counts."""
+    return Proxies(settings.trusted_proxies, settings.proxy_header)
+
+
 def make_server(
     app: GatewayApp,
     settings: GatewaySettings,
@@ -113,7 +121,9 @@ def make_server(
 ) -> GatewayServer:
     """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
     limits = limits or LimitSettings()
-    peers = PeerConnections(limits.connections_per_client) if limits.connections_per_client else None
+    trusted = proxies(settings)
+    each = limits.connections_per_client
+    peers = PeerConnections(each, trusted.connection_key) if each else None
     protocol = functools.partial(GatewayProtocol, limits=settings, peers=peers, send_timeout_s=limits.send_timeout_s)
     config = uvicorn.Config(
         app,
@@ -130,4 +140,4 @@ def make_server(
         # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
         timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # seconds may be fractions
     )
-    return GatewayServer(config, tls)
+    return GatewayServer(config, tls, trusted)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from ingest.access.proxies import trusted_networks
 from topic_model.errors import ConfigError
 from topic_model.settings import setting
 
@@ -17,6 +19,15 @@ class GatewaySettings:
     public_url: str = setting(
         "",
         "Base URL under which clients reach us, used in subscription addresses; empty means http://host:port.",
+    )
+    trusted_proxies: str = setting(
+        "",
+        "Addresses and networks of the proxies in front, separated by commas: they are believed when they say in "
+        "proxy_header which client they speak for, and what is limited for one address is counted by that one. Name "
+        "the proxies alone, not a network that clients are in, and have them set the header anew or append to it.",
+    )
+    proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting(
+        "X-Forwarded-For", "The one header that these proxies write; what clients send in the other is ignored."
     )
     workers: int = setting(
         1,
@@ -111,5 +122,6 @@ class GatewaySettings:
     )
 
     def __post_init__(self) -> None:
+        trusted_networks(self.trusted_proxies)
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise ConfigError(f"gateway.public_url must begin with http:// or https://, not {self.public_url!r}")

@@ -4,6 +4,7 @@
     stack/, demo/   the embedded engine; its demonstration
     gateway/, dispatch_stream       the two processes of an engine, embedded or not
     settings, outbound      what is set, read in one place; what of it decides where may be connected to
+    terminal, printable_console     what people read
     running         where the parts of an engine are now
     monitoring/, notebook/  seeing how it is; asking what happened
     backup/, drill, resealing       what an operator does now and then

@@ -2,7 +2,9 @@
 
     arborcast.zip        the four packages, for spark-submit's --py-files
     dispatch_stream.py   the job's script
-    spark.properties     the tuned settings, naming the jars and the zip
+    spark.properties     the tuned settings, naming the jars and the zip; with a secret in it, for its owner alone
+    spark-cluster.properties    what a standalone cluster's master and workers are started with, to prove that they
+                         belong together
 
 The cluster's Python needs the packages that ours depend on (`arborcast bundle` does not carry them: some are compiled
 for one system), not Arborcast itself.
@@ -10,24 +12,37 @@ for one system), not Arborcast itself.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import secrets
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from dispatch.settings import DispatchSettings
-from dispatch.spark_properties import properties, write_properties
+from dispatch.spark_properties import MASTER_ONLY, guarded, needs_secret, properties, secret_in, write_properties
 from topic_model.errors import ConfigError
 
 CODE = "arborcast.zip"
 SCRIPT = "dispatch_stream.py"
 PROPERTIES = "spark.properties"
+CLUSTER = "spark-cluster.properties"
 
 _PACKAGES = ("dispatch", "ingest", "jobs", "topic_model")
 
 # The oldest time that a zip file can hold. The same code makes the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class Bundle(NamedTuple):
+    """Where its files are; no `cluster` where nothing has to be said to its master and workers."""
+
+    code: Path
+    script: Path
+    properties: Path
+    cluster: Path | None
 
 
 def write_bundle(
@@ -38,22 +53,27 @@ def write_bundle(
     master: str | None = None,
     python: str = "python3",
     driver_python: str = sys.executable,
-) -> list[Path]:
-    """Write the three files, over older ones; returns their paths. `python` is the interpreter's path on the cluster;
-    `driver_python` that where spark-submit is run, on this machine our own.
+) -> Bundle:
+    """Write the files, over older ones; a secret that was made for an older one stays. `python` is the interpreter's
+    path on the cluster; `driver_python` that where spark-submit is run, on this machine our own.
 
     Raises ConfigError when the folder cannot be written.
     """
-    code, script, file = folder / CODE, folder / SCRIPT, folder / PROPERTIES
+    code, script, file, cluster = folder / CODE, folder / SCRIPT, folder / PROPERTIES, folder / CLUSTER
+    told = needs_secret(settings, master)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if told:
+            kept = secret_in(cluster.read_text(encoding="utf-8")) if cluster.exists() else ""
+            settings = dataclasses.replace(settings, spark_secret=kept or secrets.token_urlsafe(32))
+            write_properties(cluster, {**guarded(settings), **MASTER_ONLY})
         _write_zip(code)
         script.write_bytes((_folder_of("jobs") / SCRIPT).read_bytes())
         values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
         write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
     except OSError as error:
         raise ConfigError(f"the bundle cannot be written to {folder}: {error.strerror}") from error
-    return [code, script, file]
+    return Bundle(code, script, file, cluster if told else None)
 
 
 def _write_zip(target: Path) -> None:

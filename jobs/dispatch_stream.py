@@ -43,6 +43,8 @@ from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
 from jobs.monitoring.job_endpoint import serve_job_sometime  # noqa: E402
 from jobs.outbound import describe, policy_of  # noqa: E402
 from jobs.settings import level_of, load_settings  # noqa: E402
+from jobs.stack.home import make_home  # noqa: E402
+from jobs.terminal import complain  # noqa: E402
 from topic_model import log_form  # noqa: E402
 from topic_model.errors import ArborcastError  # noqa: E402
 
@@ -82,8 +84,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings(options.config, options.home)
         log_form.configure(settings.logging.format, "dispatch", level_of(settings))
-    except ArborcastError as error:
-        print(f"arborcast dispatch: {error}", file=sys.stderr)
+        if note := make_home(settings.home, settings.stack.home_access):
+            logger.info("%s", note)
+    except (ArborcastError, OSError) as error:
+        complain(f"arborcast dispatch: {error}")
         return 1
     _end_with_the_jvm()
     gate = StopGate()

@@ -31,6 +31,7 @@ from jobs.cli.log_access import kafka_of, moment_ms
 from jobs.stack.commands import UpOptions, down, to_stderr, up
 from jobs.stack.errors import HomeError
 from jobs.stack.home import Home
+from jobs.terminal import complain
 from topic_model.errors import ArborcastError, InfrastructureError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def restore(folder: Path, home: Path) -> None:
     if home.exists() and any(home.iterdir()):
         raise HomeError(f"{home} is not empty: a backup is only restored where nothing is")
     with _explained(f"the backup in {folder} cannot be restored to {home}"):
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tarfile.open(folder / ARCHIVE) as archive:
             archive.extractall(home, filter="data")
         if (folder / KEYS).exists():
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if was_up:
                 _start(options.config, home)
     except ArborcastError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 1
     return 0
 

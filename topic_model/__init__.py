@@ -19,6 +19,7 @@
     loose_content           what the older system's messages carry
     recent                  a memory of what was used lately, bounded in bytes and in age
     metrics, tracing, trace_context, log_form   how a process tells what it does
+    printable               what strangers wrote, made fit to be looked at
 
 A library without a server: the gateway, the Spark workers and the notebooks all use these same classes.
 May live here: values, pure decisions, the records of the logs, and the two doors to where the tree and the control

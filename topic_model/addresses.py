@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal
 
+from topic_model.errors import ConfigError
+
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
 
@@ -105,6 +107,24 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 # Interface identifiers of ISATAP, another tunnel: 0000:5efe or 0200:5efe, then the IPv4 address.
 _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 
+# Forms of IPv6 that carry an address of IPv4 (RFC 4291, 2765, 6052, 3056, 4380), with where it ends, in bits from the
+# right.
+_CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
+    (IPv6Network("::ffff:0:0/96"), 0),  # mapped
+    (IPv6Network("::/96"), 0),  # "compatible"
+    (IPv6Network("::ffff:0:0:0/96"), 0),  # "translated"
+    (_NAT64, 0),
+    (IPv6Network("2002::/16"), 80),  # 6to4
+    (IPv6Network("2001::/32"), 64),  # Teredo: the server; the client is beside it, turned over
+)
+_TEREDO = IPv6Network("2001::/32")
+
+# RFC 8215: each site says for itself how long its prefix is, and with it where the address stands; the byte at bit 64
+# is left out of it (RFC 6052, 2.2).
+_SITE_NAT64 = IPv6Network("64:ff9b:1::/48")
+
+_V4 = 0xFFFF_FFFF
+
 
 def plain(address: IpAddress) -> IpAddress:
     """The address that a connection to `address` really goes to: IPv4-mapped ones are IPv4; zones do not count."""
@@ -116,20 +136,34 @@ def plain(address: IpAddress) -> IpAddress:
     return address
 
 
-def inner(address: IpAddress) -> IPv4Address | None:
-    """The IPv4 address that a NAT64 address is translated to; None for all others."""
-    if isinstance(address, IPv6Address) and address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
-    return None
+def carried(address: IpAddress) -> frozenset[IPv4Address]:
+    """Every IPv4 address that a connection to this one may end at: those that translators and tunnels take out of it.
+
+    None for most. Several where a form has a place for two, or does not say where the place is. Not known, because
+    nothing tells it from other addresses, is a NAT64 prefix of an operator's own.
+    """
+    if not isinstance(address, IPv6Address):
+        return frozenset()
+    bits = int(address)
+    found = {bits >> end & _V4 for network, end in _CARRIERS if address in network}
+    if address in _TEREDO:
+        found.add(~bits & _V4)
+    if address in _SITE_NAT64:
+        upper, lower = bits >> 64, bits & (1 << 56) - 1  # without the byte in the middle
+        joined = upper << 56 | lower
+        found |= {joined >> end & _V4 for end in (40, 32, 24)}  # prefixes of 48, 56 and 64 bits
+        found.add(bits & _V4)  # of 96
+    if bits >> 32 & _V4 in _ISATAP:
+        found.add(bits & _V4)
+    return frozenset(map(IPv4Address, found))
 
 
 def kind_of(address: IpAddress) -> Kind:
     """What an address is; "public" only for what is globally routable."""
     address = plain(address)
-    translated = inner(address)
-    if translated is not None:
+    if address in _NAT64:
         # The translator's own loopback and networks are nobody's endpoint.
-        return "public" if kind_of(translated) == "public" else "translated"
+        return "public" if all(kind_of(each) == "public" for each in carried(address)) else "translated"
     for network, kind in _TABLE:
         if address in network:
             return kind
@@ -208,6 +242,17 @@ def read_address(text: str) -> IpAddress | None:
         return ip_address(text)
     except ValueError:
         return None
+
+
+def read_networks(text: str, key: str) -> tuple[IpNetwork, ...]:
+    """Addresses and networks, separated by commas, of the setting `key`. Raises ConfigError."""
+    networks = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            networks.append(ip_network(item))
+        except ValueError as error:
+            raise ConfigError(f"{key}: {item!r} is not an address or network such as 10.1.0.0/16: {error}") from error
+    return tuple(networks)
 
 
 def _ends_in_number(name: str) -> bool:

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
+from topic_model.printable import as_json, printable
+
 Form = Literal["human", "json"]
 
 FACTS = ("notification", "subscription", "endpoint")
@@ -30,21 +32,17 @@ INHERITED = "ARBORCAST_LOG_FORM"
 
 _HUMAN = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z +[a-z]+ +\S+: (.*)", re.DOTALL)
 
-# Of what would end a line, move a cursor or colour a terminal: names and messages from outside come by here.
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
 
 def write(form: Form, at: float, level: str, part: str, message: str, facts: Mapping[str, str] | None = None) -> str:
     """A line, without its end. `at` in seconds of the epoch. In the human form whatever begins a line is ours: what is
-    on further lines (a stack trace) is indented.
+    on further lines (a stack trace) is indented. In both, names and messages from outside do nothing to a terminal.
     """
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if form == "json":
         document = {"at": moment, "level": level, "part": part, "message": message, **(facts or {})}
-        return json.dumps(document, ensure_ascii=False)
+        return as_json(document, ensure_ascii=False)
     about = "".join(f" {name}={value}" for name, value in (facts or {}).items())
-    text = f"{moment} {level:7} {part}: {message}{about}".translate(_CONTROL)
-    return text.replace("\n", "\n    ")
+    return printable(f"{moment} {level:7} {part}: {message}{about}").replace("\n", "\n    ")
 
 
 def message_of(line: str) -> str | None:

@@ -190,7 +190,8 @@ def merged(texts: Mapping[str, str], label: str) -> str:
     samples: dict[str, list[str]] = {}
     for name, text in texts.items():
         metric = ""
-        for line in text.splitlines():
+        # Not splitlines: a label's value may hold what ends a line for Python, and for nobody else.
+        for line in text.split("\n"):
             if line.startswith("#"):
                 metric = line.split(" ", 3)[2]
                 head = heads.setdefault(metric, [])

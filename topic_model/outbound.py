@@ -10,7 +10,6 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 from functools import cached_property
-from ipaddress import ip_network
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -20,13 +19,15 @@ from topic_model.addresses import (
     IpNetwork,
     Kind,
     OddHost,
-    inner,
+    carried,
     kind_of,
     plain,
     read_address,
     read_host,
+    read_networks,
 )
 from topic_model.errors import ConfigError
+from topic_model.printable import is_printable
 from topic_model.settings import setting
 
 _REACH: dict[str, frozenset[Kind]] = {
@@ -65,8 +66,8 @@ class OutboundSettings:
     https_only: bool = setting(False, "Only https URLs.")
 
     def __post_init__(self) -> None:
-        _networks(self.allow, "outbound.allow")
-        _networks(self.deny, "outbound.deny")
+        read_networks(self.allow, "outbound.allow")
+        read_networks(self.deny, "outbound.deny")
         _ports(self.ports)
 
 
@@ -91,7 +92,7 @@ class AddressPolicy:
 
     def check_url(self, url: str) -> Refusal | None:
         """Judge a URL by its text; None when nothing in it is against connecting."""
-        if any(c <= " " or c in _NOT_IN_URLS for c in url):
+        if not is_printable(url) or any(c <= " " or c in _NOT_IN_URLS for c in url):
             return Refusal("spelling", "holds characters that a URL cannot hold")
         try:
             parts = urlsplit(url)
@@ -135,10 +136,10 @@ class AddressPolicy:
     def check(self, address: IpAddress, port: int) -> Refusal | None:
         """Judge a concrete address and port. Denied networks and our own services come first, allowed ones after."""
         address = plain(address)
-        faces = [face for face in (address, inner(address)) if face is not None]
+        faces = (address, *carried(address))
         if any(face in network for face in faces for network in self._denied):
             return Refusal("denied", f"leads to {address}, in a network that outbound.deny names")
-        if self._is_own(address, port):
+        if any(self._is_own(face, port) for face in faces):
             return Refusal("own-port", f"leads back to this engine: port {port} of {address}")
         refusal = self._check_port(port)
         if refusal is not None:
@@ -166,11 +167,11 @@ class AddressPolicy:
 
     @cached_property
     def _allowed(self) -> tuple[IpNetwork, ...]:
-        return _networks(self.settings.allow, "outbound.allow")
+        return read_networks(self.settings.allow, "outbound.allow")
 
     @cached_property
     def _denied(self) -> tuple[IpNetwork, ...]:
-        return _networks(self.settings.deny, "outbound.deny")
+        return read_networks(self.settings.deny, "outbound.deny")
 
     @cached_property
     def _ports(self) -> tuple[tuple[int, int], ...]:
@@ -234,16 +235,6 @@ def _is_this_machine(address: IpAddress) -> bool:
             return read_address(str(probe.getsockname()[0])) == address
     except OSError:
         return False
-
-
-def _networks(text: str, key: str) -> tuple[IpNetwork, ...]:
-    networks = []
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        try:
-            networks.append(ip_network(item))
-        except ValueError as error:
-            raise ConfigError(f"{key}: {item!r} is not an address or network such as 10.1.0.0/16: {error}") from error
-    return tuple(networks)
 
 
 def _ports(text: str) -> tuple[tuple[int, int], ...]:

@@ -110,11 +110,12 @@ class Authenticator:
         return identity
 
     def _token(self, bearer: Bearer, value: bytes, address: str) -> Identity:
-        self._users.may_guess(address)
         try:
             return bearer.check(value.decode("ascii", "replace"))
         except WrongToken as error:
-            self._users.guessed_wrong(address)
+            # Only now: a signature cannot be guessed, and a good one gets in whatever strangers have sent from there.
+            self._users.guesses.may_begin(address)
+            self._users.guesses.wrong(address)
             challenge = f'{_BEARER_CHALLENGE}, error="invalid_token", error_description="{error}"'
             others = tuple(each for each in self._challenges if each != _BEARER_CHALLENGE)
             raise NotAuthenticated(f"the bearer token is refused: {error}", (challenge, *others)) from error
@@ -135,13 +136,13 @@ class Authenticator:
 
     async def _digest(self, token: UsernameToken, address: str) -> Identity:
         self._nonces.check_time(token, self._clock())
-        self._users.may_guess(address)
+        self._users.guesses.may_begin(address, token.name)
         password = self._users.clear_password(token.name)
         # Compared in any case, and nobody is looked up before, so that time does not tell who is there.
         matches = digest_matches(token, password) and bool(password)
         identity = await self._users.find(token.name) if matches else None
         if identity is None:
-            self._users.guessed_wrong(address)
+            self._users.guesses.wrong(address, token.name)
             raise TokenRefused(_WRONG)
         self._nonces.use(token, self._clock())
         return identity

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 
 
 def client_key(host: str) -> str:
@@ -32,21 +33,27 @@ def is_loopback(host: str) -> bool:
 
 
 class PeerConnections:
-    """Counts open connections for each client of one worker."""
+    """Counts open connections for each client of one worker. `key` is what an address counts as, None where it is not
+    counted."""
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, key: Callable[[str], str | None] = client_key) -> None:
         self._maximum = maximum
+        self._key = key
         self._open: dict[str, int] = {}
 
     def opened(self, host: str) -> bool:
         """Count one; whether it is one too many. It is counted in any case, until `closed`."""
-        key = client_key(host)
+        key = self._key(host)
+        if key is None:
+            return False
         count = self._open[key] = self._open.get(key, 0) + 1
         return count > self._maximum
 
     def closed(self, host: str) -> None:
         """One that was opened is gone."""
-        key = client_key(host)
+        key = self._key(host)
+        if key is None:
+            return
         count = self._open.get(key, 0) - 1
         if count > 0:
             self._open[key] = count

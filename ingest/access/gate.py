@@ -11,6 +11,7 @@ from lxml import etree
 from ingest.access.authenticator import Authenticator
 from ingest.access.connections import client_key, is_loopback
 from ingest.access.policy import DEFAULT, Policy
+from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import Rates
 from ingest.access.visitor import Caller, Identity, Visitor
 
@@ -26,16 +27,18 @@ class Gate:
         rates: Rates | None = None,
         authenticator: Authenticator | None = None,
         policy: Callable[[], Policy] = lambda: DEFAULT,
+        proxies: Proxies = NONE,
     ) -> None:
         self._rates = rates
         self._authenticator = authenticator
         self._policy = policy
+        self._proxies = proxies
         self._judged_by: Policy | None = None
         self._callers: OrderedDict[Identity, Caller] = OrderedDict()
 
     async def enter(self, scope: Mapping[str, Any]) -> Visitor:
         """A request begins: only its head is there. Raises AccessRefused."""
-        visitor = Visitor(_address(scope))
+        visitor = Visitor(client_key(self._proxies.client(scope)))
         authenticator = self._authenticator
         if authenticator is not None:
             visitor.identity = await authenticator.of_head(scope, visitor.address)
@@ -47,11 +50,11 @@ class Gate:
 
     async def look(self, scope: Mapping[str, Any]) -> None:
         """Somebody wants to see how we are doing, from the network. Raises AccessRefused."""
-        address = _address(scope)
+        host = self._proxies.client(scope)
         authenticator = self._authenticator
-        if authenticator is None or is_loopback(address) or _is_this_machine(scope):
+        if authenticator is None or is_loopback(host) or _is_this_machine(host, scope):
             return
-        if not await authenticator.of_head(scope, address):
+        if not await authenticator.of_head(scope, client_key(host)):
             raise authenticator.missing()
 
     def received(self, visitor: Visitor, size: int) -> None:
@@ -89,14 +92,9 @@ class Gate:
         return caller
 
 
-def _is_this_machine(scope: Mapping[str, Any]) -> bool:
+def _is_this_machine(host: str, scope: Mapping[str, Any]) -> bool:
     """Whether the client has the very address that it has connected to, as our supervisor has where we do not listen
     on loopback. Nobody else can: answers to it never leave this machine.
     """
-    client, server = scope.get("client"), scope.get("server")
-    return bool(client and server and client[0] == server[0])
-
-
-def _address(scope: Mapping[str, Any]) -> str:
-    client = scope.get("client")
-    return client_key(client[0]) if client else ""
+    server = scope.get("server")
+    return bool(host and server and host == server[0])

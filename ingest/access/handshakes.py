@@ -29,24 +29,27 @@ class Room:
     """Which handshakes there may be at a time. Pure; each has a name of the caller's choosing.
 
     When there are too many in all, the one that has had the longest goes: an honest one takes a moment, so whoever
-    wants to keep others out has to begin new ones faster than they take, all the time, from many addresses.
+    wants to keep others out has to begin new ones faster than they take, all the time, from many addresses. `key` is
+    what an address counts as, None where it may have as many as it wants.
     """
 
-    def __init__(self, maximum: int, of_one_client: int) -> None:
+    def __init__(self, maximum: int, of_one_client: int, key: Callable[[str], str | None] = client_key) -> None:
         self._maximum = maximum
         self._of_one_client = of_one_client
-        self._clients: dict[Hashable, str] = {}  # oldest first
+        self._key = key
+        self._clients: dict[Hashable, str | None] = {}  # oldest first
         self._of: Counter[str] = Counter()
 
     def full_for(self, host: str) -> bool:
         """Whether an address has as many as it may have."""
-        return self._of[client_key(host)] >= self._of_one_client
+        client = self._key(host)
+        return client is not None and self._of[client] >= self._of_one_client
 
     def enter(self, name: Hashable, host: str) -> Hashable | None:
         """One begins. Returns another that has to go for it, None mostly."""
-        client = client_key(host)
-        self._clients[name] = client
-        self._of[client] += 1
+        client = self._clients[name] = self._key(host)
+        if client is not None:
+            self._of[client] += 1
         if len(self._clients) <= self._maximum:
             return None
         oldest = next(iter(self._clients))
@@ -71,11 +74,17 @@ class Door:
     Closes like a server of asyncio's.
     """
 
-    def __init__(self, listener: socket.socket, tls: ServerTls, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ServerTls,
+        make_protocol: Callable[[], asyncio.Protocol],
+        key: Callable[[str], str | None] = client_key,
+    ) -> None:
         self._listener = listener
         self._tls = tls
         self._make_protocol = make_protocol
-        self._room = Room(tls.settings.handshakes, tls.settings.handshakes_per_client)
+        self._room = Room(tls.settings.handshakes, tls.settings.handshakes_per_client, key)
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None

@@ -16,11 +16,12 @@ import ldap3
 from ldap3.utils.conv import escape_filter_chars
 
 from ingest.access.errors import IdentitiesAway
+from ingest.access.passwords import MAX_PASSWORD
 from ingest.access.settings import AccessSettings
 from ingest.access.users_file import may_be_name
 from ingest.access.visitor import Identity
 from topic_model.directory.errors import DirectoryError, DirectoryRefused
-from topic_model.directory.ldap_connection import RETRY_SECONDS, NoSuchEntry, check, connect, translated
+from topic_model.directory.ldap_connection import RETRY_SECONDS, NoSuchEntry, can_bind_with, check, connect, translated
 from topic_model.settings import DirectorySettings
 
 # The attribute that a filter finds users by.
@@ -37,7 +38,7 @@ class LdapUsers:
     def check(self, name: str, password: str) -> Identity | None:
         """See UserSource."""
         # LDAP takes an empty password for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
-        if not password or not may_be_name(name):
+        if not password or len(password) > MAX_PASSWORD or not can_bind_with(password) or not may_be_name(name):
             return None
         with _reaching(), self._bound() as connection:
             dn, name = self._entry(connection, name)

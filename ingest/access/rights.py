@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ingest.access.errors import Forbidden
+from ingest.access.grants import ALL, Grant
 from ingest.access.visitor import Caller
 from topic_model.records import PullPointRecord
 from topic_model.subscriptions import TopicFilter
@@ -86,6 +87,9 @@ def owner_of(caller: Caller | None) -> str:
     return "" if caller is None else caller.name
 
 
-def visible(caller: Caller | None, topic: TopicPath) -> bool:
-    """Whether the caller may know that this topic is there: it may use it in some way."""
-    return caller is None or any(grant.holds(topic) for grant in (caller.subscribe, caller.publish, caller.manage))
+def known_to(caller: Caller | None) -> Grant:
+    """The topics that the caller may know to be there: those that it may use in some way."""
+    if caller is None:
+        return ALL
+    known = caller.subscribe | caller.publish | caller.manage
+    return ALL if known.everything else known

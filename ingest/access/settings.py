@@ -90,7 +90,18 @@ class AccessSettings:
         unit="s",
     )
     failures_per_minute: int = setting(
-        30, "So many wrong credentials from one address in a minute; then it gets 429.", minimum=1, maximum=100_000
+        30,
+        "So many wrong credentials for one name from one address in a minute; then that name gets 429 from there. "
+        "Right ones that were there before, and good tokens, always get in.",
+        minimum=1,
+        maximum=100_000,
+    )
+    address_failures_per_minute: int = setting(
+        300,
+        "And so many from one address in a minute, whatever the names; at least failures_per_minute. Behind a proxy "
+        "set gateway.trusted_proxies, or all clients have one address.",
+        minimum=1,
+        maximum=1_000_000,
     )
     certificate_name: Literal["common_name", "dns", "email", "uri", "subject"] = setting(
         "common_name", "What in a client's certificate is the name of the user."

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ingest.access.errors import IdentitiesAway, TooManyRequests
+from ingest.access.errors import IdentitiesAway
+from ingest.access.guesses import Guesses
 from ingest.access.passwords import hash_password, password_matches
-from ingest.access.rates import Buckets
 from ingest.access.users_file import User, check_mode, read_users
 from ingest.access.visitor import Identity
 from ingest.access.watched import WatchedFile
@@ -32,7 +32,6 @@ _REMEMBERED = 10_000
 # So many questions wait for the threads; with passwords, for three seconds. Strangers with many addresses can ask for
 # no more, and who is remembered does not have to ask.
 _WAITING = 100
-_ADDRESSES = 10_000
 
 
 class UserSource(Protocol):
@@ -90,7 +89,7 @@ class Users:
         source: UserSource,
         *,
         remember_s: float,
-        failures_per_minute: int,
+        guesses: Guesses,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
@@ -100,18 +99,19 @@ class Users:
         self._keyed = hashlib.blake2b(key=os.urandom(32), digest_size=32)
         # The key fills a block of its own, which is worked in when the next one begins: here, once for all.
         self._keyed.update(b";")
-        # By the keyed hash of what was sent to prove it; by the name alone where something else has proved it.
+        self.guesses = guesses
+        # By the keyed hash of what was sent to prove it; by the name alone where something else has proved it. What is
+        # remembered no more stays, too: it is asked about anew, but its owner is known not to be guessing.
         self._known: OrderedDict[bytes | str, tuple[float, Identity | None]] = OrderedDict()
         self._asked: dict[bytes | str, asyncio.Future[Identity | None]] = {}
-        self._failures = Buckets(failures_per_minute / 60, failures_per_minute, _ADDRESSES)
-        self._failures_per_minute = failures_per_minute
 
     def recall(self, sent: bytes) -> Identity | None:
         """Whom these very bytes have proved a short while ago, given as `sent` to `check`."""
         return self._remembered(self._digest(b"=" + sent))
 
     async def check(self, name: str, password: str, address: str, sent: bytes = b"") -> Identity | None:
-        """The user, if that is the password. Raises TooManyRequests for an address that has guessed too often.
+        """The user, if that is the password. Raises TooManyRequests where there was too much guessing; what was right
+        before is no guess, so that nobody is kept out by others' guesses who has been in.
 
         `sent` is what has said both, where it is to be recalled by that.
         """
@@ -122,17 +122,17 @@ class Users:
         if known is not None:
             return known
         if key not in self._asked:  # else the very same is being asked, and was counted
+            if key not in self._known:
+                self.guesses.may_begin(address, name)
+            asked = self._question(key, lambda: self._source.check(name, password))
+            asked.add_done_callback(partial(self._judged, address, name))
             # Counted before it is answered, or so many guesses as there are connections would pass at the same time.
-            self.may_guess(address)
-            self._question(key, lambda: self._source.check(name, password)).add_done_callback(
-                partial(self._not_wrong, address)
-            )
-            self.guessed_wrong(address)
+            self.guesses.wrong(address, name)
         return await asyncio.shield(self._asked[key])
 
-    def _not_wrong(self, address: str, asked: asyncio.Future[Identity | None]) -> None:
+    def _judged(self, address: str, name: str, asked: asyncio.Future[Identity | None]) -> None:
         if asked.cancelled() or asked.exception() is not None or asked.result() is not None:
-            self._failures.take(address, -1, self._clock())
+            self.guesses.not_wrong(address, name)
 
     async def find(self, name: str) -> Identity | None:
         """The user, who has proved in another way who it is."""
@@ -143,18 +143,6 @@ class Users:
         """The password itself, empty where it is not known."""
         return self._source.clear_password(name)
 
-    def may_guess(self, address: str) -> None:
-        """Raises TooManyRequests for an address with too many wrong guesses."""
-        wait_s = self._failures.missing_s(address, self._clock())
-        if wait_s:
-            raise TooManyRequests(
-                f"more than {self._failures_per_minute} wrong credentials in a minute: come again later", wait_s
-            )
-
-    def guessed_wrong(self, address: str) -> None:
-        """Count a wrong guess."""
-        self._failures.take(address, 1, self._clock())
-
     def _digest(self, said: bytes) -> bytes:
         digest = self._keyed.copy()
         digest.update(said)
@@ -162,7 +150,7 @@ class Users:
 
     def _remembered(self, key: bytes | str) -> Identity | None:
         found = self._known.get(key)
-        if found is None or found[0] < self._clock():
+        if found is None or not self._remember_s or found[0] < self._clock():
             return None
         return found[1]
 
@@ -171,7 +159,7 @@ class Users:
         return await asyncio.shield(self._asked.get(key) or self._question(key, ask))
 
     def _question(self, key: bytes | str, ask: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
-        if len(self._asked) >= _WAITING:
+        if len(self._asked) >= _WAITING and key not in self._known:
             raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
         asked = self._asked[key] = asyncio.get_running_loop().run_in_executor(self._threads, ask)
         asked.add_done_callback(lambda done: self._answered(key, done))
@@ -182,7 +170,9 @@ class Users:
         if done.cancelled() or done.exception() is not None:
             return
         identity = done.result()
-        if identity is not None and self._remember_s > 0:
+        if identity is None:
+            self._known.pop(key, None)
+        else:
             self._known[key] = (self._clock() + self._remember_s, identity)
             self._known.move_to_end(key)
             while len(self._known) > _REMEMBERED:

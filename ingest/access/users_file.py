@@ -22,6 +22,7 @@ from pathlib import Path
 from ingest.access.passwords import MAX_PASSWORD, hash_password, password_matches
 from ingest.access.visitor import Identity
 from topic_model.errors import ConfigError
+from topic_model.printable import is_printable
 
 # What all of HTTP Basic, a certificate and a log line can carry. Basic ends the name at the first colon.
 _NAME = re.compile(r"[^\s:@\x00-\x1f\x7f\"\\][^:\x00-\x1f\x7f\"\\]{0,199}")
@@ -77,7 +78,7 @@ def _user(user: str, facts: object, name: str) -> User:
 
 def may_be_name(user: str) -> bool:
     """Whether a user can have this name."""
-    return _NAME.fullmatch(user) is not None
+    return _NAME.fullmatch(user) is not None and is_printable(user)
 
 
 def check_name(user: str, where: str) -> None:
@@ -101,7 +102,7 @@ def write_users(users: Mapping[str, User], path: Path) -> None:
         if user.clear:
             lines.append(f"clear = {_toml(user.clear)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

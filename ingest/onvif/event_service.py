@@ -21,7 +21,6 @@ from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import WSA, WSNT
 from ingest.notification_broker import check_supported, requested_termination, termination_element
 from ingest.quotas import check_room
-from ingest.resource_properties import topic_set_element
 from ingest.subscription_manager import held, replace
 from topic_model.errors import UnknownResource
 from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
@@ -123,9 +122,10 @@ async def get_event_properties(gateway: Gateway, request: Request, _target: Targ
         f"<wsnt:TopicExpressionDialect>{dialect}</wsnt:TopicExpressionDialect>"
         for dialect in (CONCRETE, CONCRETE_SET, FULL)
     )
+    topics = await gateway.topic_sets.text("set", gateway.table.topics, request.caller)
     content = (
         f"<tev:TopicNamespaceLocation>{_TOPIC_NAMESPACE}</tev:TopicNamespaceLocation>"
-        f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>{await topic_set_element(gateway, request.caller)}{dialects}"
+        f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>{topics}{dialects}"
         f"<tev:MessageContentFilterDialect>{XPATH}</tev:MessageContentFilterDialect>"
         f"<tev:MessageContentSchemaLocation>{_CONTENT_SCHEMA}</tev:MessageContentSchemaLocation>"
     )

@@ -33,7 +33,7 @@ from jobs.cli import (
     users,
     watching,
 )
-from jobs.cli.common import error_console
+from jobs.terminal import error_console, guard
 from topic_model.errors import ArborcastError, ConfigError
 
 app = typer.Typer(
@@ -64,6 +64,7 @@ EXIT_USAGE = 2
 
 def main() -> None:
     """Entry point: what we raise on purpose becomes one line and an exit status, never a stack trace."""
+    guard()
     try:
         app()
     except ConfigError as error:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.cli.log_access import kafka_of
+from jobs.terminal import console, print_json
 from topic_model.errors import ConfigError
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from ingest.access.review import Finding
@@ -109,6 +111,6 @@ def _show(found: list[Finding], ended: list[Finding]) -> None:
         topics = " and ".join(each.text for each in subscription.topics) or "everything"
         state = "ended" if finding in ended else "there" if finding.certain else "there, not certain"
         line = f"{subscription.id}  {subscription.owner or 'nobody'}  {topics}  {finding.reason}  ({state})"
-        out.print(escape(line), highlight=False, soft_wrap=True)
+        out.print(escape(one_line(line)), highlight=False, soft_wrap=True)
     if not ended and any(finding.certain for finding in found):
         out.print("end those of which it is certain with --end", highlight=False)

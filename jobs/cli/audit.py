@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption
 from jobs.cli.log_access import AcceptedSinceOption, SubscriptionOption, UntilOption, kafka_of, moment, moment_ms
+from jobs.terminal import console, error_console, print_json
 from topic_model.errors import ArborcastError
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from dispatch.audit import Kind, Report
@@ -104,12 +106,12 @@ def _print(report: Report) -> None:
     if report.duplicates:
         out.print(f"{report.duplicates:,} deliveries were taken more than once", highlight=False)
     for note in report.notes:
-        out.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        out.print(one_line(f"note: {note}"), markup=False, highlight=False, soft_wrap=True)
     for problem in report.problems:
         where = f" (partition {problem.partition}, offset {problem.offset})" if problem.partition >= 0 else ""
         what = f" for {problem.subscription}" if problem.subscription else f": {problem.found} of {problem.matched}"
         out.print(
-            f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {_WORDS[problem.kind]}",
+            one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {_WORDS[problem.kind]}"),
             markup=False,
             highlight=False,
             soft_wrap=True,

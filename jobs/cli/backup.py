@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.cli.log_access import kafka_of, moment
+from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
     from jobs.backup.chest import Manifest

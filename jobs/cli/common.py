@@ -1,19 +1,16 @@
-"""Options and output that several commands share."""
+"""Options and questions that several commands share."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.terminal import error_console
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from jobs.settings import Scalar, Settings
 
 ConfigOption = Annotated[
@@ -53,21 +50,6 @@ def namespaces_of(declarations: list[str] | None) -> dict[str, str]:
     return found
 
 
-def console() -> Console:
-    """Where people read."""
-    from rich.console import Console
-
-    # Topics and addresses have colons, which would be taken for the names of emoji.
-    return Console(emoji=False)
-
-
-def error_console() -> Console:
-    """Where complaints go."""
-    from rich.console import Console
-
-    return Console(stderr=True, emoji=False)
-
-
 def agreed(question: str) -> bool:
     """Whether the person at the terminal says yes."""
     return typer.confirm(question, err=True)
@@ -77,9 +59,3 @@ def tell_of_more(number: int) -> None:
     """Say, where a list was cut off, how many are left; nothing when none is."""
     if number > 0:
         error_console().print(f"and {number:,} more: --limit shows them", highlight=False)
-
-
-def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    json.dump(value, sys.stdout, indent=2, default=str)
-    sys.stdout.write("\n")

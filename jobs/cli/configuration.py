@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.terminal import console, print_document, print_json
+from topic_model.errors import ConfigError
 
 HIDDEN = "********"
 
@@ -64,11 +66,17 @@ def spark(
     master: MasterOption = None,
 ) -> None:
     """Print the properties file for spark-submit: the tuned settings, and the jars."""
-    from dispatch.spark_properties import as_text, properties
+    from dispatch.spark_properties import as_text, needs_secret, properties
     from jobs.stack import jars
 
     settings = settings_of(config, home)
-    print(as_text(properties(settings.dispatch, jars=jars.jar_paths("spark"), master=master)), end="")
+    if master and needs_secret(settings.dispatch, master):
+        raise ConfigError(
+            "dispatch.spark_secret is not set: give it the spark.authenticate.secret of the cluster's master and "
+            "workers (arborcast bundle makes one, with a file to start them with), or set dispatch.spark_authenticate "
+            "= false for a cluster that was started without"
+        )
+    print_document(as_text(properties(settings.dispatch, jars=jars.jar_paths("spark"), master=master)).encode())
 
 
 def bundle(
@@ -91,7 +99,7 @@ def bundle(
     from jobs.stack import jars
 
     settings = settings_of(config, home)
-    code, script, file = write_bundle(
+    code, script, file, cluster = write_bundle(
         folder,
         settings.dispatch,
         jars.jar_paths("spark"),
@@ -101,6 +109,9 @@ def bundle(
     )
     out = console()
     out.print(f"wrote {code}, {script.name}, {file.name}; to run it:", highlight=False, soft_wrap=True)
+    if cluster is not None:
+        for daemon in ("start-master.sh", "start-worker.sh URL"):
+            out.print(f"  {daemon} --properties-file {cluster}", highlight=False, soft_wrap=True)
     chosen = "" if master else "--master URL "
     out.print(
         f"  spark-submit {chosen}--properties-file {file} {script} --config FILE", highlight=False, soft_wrap=True

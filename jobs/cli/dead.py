@@ -18,13 +18,13 @@ from jobs.cli.common import (
     NamespaceOption,
     YesOption,
     agreed,
-    console,
     namespaces_of,
-    print_json,
     tell_of_more,
 )
 from jobs.cli.log_access import SubscriptionOption, TopicsOption, UntilOption, kafka_of, moment, moment_ms, topic_test
+from jobs.terminal import console, print_json
 from topic_model.errors import ConfigError
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from dispatch.dead_search import Wanted
@@ -86,10 +86,10 @@ def list_letters(
             Text.assemble(
                 (moment(letter.at_ms), "dim"),
                 f"  {letter.notification.id}  ",
-                (letter.notification.topic, "cyan"),
+                (one_line(letter.notification.topic), "cyan"),
                 f"  for {letter.subscription}, {letter.number} tries: ",
                 (letter.error or letter.state, "bold"),
-                f", {letter.detail}",
+                f", {one_line(letter.detail)}",
             ),
             soft_wrap=True,
         )
@@ -123,7 +123,7 @@ def show(
         payload = facts.pop("payload")
         for name, value in facts.items():
             if value != "":
-                console().print(f"{name}: {value}", markup=False, highlight=False, soft_wrap=True)
+                console().print(one_line(f"{name}: {value}"), markup=False, highlight=False, soft_wrap=True)
         console().print(f"\n{payload}\n", markup=False, highlight=False, soft_wrap=True)
     if not shown:
         raise ConfigError(f"there is no dead letter of notification {notification}")

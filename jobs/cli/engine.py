@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.terminal import console, error_console, print_json
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from jobs.settings import Scalar
@@ -149,8 +151,9 @@ def doctor(config: ConfigOption = None, home: HomeOption = None, json: JsonOptio
 
         table = Table(box=None, pad_edge=False, show_header=False)
         for check in checks:
-            advice = f"\n[bold]{escape(check.advice)}[/]" if check.advice else ""
-            table.add_row(f"[{_LEVEL_STYLE[check.level]}]{check.level}[/]", check.name, escape(check.finding) + advice)
+            advice = f"\n[bold]{escape(one_line(check.advice))}[/]" if check.advice else ""
+            level = f"[{_LEVEL_STYLE[check.level]}]{check.level}[/]"
+            table.add_row(level, escape(check.name), escape(one_line(check.finding)) + advice)
         console().print(table)
     if any(check.level == "fail" for check in checks):
         raise typer.Exit(1)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.cli.log_access import kafka_of
+from jobs.terminal import console, print_json, say
 
 if TYPE_CHECKING:
     from jobs.resealing import Report
@@ -39,16 +40,16 @@ def new(
     from topic_model.keyring import add_key
 
     path = Path(settings_of(config, home).secrets.key_file)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
     add_key(path, key_id)
-    print(f"{path}: secrets are sealed with {key_id} from now on")
+    say(f"{path}: secrets are sealed with {key_id} from now on")
 
 
 def list_keys(config: ConfigOption = None, home: HomeOption = None) -> None:
     """Print the ids of the keys; the first one seals."""
     for key_id in _keys(Path(settings_of(config, home).secrets.key_file)):
-        print(key_id)
+        say(key_id)
 
 
 def reseal(
@@ -91,7 +92,7 @@ def remove(
     if used:
         raise SecretError(f"{used} secrets are still sealed with {key_id}: run arborcast keys reseal first")
     remove_key(path, key_id)
-    print(f"{path}: {key_id} is no longer there")
+    say(f"{path}: {key_id} is no longer there")
 
 
 def _keys(path: Path) -> dict[str, bytes]:

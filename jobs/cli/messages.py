@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import (
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    NamespaceOption,
-    console,
-    error_console,
-    namespaces_of,
-    print_json,
-    settings_of,
-)
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
+from jobs.terminal import console, error_console, print_json, print_json_line, say
 from topic_model.errors import ArborcastError
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from ingest.client import Client
@@ -103,9 +95,9 @@ def subscribe(
         told = {"secret": subscription.secret} if subscription.secret else {}
         print_json({"address": subscription.address, "terminates": subscription.terminates, **told})
     else:
-        print(subscription.address)
+        say(subscription.address)
         if subscription.secret:
-            print(subscription.secret)
+            say(subscription.secret)
 
 
 def unsubscribe(
@@ -134,7 +126,7 @@ def rotate_secret(
             address, given, overlap=timedelta(seconds=overlap) if overlap is not None else None
         )
     if not given:
-        print(secret)
+        say(secret)
 
 
 def publish(
@@ -189,8 +181,6 @@ def listen(
 def _print_message(message: ReceivedMessage, json: bool) -> None:
     payload = message.payload.decode()
     if json:
-        import json as json_module
-
         line = {
             "topic": message.topic,
             "payload": payload,
@@ -198,7 +188,7 @@ def _print_message(message: ReceivedMessage, json: bool) -> None:
             "attempt": message.attempt,
             "replay": message.replay,
         }
-        print(json_module.dumps(line, ensure_ascii=False), flush=True)
+        print_json_line(line)
         return
     from rich.text import Text
 
@@ -207,9 +197,9 @@ def _print_message(message: ReceivedMessage, json: bool) -> None:
     console().print(
         Text.assemble(
             (time.strftime("%H:%M:%S "), "dim"),
-            (message.topic or "", "bold cyan"),
-            (f"  {message.notification_id}" if message.notification_id else "", "dim"),
-            f"{again}\n  {payload}",
+            (one_line(message.topic or ""), "bold cyan"),
+            (f"  {one_line(message.notification_id)}" if message.notification_id else "", "dim"),
+            f"{one_line(again)}\n  {payload}",
         ),
         soft_wrap=True,
     )

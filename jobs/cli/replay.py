@@ -7,18 +7,9 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.common import (
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    NamespaceOption,
-    YesOption,
-    agreed,
-    console,
-    namespaces_of,
-    print_json,
-)
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, YesOption, agreed, namespaces_of
 from jobs.cli.log_access import AcceptedSinceOption, TopicsOption, UntilOption, kafka_of, moment, moment_ms, topic_test
+from jobs.terminal import console, print_json
 
 
 def register(app: typer.Typer) -> None:

@@ -16,13 +16,13 @@ from jobs.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
-    console,
     namespaces_of,
-    print_json,
     tell_of_more,
 )
 from jobs.cli.log_access import kafka_of, moment
+from jobs.terminal import console, print_json
 from topic_model.errors import ConfigError
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from topic_model.records import SubscriptionSuspended
@@ -89,9 +89,9 @@ def list_subscriptions(
         console().print(
             Text.assemble(
                 f"{each['subscription']}  ",
-                (each["state"] + why, "" if each["state"] == _State.ACTIVE else "bold"),
-                f"  {each['endpoint']}  ",
-                (each["expression"] or "every topic", "cyan"),
+                (one_line(each["state"] + why), "" if each["state"] == _State.ACTIVE else "bold"),
+                f"  {one_line(each['endpoint'])}  ",
+                (one_line(each["expression"]) or "every topic", "cyan"),
             ),
             soft_wrap=True,
         )

@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from jobs.cli.common import (
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    NamespaceOption,
-    console,
-    error_console,
-    namespaces_of,
-    print_json,
-    settings_of,
-)
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
 from jobs.cli.log_access import kafka_of
 from jobs.cli.topics_output import facts_of, label_of, node_document, record_document, report
+from jobs.terminal import console, error_console, print_document, print_json
 from topic_model.errors import ConfigError
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from jobs.settings import Settings
@@ -75,7 +67,7 @@ def list_topics(
 
     table = Table("topic", "code", "facts", box=None, pad_edge=False)
     for record in records:
-        table.add_row(escape(record.path), escape(record.code), escape(facts_of(record)))
+        table.add_row(*(escape(one_line(each)) for each in (record.path, record.code, facts_of(record))))
     console().print(table)
 
 
@@ -253,7 +245,7 @@ def export_topics(
     tree = commands.read_tree(settings.kafka)
     data = commands.write_document(tree.records(), form, base_dn or settings.directory.base_dn)
     if file is None:
-        sys.stdout.buffer.write(data)
+        print_document(data)
         return
     try:
         file.write_bytes(data)
@@ -280,7 +272,7 @@ def match(
         print_json(paths)
         return
     for path in paths:
-        console().print(path, markup=False, highlight=False, soft_wrap=True)
+        console().print(one_line(path), markup=False, highlight=False, soft_wrap=True)
     if not paths:
         error_console().print("no topic of the tree is selected", highlight=False)
 
@@ -324,7 +316,7 @@ def who(
 
     shown = Table(*names, box=None, pad_edge=False)
     for row in rows:
-        shown.add_row(*map(escape, row))
+        shown.add_row(*(escape(one_line(each)) for each in row))
     console().print(shown)
 
 

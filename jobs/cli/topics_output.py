@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from jobs.cli.common import console, print_json
+from jobs.terminal import console, print_json
+from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from topic_model.records import ControlRecord, TopicRecord
@@ -45,12 +46,12 @@ def label_of(tree: TopicTree, path: TopicPath) -> str:
 
     from topic_model.topics import last_step
 
-    name = escape(last_step(path))
+    name = escape(one_line(last_step(path)))
     record = tree.get(path)
     if record is None:
         return f"[dim]{name}[/]"
     facts = ", ".join(word for word in (record.code, facts_of(record)) if word)
-    return f"{name}  [cyan]{escape(facts)}[/]" if facts else name
+    return f"{name}  [cyan]{escape(one_line(facts))}[/]" if facts else name
 
 
 def report(records: Iterable[ControlRecord], json: bool) -> None:
@@ -64,6 +65,6 @@ def report(records: Iterable[ControlRecord], json: bool) -> None:
         return
     for word, paths in (("put", put), ("removed", removed)):
         for path in paths:
-            console().print(f"{word} {path}", markup=False, highlight=False, soft_wrap=True)
+            console().print(one_line(f"{word} {path}"), markup=False, highlight=False, soft_wrap=True)
     if not put and not removed:
         console().print("nothing to change")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, error_console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.terminal import console, error_console, print_json
 from topic_model.errors import ArborcastError
+from topic_model.printable import one_line
 from topic_model.trace_context import trace_of
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ def told(story: Story) -> Iterable[Text]:
 
     yield Text.assemble(("Notification ", "bold"), story.notification)
     if story.topic:
-        yield Text.assemble(("  topic    ", "dim"), story.topic)
+        yield Text.assemble(("  topic    ", "dim"), one_line(story.topic))
     if story.payload:
         first, *rest = story.payload.strip().splitlines() or [""]
         yield Text.assemble(("  payload  ", "dim"), first[:200], " …" if rest or len(first) > 200 else "")
@@ -156,7 +158,7 @@ def told(story: Story) -> Iterable[Text]:
     if len(order) > _SHOWN:
         yield Text(f"  and {len(order) - _SHOWN} more: --json tells of all of them", style="dim")
     for note in story.notes:
-        yield Text(f"note: {note}", style="dim")
+        yield Text(one_line(f"note: {note}"), style="dim")
 
 
 def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Text]:
@@ -168,10 +170,10 @@ def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Te
     if delivery.expression:
         verb = "asks for" if delivery.outcome == "no match" else "matched by"
         to = f", at {delivery.endpoint}" if delivery.endpoint else ""
-        yield Text.assemble((f"    {verb} ", "dim"), delivery.expression, to)
+        yield Text.assemble((f"    {verb} ", "dim"), one_line(delivery.expression + to))
     for step in delivery.steps:
         yield _line(step, first_at, "    ")
-    yield Text.assemble((f"    {delivery.outcome}: ", _STYLES[delivery.outcome]), delivery.why)
+    yield Text.assemble((f"    {delivery.outcome}: ", _STYLES[delivery.outcome]), one_line(delivery.why))
 
 
 def _line(step: Step, first_at: datetime | None, indent: str) -> Text:
@@ -180,5 +182,8 @@ def _line(step: Step, first_at: datetime | None, indent: str) -> Text:
     at = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03d}" if step.at else " " * 23
     since = f"{(step.at - first_at).total_seconds() * 1000:+9.0f} ms" if step.at and first_at else " " * 12
     return Text.assemble(
-        indent, (f"{at} {since}  ", "dim"), step.what, ("  " + step.detail if step.detail else "", "dim")
+        indent,
+        (f"{at} {since}  ", "dim"),
+        one_line(step.what),
+        ("  " + one_line(step.detail) if step.detail else "", "dim"),
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, console, print_json, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.terminal import console, print_json
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, error_console, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, settings_of
+from jobs.terminal import error_console
 from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from lxml import etree
-from rich.console import Console
 from rich.live import Live
 
 from ingest.client import Client
@@ -18,6 +17,7 @@ from ingest.listener import Listener, ReceivedMessage
 from jobs.demo.scenario import SUBTREE, readings, short
 from jobs.demo.view import Arrival, DemoState, render
 from jobs.stack.commands import status
+from jobs.terminal import console, say
 from topic_model.errors import ArborcastError
 
 INTERVAL_S = 0.3  # between two notifications: lively, and still readable
@@ -46,14 +46,12 @@ def main(home: Path) -> None:
 
 
 def _show(state: DemoState) -> None:
-    console = Console(emoji=False)
-    if not console.is_terminal:
+    screen = console()
+    if not screen.is_terminal:
         _show_lines(state)
         return
     # The alternate screen: what the supervisor has to say meanwhile cannot tear the picture for longer than a refresh.
-    with Live(
-        get_renderable=lambda: render(state), console=console, screen=True, refresh_per_second=REFRESH_PER_SECOND
-    ):
+    with Live(get_renderable=lambda: render(state), console=screen, screen=True, refresh_per_second=REFRESH_PER_SECOND):
         threading.Event().wait()
 
 
@@ -64,7 +62,7 @@ def _show_lines(state: DemoState) -> None:
         time.sleep(1 / REFRESH_PER_SECOND)
         total = sum(state.delivered.values())
         for arrival in reversed(list(state.recent)[: total - shown]):
-            print(f"{short(arrival.topic)}: {arrival.value} ({arrival.latency_ms:.0f} ms)", flush=True)
+            say(f"{short(arrival.topic)}: {arrival.value} ({arrival.latency_ms:.0f} ms)")
         shown = total
 
 

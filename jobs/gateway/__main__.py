@@ -25,6 +25,7 @@ from jobs.gateway.parts import check_exposed
 from jobs.gateway.process import GatewayProcess
 from jobs.gateway.workers import Share, Workers
 from jobs.settings import Settings, level_of, load_settings
+from jobs.terminal import complain
 from topic_model import log_form
 from topic_model.errors import ConfigError
 
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         return runner.run(_run(settings, listener, share))
     except ConfigError as error:
-        print(f"arborcast gateway: {error}", file=sys.stderr)
+        complain(f"arborcast gateway: {error}")
         return 2
 
 

@@ -9,6 +9,7 @@ from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer
 from ingest.access.connections import is_loopback
 from ingest.access.gate import Gate
+from ingest.access.guesses import Guesses
 from ingest.access.nonces import NonceMemory
 from ingest.access.policy import read_policy
 from ingest.access.rates import Rates
@@ -16,9 +17,11 @@ from ingest.access.users import FileUsers, Users, UserSource
 from ingest.access.watched import WatchedFile
 from ingest.oasis import PublishedDocuments
 from ingest.service_wsdl import ServiceDescriptions
+from ingest.serving import proxies
 from jobs.settings import Settings
 from jobs.stack import jars
 from jobs.stack.errors import StackError
+from jobs.stack.home import make_home
 from topic_model.control_log import ControlLog
 from topic_model.directory.opening import open_directory
 from topic_model.directory.sync import DirectorySync
@@ -44,6 +47,16 @@ def check_sizes(settings: Settings) -> None:
         )
 
 
+def ensure_home(settings: Settings) -> None:
+    """The data directory, for a gateway that no engine has made it for. Raises ConfigError."""
+    try:
+        note = make_home(settings.home, settings.stack.home_access)
+    except OSError as error:
+        raise ConfigError(f"home = {settings.home} cannot be made: {error.strerror}") from error
+    if note:
+        logger.info("%s", note)
+
+
 def gate(settings: Settings) -> Gate | None:
     """What stands before the operations; None where nothing is limited and nobody has to say who it is.
 
@@ -51,22 +64,19 @@ def gate(settings: Settings) -> Gate | None:
     """
     limits = Rates(settings.limits)
     rates = limits if limits.enabled else None
-    access = settings.access
+    access, trusted = settings.access, proxies(settings.gateway)
     if not access.chosen():
-        return Gate(rates) if rates else None
-    users = Users(
-        user_source(settings),
-        remember_s=access.remember_s,
-        failures_per_minute=access.failures_per_minute,
-    )
+        return Gate(rates, proxies=trusted) if rates else None
+    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
+    users = Users(user_source(settings), remember_s=access.remember_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
     bearer = Bearer(access) if "bearer" in access.chosen() else None
     authenticator = Authenticator(access, users, bearer=bearer, nonces=_nonces(settings))
     if not access.policy_file:
-        return Gate(rates, authenticator)
+        return Gate(rates, authenticator, proxies=trusted)
     policy = WatchedFile(Path(access.policy_file), read_policy)
-    return Gate(rates, authenticator, lambda: policy.value)
+    return Gate(rates, authenticator, lambda: policy.value, trusted)
 
 
 def _nonces(settings: Settings) -> NonceMemory | None:
@@ -74,6 +84,7 @@ def _nonces(settings: Settings) -> NonceMemory | None:
     access = settings.access
     if "token" not in access.chosen() or access.users != "file":
         return None
+    ensure_home(settings)
     return NonceMemory(access.token_window_s, access.token_nonces, settings.home / "nonces")
 
 
@@ -121,8 +132,5 @@ def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
     directory = open_directory(settings.directory, settings.home / "topics.ldif")
     if directory is None:
         return None
-    try:
-        settings.home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"home = {settings.home} cannot be made: {error.strerror}") from error
+    ensure_home(settings)
     return DirectorySync(directory, log.append, settings.home / "directory-known.json")

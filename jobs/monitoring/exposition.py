@@ -38,7 +38,7 @@ class Readings:
     @classmethod
     def of(cls, *texts: str) -> Readings:
         """From texts; a line that is none of the format's is passed over."""
-        return cls(sample for text in texts for line in text.splitlines() if (sample := read_line(line)))
+        return cls(sample for text in texts for line in text.split("\n") if (sample := read_line(line)))
 
     @property
     def names(self) -> set[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
+
+from topic_model.printable import as_html
 
 Points = Sequence[tuple[float, float | None]]
 """(seconds of the epoch, value); None where nothing is known."""
@@ -22,7 +23,7 @@ def line_plot(title: str, series: Mapping[str, Points], write: Callable[[float |
     times = [at for points in series.values() for at, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
     if not times or not values:
-        return f"<figure><figcaption>{escape(title)}</figcaption><p>nothing was recorded</p></figure>"
+        return f"<figure><figcaption>{as_html(title)}</figcaption><p>nothing was recorded</p></figure>"
     begin, end = min(times), max(max(times), min(times) + 1)
     top = _nice(max(values))
 
@@ -32,13 +33,13 @@ def line_plot(title: str, series: Mapping[str, Points], write: Callable[[float |
     def y(value: float) -> float:
         return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
 
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">']
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{as_html(title)}">']
     for step in range(5):
         value = top * step / 4
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
         )
-        parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(write(value))}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{as_html(write(value))}</text>')
     for step in range(5):
         at = begin + (end - begin) * step / 4
         anchor = {0: "start", 4: "end"}.get(step, "middle")
@@ -49,9 +50,9 @@ def line_plot(title: str, series: Mapping[str, Points], write: Callable[[float |
             parts.append(f'<polyline class="s{number % _CLASSES}" points="{drawn}"/>')
     parts.append("</svg>")
     legend = "".join(
-        f'<span class="key k{number % _CLASSES}">{escape(name)}</span>' for number, name in enumerate(series)
+        f'<span class="key k{number % _CLASSES}">{as_html(name)}</span>' for number, name in enumerate(series)
     )
-    return f"<figure><figcaption>{escape(title)} {legend}</figcaption>{''.join(parts)}</figure>"
+    return f"<figure><figcaption>{as_html(title)} {legend}</figcaption>{''.join(parts)}</figure>"
 
 
 def _pieces(points: Points, gap_s: float) -> list[list[tuple[float, float]]]:

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from jobs.monitoring.stack_monitor import get
 from jobs.monitoring.watching import Seen, Watch, base_url
 from jobs.stack.errors import StackError
 from jobs.stack.home import Home
+from topic_model.printable import as_html
 
 # As many points as a plot has pixels for.
 _POINTS = 360
@@ -105,9 +105,9 @@ def page(seen: Seen, where: str, start: float, now: float) -> str:
     """The whole page."""
     moments = seen.moments
     about = f"{_date(start)} to {_date(now)}, {len(moments)} moments"
-    body = [f"<h1>Arborcast at {escape(where)}</h1>", f'<p class="about">{about}</p>']
+    body = [f"<h1>Arborcast at {as_html(where)}</h1>", f'<p class="about">{about}</p>']
     if len(moments) < _FEWEST:
-        body.append(f"<p>Nothing was recorded in this time{escape('; ' * bool(seen.problem) + seen.problem)}.</p>")
+        body.append(f"<p>Nothing was recorded in this time{as_html('; ' * bool(seen.problem) + seen.problem)}.</p>")
     else:
         growth = Growth(moments)
         body += [_tiles(moments, growth), '<div class="plots">', *_plots(moments), "</div>"]
@@ -158,7 +158,7 @@ def _tiles(moments: Sequence[Moment], growth: Growth) -> str:
         ("connections reused", figures.percent(growth.reused / growth.pushes if growth.pushes else None)),
         ("subscriptions", figures.count(last.subscriptions)),
     ]
-    inner = "".join(f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for label, value in tiles)
+    inner = "".join(f"<div><b>{as_html(value)}</b><span>{as_html(label)}</span></div>" for label, value in tiles)
     return f'<div class="tiles">{inner}</div>'
 
 
@@ -259,9 +259,9 @@ def _counted(counts: Mapping[str, float]) -> list[tuple[str, str]]:
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<h2>{escape(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    head = "".join(f"<th>{as_html(name)}</th>" for name in heads)
+    body = "".join("<tr>" + "".join(f"<td>{as_html(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<h2>{as_html(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _date(at: float) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from jobs.reference import PAGES
+from jobs.terminal import say
 
 for target, render in PAGES.items():
     target.write_text(render(), encoding="utf-8")
-    print(f"wrote {target}")
+    say(f"wrote {target}")

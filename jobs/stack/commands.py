@@ -25,13 +25,14 @@ from jobs.stack.deadline import Deadline
 from jobs.stack.disk_watch import free_mb, shortage
 from jobs.stack.engine import Tools
 from jobs.stack.errors import PartFailed
-from jobs.stack.home import Home
+from jobs.stack.home import Home, keep_private
 from jobs.stack.keys import ensure_keys
 from jobs.stack.processes import ProcessId
 from jobs.stack.settings import StackSettings
 from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 from jobs.stack.supervisor import Supervisor
+from jobs.terminal import complain
 from topic_model import log_form
 from topic_model.errors import ConfigError
 
@@ -41,7 +42,7 @@ SUPERVISOR = "supervisor"
 
 def to_stderr(line: str) -> None:
     """The report that a person at a terminal reads."""
-    print(line, file=sys.stderr, flush=True)
+    complain(line)
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,11 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
     """
     options = options or UpOptions()
     home = Home(settings.home)
-    home.create(settings.stack.min_free_disk_mb)
+    keep_private(settings.stack.home_access)
+    note = home.create(settings.stack.min_free_disk_mb, settings.stack.home_access)
     with home.locked() as lock:
+        if note:
+            options.report(note)
         sweep(home, options.report)
         ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)

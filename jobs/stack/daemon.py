@@ -13,6 +13,7 @@ from jobs.settings import load_settings
 from jobs.stack import commands, engine
 from jobs.stack.commands import UpOptions
 from jobs.stack.home import Home
+from jobs.terminal import complain
 from topic_model.errors import ArborcastError
 
 
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
         # The log gets every line by itself, and standard error is that log: nothing to report twice.
         commands.supervise(settings, engine.find_tools(), home, UpOptions(report=lambda _line: None))
     except ArborcastError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return 1
     return 0
 

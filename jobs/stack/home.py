@@ -6,16 +6,60 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from jobs.stack.errors import HomeError, HomeInUse
 
 _PID_DIGITS = 10
+
+Access = Literal["owner", "group"]
+"""Whose a data directory is: see stack.home_access."""
+
+_MODE: dict[Access, int] = {"owner": 0o700, "group": 0o2770}
+_OTHERS: dict[Access, int] = {"owner": 0o077, "group": 0o007}
+
+# What makes a directory an engine's own, whose mode may be changed. `--home /srv` is somebody else's.
+_MARKS = ("run/lock", "secrets.keys", "users.toml")
+
+
+def make_home(path: Path, access: Access) -> str:
+    """Makes the data directory, if it is not there, so that nobody reads it who is not meant to: payloads are in it,
+    and subscribers' addresses. One that an earlier version has made is narrowed.
+
+    Returns what was changed, or could not be, in words for the log; mostly nothing. Raises OSError.
+    """
+    if not path.exists():
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(_MODE[access])
+        return ""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    wanted = mode & ~_OTHERS[access] | _MODE[access]
+    if mode == wanted:
+        return ""
+    if path.name != ".arborcast" and any(path.iterdir()) and not any((path / mark).is_file() for mark in _MARKS):
+        return (
+            f"the data directory {path} has other things in it, so its mode stays {mode:03o}; what the engine writes "
+            f"is for its {access} alone"
+        )
+    try:
+        path.chmod(wanted)
+    except OSError as error:
+        return (
+            f"the data directory {path} has the mode {mode:03o}, and it cannot be made {wanted:03o}: {error.strerror}"
+        )
+    shared = '; stack.home_access = "group" shares it with its group' if access == "owner" else ""
+    return f"the data directory {path} had the mode {mode:03o}, now it has {wanted:03o}{shared}"
+
+
+def keep_private(access: Access) -> None:
+    """What this process, and every process that it starts, writes from now on is for the same users only."""
+    os.umask(_OTHERS[access])
 
 
 @dataclass(frozen=True)
@@ -68,15 +112,19 @@ class Home:
     def log(self, part: str) -> Path:
         return self.logs / f"{part}.log"
 
-    def create(self, min_free_mb: int = 0) -> None:
-        """Makes the folders. Raises HomeError when they cannot be written or the disk is nearly full."""
+    def create(self, min_free_mb: int = 0, access: Access = "owner") -> str:
+        """Makes the folders; returns what `make_home` has to say. Raises HomeError when they cannot be written or the
+        disk is nearly full.
+        """
         try:
-            for folder in (self.path, self.run, self.logs):
-                folder.mkdir(parents=True, exist_ok=True)
+            note = make_home(self.path, access)
+            for folder in (self.run, self.logs):
+                folder.mkdir(exist_ok=True)
         except OSError as error:
             raise self._unusable(error) from error
         self.check_writable()
         self.check_room(self.path, min_free_mb)
+        return note
 
     def check_writable(self) -> None:
         """Raises HomeError when files cannot be made here. Trying is the only honest check: access() knows nothing of
@@ -121,7 +169,7 @@ class Home:
         The lock is the kernel's and goes with the process, so a killed supervisor leaves none behind.
         """
         # Not for appending: such a file cannot be written anywhere but at its end.
-        with os.fdopen(os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644), "r+") as lock:
+        with os.fdopen(os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o666), "r+") as lock:
             if not _lock(lock):
                 pid = _read_pid(lock)
                 raise HomeInUse(

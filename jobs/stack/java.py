@@ -210,7 +210,10 @@ def _shell_quoted(text: str) -> str:
 if __name__ == "__main__":  # python -m jobs.stack.java: which one is it, and is there one
     import sys
 
+    from jobs.terminal import complain, say
+
     try:
-        print(find_java())
+        say(find_java())
     except StackError as error:
-        sys.exit(str(error))
+        complain(error)
+        sys.exit(1)

@@ -16,8 +16,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from topic_model import log_form
+from topic_model.printable import as_json
 
 # Further lines of the same event come at once; whatever comes later is news of its own.
 _TOGETHER_S = 0.2
@@ -55,8 +57,10 @@ class JsonLines:
                 self._trace.append(line)
             return
         yield from self.finish()
-        if _is_object(line):
-            yield line
+        document = _object(line)
+        if document is not None:
+            # Written anew: who has written it may have left in it what a terminal obeys.
+            yield as_json(document, ensure_ascii=False)
         elif line.strip():
             self._open = self._begun(line, now)
 
@@ -65,7 +69,7 @@ class JsonLines:
         if self._open:
             document = {**self._open, **({"trace": "\n".join(self._trace)} if self._trace else {})}
             self._open, self._trace = {}, []
-            yield json.dumps(document, ensure_ascii=False)
+            yield as_json(document, ensure_ascii=False)
 
     def _begun(self, line: str, now: float) -> dict[str, str]:
         head = _HEAD.fullmatch(line)
@@ -119,10 +123,11 @@ def _write(log: Path, lines: Iterator[str]) -> None:
                 file.write(line + "\n")
 
 
-def _is_object(line: str) -> bool:
+def _object(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
-        return False
+        return None
     try:
-        return isinstance(json.loads(line), dict)
+        document = json.loads(line)
     except ValueError:
-        return False
+        return None
+    return document if isinstance(document, dict) else None

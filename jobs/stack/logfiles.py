@@ -66,7 +66,7 @@ class Follower:
             return []
         complete = text.rfind(b"\n") + 1
         self._position += complete
-        return text[:complete].decode("utf-8", "replace").splitlines()
+        return text[:complete].decode("utf-8", "replace").split("\n")[:-1]
 
 
 def _numbered(log: Path, number: int) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jobs.stack import ivy, jars, java
 from jobs.stack.errors import JarError
+from jobs.terminal import complain
 
 _FOLDER = Path(__file__).parent
 
@@ -42,4 +43,5 @@ if __name__ == "__main__":
     try:
         main()
     except JarError as error:
-        sys.exit(str(error))
+        complain(error)
+        sys.exit(1)

@@ -17,6 +17,11 @@ class StackSettings:
         "embedded",
         "embedded: a broker of our own comes up with the engine. external: kafka.bootstrap_servers says where one is.",
     )
+    home_access: Literal["owner", "group"] = setting(
+        "owner",
+        "Who may read and write the data directory. owner: the user of the engine alone, who also runs every command "
+        "that looks into it. group: the users of the directory's group too.",
+    )
     kafka_port: int = setting(
         9092, "Port of the embedded Kafka broker, on loopback; 0 takes a free one.", minimum=0, maximum=65_535
     )

@@ -26,7 +26,7 @@ from tests.support.spark_cluster import SparkCluster, running_cluster
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
 from topic_model.settings import KafkaSettings
 
-pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
 FLAPPING = "/flapping"
 BESIDE = "/beside"
@@ -50,12 +50,16 @@ def receiver() -> Iterator[Receiver]:
         yield started
 
 
-def bundled(folder: Path, cluster: SparkCluster, *, driver_too: bool = False) -> Bundle:
+def bundled(
+    folder: Path, cluster: SparkCluster, settings: dict[str, str] | None = None, *, driver_too: bool = False
+) -> Bundle:
     """What a user does before the first spark-submit. `driver_too`: the driver has no Arborcast of its own either."""
     python = bare_python(folder / "python")
     out = folder / "bundle"
     driver = ["--driver-python", str(python)] if driver_too else []
-    Engine(folder).run("bundle", str(out), "--master", cluster.url, "--python", str(python), *driver)
+    known = {"ARBORCAST_DISPATCH_SPARK_SECRET": cluster.secret}
+    arguments = ["bundle", str(out), "--master", cluster.url, "--python", str(python), *driver]
+    Engine(folder).run(*arguments, env=known if settings is None else settings)
     # Two executors beside a driver on a small machine.
     with (out / "spark.properties").open("a") as file:
         file.write("spark.executor.memory 512m\n")
@@ -75,8 +79,9 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
             subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."),
         )
         with under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load:
-            receiver.wait_for(100)
+            receiver.wait_for(100, timeout=180)
             assert pushing(cluster, receiver) == 2, "both executors push"
+            assert_guarded(cluster)
             # What comes now for this one is parked, tried again beside the batches, and has to go on in its order.
             receiver.behave(FLAPPING, "status/503")
             lost = cluster.workers[0]
@@ -91,13 +96,24 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
             receiver.behave(FLAPPING, "status/202")
             time.sleep(2)
             accepted = load.stop()
-        assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+        assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
         assert_nothing_waits(kafka_settings, len(accepted))
         first_attempts = [name for name in counted(receiver, FLAPPING) if name in set(accepted)]
         assert first_attempts == accepted, "whatever the speed, first attempts leave in the order of acceptance"
 
 
-def assert_nothing_waits(kafka: KafkaSettings, accepted: int, timeout: float = 90.0) -> None:
+def assert_guarded(cluster: SparkCluster) -> None:
+    """The executors were let in because they know the secret, which no command line shows, and they encrypt."""
+    for executor in cluster.executors():
+        arguments = executor.cmdline()
+        assert "-Dspark.authenticate=true" in arguments
+        assert "-Dspark.network.crypto.enabled=true" in arguments
+        assert "-Dspark.network.crypto.saslFallback=false" in arguments
+        assert executor.environ()["_SPARK_AUTH_SECRET"] == cluster.secret
+        assert not any(cluster.secret in each for each in arguments)
+
+
+def assert_nothing_waits(kafka: KafkaSettings, accepted: int, timeout: float = 300.0) -> None:
     """The engine's own books, matched anew: every delivery, the flapping receiver's too, has come to its good end."""
     deadline = time.monotonic() + timeout
     while (report := audit(kafka, 0, deep=True, patience_s=30)).totals.pending:
@@ -113,14 +129,14 @@ def test_lost_executor_is_replaced(
 ) -> None:
     bundle = bundled(tmp_path, cluster)
     with running_job(tmp_path, kafka_settings, bundle=bundle) as job, under_load(kafka_settings, receiver) as load:
-        receiver.wait_for(100)
+        receiver.wait_for(100, timeout=180)
         killed = cluster.executors()[0]
         killed.kill()
         wait_for_more(receiver)
         wait_for_executors(cluster, 2, without=killed.pid)
         assert running(job)
         accepted = load.stop()
-        assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+        assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
 
 
 def test_a_driver_that_is_lost_goes_on_elsewhere(
@@ -138,7 +154,7 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
         log.subscribe(subscription(FLAPPING[1:], receiver.url(FLAPPING), "a//."))
         with under_load(kafka_settings, receiver) as load:
             with running_job(tmp_path / "one-host", kafka_settings, shared, bundle) as job:
-                receiver.wait_for(100)
+                receiver.wait_for(100, timeout=180)
                 receiver.behave(FLAPPING, "status/503")
                 wait_for_more(receiver)
                 job.kill()
@@ -147,10 +163,25 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
             with running_job(tmp_path / "another-host", kafka_settings, shared, bundle) as job:
                 wait_for_more(receiver)
                 accepted = load.stop()
-                assert_all_arrived(receiver, accepted, duplicates_allowed=400)
+                assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
                 assert_nothing_waits(kafka_settings, len(accepted))
                 first_attempts = [name for name in counted(receiver, FLAPPING) if name in set(accepted)]
                 assert first_attempts == accepted, "what was parked on the lost host is in its order"
+
+
+@pytest.mark.parametrize(("setting", "value"), [("SPARK_AUTHENTICATE", "false"), ("SPARK_SECRET", "another")])
+def test_a_job_that_does_not_know_the_secret_gets_no_executor(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, setting: str, value: str
+) -> None:
+    bundle = bundled(tmp_path, cluster, {f"ARBORCAST_DISPATCH_{setting}": value})
+    job = DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)
+    try:
+        with pytest.raises(RuntimeError):
+            job.start(180)
+        assert "All masters are unresponsive" in job.log(1_000_000)
+        assert not cluster.executors()
+    finally:
+        job.kill()
 
 
 def test_a_python_without_our_packages_is_named(
@@ -177,7 +208,7 @@ def test_a_python_without_our_packages_is_named(
 
 def pushing(cluster: SparkCluster, receiver: Receiver) -> int:
     """How many executors have Python workers that are connected to the receiver."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         count = sum(any(connected(each, receiver) for each in below(executor)) for executor in cluster.executors())
         if count == 2:
@@ -204,7 +235,7 @@ def running(job: DispatchProcess) -> bool:
     return all(process.is_running() for process in job.processes()["driver"])
 
 
-def wait_for_executors(cluster: SparkCluster, count: int, without: int = 0, timeout: float = 60.0) -> None:
+def wait_for_executors(cluster: SparkCluster, count: int, without: int = 0, timeout: float = 180.0) -> None:
     deadline = time.monotonic() + timeout
     while len([each for each in cluster.executors() if each.pid != without]) < count:
         assert time.monotonic() < deadline, "the cluster has started no new executor"

@@ -172,6 +172,16 @@ def test_status_says_what_runs(engine: Engine) -> None:
         assert document["since"].endswith("Z")
 
 
+def test_nobody_else_reads_what_the_engine_writes(engine: Engine) -> None:
+    assert engine.home.stat().st_mode & 0o7777 == 0o700
+    processes = engine.processes()
+    assert len(processes) > len(PARTS)
+    for process in processes:
+        facts = Path(f"/proc/{process.pid}/status").read_text()
+        assert "Umask:\t0077" in facts, process.cmdline()
+    assert not engine.home.joinpath("log", "gateway.log").stat().st_mode & 0o077
+
+
 def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
     engine.run_here("subscribe", "seen//.", "--to", receiver.url("/seen"))
     notify(engine, "seen/a", "first")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ingest.access.errors import IdentitiesAway
+from ingest.access.guesses import Guesses
 from ingest.access.ldap_users import LdapUsers
 from ingest.access.settings import AccessSettings
 from ingest.access.users import Users
@@ -72,6 +73,15 @@ def test_however_it_is_spelled_it_is_one_user(people: Slapd, spelled: str, by: s
         ("anna)(cn=*", "pa"),
         ("anna\x00", "pa"),
         ("", "pa"),
+        # SASLprep writes none of these: a control character, one of private use, two directions of writing, a lone
+        # surrogate, and nothing but what is mapped to nothing.
+        ("anna", "p\x07a"),
+        ("anna", "p\x85a"),
+        ("anna", "p\ue000a"),
+        ("anna", "pa\u05d0"),
+        ("anna", "pa\udc80"),
+        ("anna", "\u00ad\u2060"),
+        ("anna", "p" * 2_000),
     ],
 )
 def test_nobody_else_gets_in(people: Slapd, name: str, password: str) -> None:
@@ -89,7 +99,7 @@ def test_over_tls(people: Slapd) -> None:
 
 def test_a_server_that_is_away_is_no_wrong_password(people: Slapd) -> None:
     away = LdapUsers(ACCESS, people.settings(url="ldap://127.0.0.1:1"))
-    users = Users(away, remember_s=60, failures_per_minute=1)
+    users = Users(away, remember_s=60, guesses=Guesses(1, 300))
     for _ in range(3):
         with pytest.raises(IdentitiesAway):
             asyncio.run(users.check("anna", "pa", "192.0.2.1"))

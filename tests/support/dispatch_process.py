@@ -75,7 +75,7 @@ class DispatchProcess:
             properties(dispatch, jars=jars.jar_paths("spark"), master="local", local_dir=home / "spark"),
         )
 
-    def start(self, timeout: float = 120.0) -> DispatchProcess:
+    def start(self, timeout: float = 240.0) -> DispatchProcess:
         """Start and wait until it is ready. Raises RuntimeError with the end of its log when it is not."""
         self._ready.unlink(missing_ok=True)
         runtime = java.find_java()

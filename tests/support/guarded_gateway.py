@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ingest.access.authenticator import Authenticator
 from ingest.access.gate import Gate
+from ingest.access.guesses import Guesses
 from ingest.access.passwords import hash_password
 from ingest.access.policy import read_policy
 from ingest.access.settings import AccessSettings
@@ -54,7 +55,7 @@ def guarded(folder: Path, clock: Callable[[], float]) -> GatewayParts:
         User("olga", hash_password("po", log_n=4), frozenset({"operators"})),
     ]
     write_users({user.name: user for user in users}, folder / "users.toml")
-    asked = Users(FileUsers(folder / "users.toml"), remember_s=60, failures_per_minute=50)
+    asked = Users(FileUsers(folder / "users.toml"), remember_s=60, guesses=Guesses(50, 1_000))
     authenticator = Authenticator(AccessSettings(methods="basic, token"), asked, clock)
     policy = read_policy(POLICY, "policy")
     made = GatewayParts()

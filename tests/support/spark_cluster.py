@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pyspark
 
+from dispatch.settings import DispatchSettings
+from dispatch.spark_properties import MASTER_ONLY, guarded, write_properties
 from jobs.stack import java, ports
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
 _HOST = "127.0.0.1"
+_SECRET = "ARBORCAST_DISPATCH_SPARK_SECRET"  # noqa: S105  # the name of a variable
 
 
 class _Daemon:
     """A JVM of the cluster, in a session of its own."""
 
-    def __init__(self, folder: Path, name: str, main: str, arguments: list[str]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, name: str, main: str, arguments: list[str], properties: Path) -> None:
         self.log = folder / f"{name}.log"
         self._name = name
         runtime = java.find_java()
@@ -41,7 +45,11 @@ class _Daemon:
         command = [str(runtime.executable), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_OPENED]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "-cp", f"{SPARK_HOME}/jars/*", f"org.apache.spark.deploy.{main}", *arguments],
+                [
+                    *command,
+                    *("-cp", f"{SPARK_HOME}/jars/*", f"org.apache.spark.deploy.{main}"),
+                    *("--properties-file", str(properties), *arguments),
+                ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -78,15 +86,19 @@ class _Daemon:
 
 
 class SparkCluster:
-    """A master and `workers` workers of one core each, or more."""
+    """A master and `workers` workers of one core each, or more, which take nobody in who does not know `secret`."""
 
     def __init__(self, folder: Path, workers: int = 2, cores: int = 1, memory_mb: int = 1024) -> None:
         self._folder = folder
         self._cores = cores
         self._memory_mb = memory_mb
+        self.secret = secrets.token_urlsafe()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._properties = folder / "spark-cluster.properties"
+        write_properties(self._properties, {**guarded(DispatchSettings(spark_secret=self.secret)), **MASTER_ONLY})
         port = ports.free_port()
         arguments = ["--host", _HOST, "--port", str(port), "--webui-port", "0"]
-        self.master = _Daemon(folder, "master", "master.Master", arguments)
+        self.master = _Daemon(folder, "master", "master.Master", arguments, self._properties)
         self.url = f"spark://{_HOST}:{port}"
         self.workers: list[_Daemon] = []
         try:
@@ -102,7 +114,7 @@ class SparkCluster:
         name = f"worker-{len(self.workers)}"
         limits = ["--cores", str(self._cores), "--memory", f"{self._memory_mb}m"]
         arguments = ["--host", _HOST, "--webui-port", "0", *limits, self.url]
-        worker = _Daemon(self._folder, name, "worker.Worker", arguments)
+        worker = _Daemon(self._folder, name, "worker.Worker", arguments, self._properties)
         self.workers.append(worker)
         worker.wait_until(r"Successfully registered with master")
         return worker
@@ -119,10 +131,11 @@ class SparkCluster:
 
 @contextmanager
 def running_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
-    """A started cluster, killed in the end."""
+    """A started cluster, killed in the end. Meanwhile every command that is started from here knows its secret."""
     cluster = SparkCluster(folder, workers)
     try:
-        yield cluster
+        with patch.dict(os.environ, {_SECRET: cluster.secret}):
+            yield cluster
     finally:
         cluster.kill()
 

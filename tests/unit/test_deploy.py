@@ -15,7 +15,9 @@ import yaml
 from dispatch import runtime
 from jobs.gateway import process
 from jobs.gateway.parts import check_exposed
+from jobs.outbound import policy_of
 from jobs.settings import RESERVED_ENV, Settings, declarations, load_settings
+from topic_model.addresses import read_networks
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -152,6 +154,22 @@ def test_each_part_is_walled_in(tmp_path: Path) -> None:
         shut = [ipaddress.ip_network(each) for block in blocks for each in block["except"]]
         for service in ("169.254.169.254", "100.100.100.200", "fd00:ec2::254"):
             assert any(ipaddress.ip_address(service) in each for each in shut), service
+
+
+def test_nothing_inside_the_cluster_is_posted_to_unless_it_is_named(tmp_path: Path) -> None:
+    """Whoever may subscribe says where to; what answers there can be read in the tables."""
+    policy = policy_of(settings(tmp_path))
+    for address in ("10.96.0.1", "10.244.1.7", "172.16.0.1", "192.168.1.1", "fd00::1", "100.64.0.1", "169.254.169.254"):
+        assert policy.check_address(address, 443) is not None, address
+    assert policy.check_address("1.1.1.1", 443) is None
+    (config,) = of_kind("ConfigMap")
+    examples = re.sub(r"^# (\w+ = )", r"\1", config["data"]["arborcast.toml"], flags=re.MULTILINE)
+    file = tmp_path / "examples.toml"
+    file.write_text(examples)
+    shown = load_settings(file, tmp_path, environ={})
+    assert shown.outbound.allow, "the example is there, and can be taken as it is"
+    assert shown.gateway.trusted_proxies
+    assert not any(net.prefixlen < 24 for net in read_networks(shown.outbound.allow, "outbound.allow"))
 
 
 def test_no_secret_is_in_a_config_map() -> None:

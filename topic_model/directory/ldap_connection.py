@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import ldap3
 from ldap3.core.exceptions import LDAPExceptionError
+from ldap3.protocol.sasl.sasl import validate_simple_password
 
 from topic_model.directory.errors import DirectoryAway, DirectoryError, DirectoryRefused
 from topic_model.directory.syncrepl import REFRESH_REQUIRED
@@ -76,6 +77,16 @@ def connect(settings: DirectorySettings) -> Any:
                 connection.socket.close()
             raise
         return connection
+
+
+def can_bind_with(password: str) -> bool:
+    """Whether a simple bind can carry it: SASLprep (RFC 4013) has no way to write some texts, so they are nobody's
+    password, and ldap3 raises an error of its own for them."""
+    try:
+        validate_simple_password(password)
+    except (LDAPExceptionError, ValueError):
+        return False
+    return True
 
 
 def _identity(settings: DirectorySettings) -> dict[str, Any]:

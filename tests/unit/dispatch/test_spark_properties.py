@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dispatch.settings import DispatchSettings
-from dispatch.spark_properties import properties, write_properties
+from dispatch.spark_properties import guarded, properties, secret_in, write_properties
 
 
 def test_settings_reach_spark() -> None:
@@ -50,3 +52,35 @@ def test_file_is_one_that_java_reads_back(tmp_path: Path) -> None:
     write_properties(file, {"b": "two words", "a": "C:\\temp"})
 
     assert file.read_text(encoding="utf-8") == "a C:\\\\temp\nb two words\n"
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", ""])
+def test_on_a_cluster_nobody_else_gives_tasks_to_executors_or_reads_what_they_send(master: str) -> None:
+    values = properties(DispatchSettings(spark_secret="geheim"), master=master)  # noqa: S106
+
+    assert values["spark.authenticate"] == values["spark.network.crypto.enabled"] == "true"
+    assert values["spark.network.crypto.cipher"] == "AES/GCM/NoPadding", "with integrity"
+    assert values["spark.network.crypto.saslFallback"] == "false"
+    assert values["spark.authenticate.secret"] == "geheim"
+    assert "spark.authenticate.secret" not in properties(DispatchSettings(), master=master)
+
+
+def test_it_can_be_left_to_the_network() -> None:
+    values = properties(DispatchSettings(spark_authenticate=False), master="spark://host:7077")
+    assert not [key for key in values if "authenticate" in key or "crypto" in key]
+
+
+@pytest.mark.parametrize("master", ["local", None])
+def test_alone_there_is_nobody_to_prove_it_to(master: str | None) -> None:
+    assert "spark.authenticate" not in properties(DispatchSettings(spark_secret="geheim"), master=master)  # noqa: S106
+
+
+def test_a_file_with_a_secret_is_for_its_owner_and_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "spark.properties"
+    file.touch(mode=0o644)
+
+    write_properties(file, guarded(DispatchSettings(spark_secret="a\\b=")))  # noqa: S106
+
+    assert file.stat().st_mode & 0o077 == 0
+    assert secret_in(file.read_text()) == "a\\b="
+    assert secret_in("spark.authenticate true\n") == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingest import resource_properties
+from ingest import topic_sets
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -25,7 +25,7 @@ def document(parts: GatewayParts, path: str = "/wsn/NotificationBroker") -> Http
 
 
 def test_a_topic_set_that_is_too_large_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_properties, "_MAX_TOPICS", 2)
+    monkeypatch.setattr(topic_sets, "_MAX_TOPICS", 2)
     parts = GatewayParts()
     for name in ("a", "b"):
         parts.table.apply(TopicRecord(TopicPath(name)))

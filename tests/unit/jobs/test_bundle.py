@@ -15,7 +15,7 @@ from topic_model.errors import ConfigError
 
 
 def test_zip_alone_is_enough_to_import_what_the_workers_run(tmp_path: Path) -> None:
-    code, _, _ = write_bundle(tmp_path / "out", DispatchSettings(), [])
+    code, *_ = write_bundle(tmp_path / "out", DispatchSettings(), [])
     python = bare_python(tmp_path / "python")
 
     without = subprocess.run([python, "-c", "import dispatch"], capture_output=True, cwd=tmp_path, check=False)
@@ -34,7 +34,7 @@ def test_zip_alone_is_enough_to_import_what_the_workers_run(tmp_path: Path) -> N
 
 
 def test_script_and_properties_lie_beside_it(tmp_path: Path) -> None:
-    code, script, file = write_bundle(
+    code, script, file, _ = write_bundle(
         tmp_path, DispatchSettings(), [Path("/jars/a.jar")], master="spark://host:7077", python="/opt/env/bin/python"
     )
 
@@ -48,7 +48,7 @@ def test_script_and_properties_lie_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_driver_on_another_host_has_a_python_of_its_own(tmp_path: Path) -> None:
-    _, _, file = write_bundle(tmp_path, DispatchSettings(), [], python="/a/python", driver_python="/b/python")
+    _, _, file, _ = write_bundle(tmp_path, DispatchSettings(), [], python="/a/python", driver_python="/b/python")
 
     values = dict(line.split(" ", 1) for line in file.read_text().splitlines())
     assert (values["spark.pyspark.python"], values["spark.pyspark.driver.python"]) == ("/a/python", "/b/python")
@@ -81,3 +81,33 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"cannot be written to .*file/out"):
         write_bundle(tmp_path / "file" / "out", DispatchSettings(), [])
+
+
+def values_of(file: Path) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in file.read_text().splitlines())
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", None])
+def test_a_standalone_cluster_is_told_the_secret_of_its_job(tmp_path: Path, master: str | None) -> None:
+    first = write_bundle(tmp_path, DispatchSettings(), [], master=master)
+    again = write_bundle(tmp_path, DispatchSettings(), [], master=master)
+
+    assert first.cluster is not None
+    job, daemons = values_of(first.properties), values_of(first.cluster)
+    assert len(job["spark.authenticate.secret"]) >= 32
+    assert daemons.pop("spark.master.rest.enabled") == "false", "that door asks nobody"
+    assert daemons.items() <= job.items(), "or they would not understand each other"
+    assert set(daemons) >= {"spark.authenticate", "spark.authenticate.secret", "spark.network.crypto.enabled"}
+    assert again == first
+    assert values_of(again.properties) == job, "a bundle that is made anew goes with the cluster that runs"
+    assert not any(file.stat().st_mode & 0o077 for file in (first.properties, first.cluster))
+
+
+def test_what_is_set_is_what_is_used_and_other_masters_tell_a_secret_by_themselves(tmp_path: Path) -> None:
+    ours = write_bundle(tmp_path, DispatchSettings(spark_secret="ours"), [], master="spark://host:7077")  # noqa: S106
+    assert ours.cluster is None
+    assert values_of(ours.properties)["spark.authenticate.secret"] == "ours"
+    for settings, master in ((DispatchSettings(), "yarn"), (DispatchSettings(spark_authenticate=False), "spark://h:1")):
+        made = write_bundle(tmp_path / "other", settings, [], master=master)
+        assert made.cluster is None
+        assert "spark.authenticate.secret" not in values_of(made.properties)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topic_model.addresses import MEANING, Kind, OddHost, inner, kind_of, loose_ipv4, plain, read_address, read_host
+from topic_model.addresses import MEANING, Kind, OddHost, carried, kind_of, loose_ipv4, plain, read_address, read_host
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,8 @@ def test_kinds(address: str, kind: Kind) -> None:
 def test_nothing_is_public_that_python_knows_to_be_special(address: IPv4Address | IPv6Address) -> None:
     """Python's own tables as a second opinion: ours may refuse more, never less."""
     if kind_of(address) == "public":
-        real = inner(plain(address)) or plain(address)
+        real = plain(address)
+        (real,) = carried(real) or {real}
         assert real.is_global
         assert not any((real.is_multicast, real.is_private, real.is_reserved, real.is_loopback))
 
@@ -182,3 +183,32 @@ def test_what_is_no_address() -> None:
     assert read_address("127.0.0.1") == IPv4Address("127.0.0.1")
     assert read_address("localhost") is None
     assert read_address("127.0.0.1 ") is None
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"),
+    [
+        ("::ffff:192.0.2.33", {"192.0.2.33"}),
+        ("::192.0.2.33", {"192.0.2.33"}),
+        ("::ffff:0:192.0.2.33", {"192.0.2.33"}),
+        ("64:ff9b::192.0.2.33", {"192.0.2.33"}),
+        ("2002:c000:221::1", {"192.0.2.33"}),
+        # RFC 4380: the server, and the client.
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", {"65.54.227.120", "192.0.2.45"}),
+        ("2606:4700::5efe:c000:221", {"192.0.2.33"}),
+        ("fe80::200:5efe:c000:221", {"192.0.2.33"}),
+        ("2606:4700::c000:221", set()),
+        ("192.0.2.33", set()),
+    ],
+)
+def test_every_form_that_carries_an_address_is_known(address: str, inside: set[str]) -> None:
+    assert {str(each) for each in carried(ip_address(address))} == inside
+
+
+@pytest.mark.parametrize(
+    "address",
+    # RFC 6052, 2.4, with a site's own prefix in front: 48, 56, 64 and 96 bits long.
+    ["64:ff9b:1:c000:2:2100::", "64:ff9b:1:3c0:0:221::", "64:ff9b:1:344:c0:2:2100::", "64:ff9b:1::192.0.2.33"],
+)
+def test_wherever_a_site_puts_it(address: str) -> None:
+    assert IPv4Address("192.0.2.33") in carried(ip_address(address))

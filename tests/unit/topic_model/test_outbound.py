@@ -37,6 +37,11 @@ def rule(refusal: Refusal | None) -> str:
         ("http://example.org:0/", "spelling"),
         ("http://exa mple.org/", "spelling"),
         ("http://0x7f.1/", "spelling"),
+        ("http://example.org/\x9b31m", "spelling"),
+        ("http://example.org/\x85/", "spelling"),
+        ("http://example.org/\u202egpj.exe", "spelling"),
+        ("http://example.org/\u2028", "spelling"),
+        ("http://example.org/é", ""),
         ("urn:x", "scheme"),
         ("", "scheme"),
     ],
@@ -95,6 +100,23 @@ def test_own_services() -> None:
     assert rule(own.check_url("http://bus.example/x")) == ""
     assert rule(own.check_address("10.0.0.5", 8080)) == "own-port"
     assert rule(own.check_address("10.0.0.6", 8080)) == "", "somebody else's port of the same number"
+
+
+@pytest.mark.parametrize(
+    "guise",
+    [
+        *("::ffff:9.9.9.9", "::9.9.9.9", "::ffff:0:9.9.9.9", "64:ff9b::9.9.9.9", "2002:909:909::1"),
+        *("64:ff9b:1:909:9:900::", "64:ff9b:1:9:9:909::", "64:ff9b:1:0:9:909:900::", "64:ff9b:1::9.9.9.9"),
+        *("2001:0:1:1::f6f6:f6f6", "2001:0:909:909::1", "2606:4700::5efe:909:909"),
+    ],
+)
+def test_own_services_in_every_guise_of_ipv6(guise: str) -> None:
+    """A public address of ours is an endpoint for nobody, by whatever translator or tunnel; allowed or not."""
+    for settings in ({}, {"allow": "::/0"}):
+        own = policy(("9.9.9.9", 8080), **settings)
+        assert rule(own.check_address(guise, 8080)) == "own-port"
+        assert rule(own.check_address(guise, 8081)) != "own-port"
+        assert rule(policy(deny="9.9.9.0/24", **settings).check_address(guise, 80)) == "denied"
 
 
 def test_own_services_under_the_machine_s_other_addresses() -> None:

@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer, WrongToken, read_keys
+from ingest.access.errors import NotAuthenticated, TooManyRequests
 from ingest.access.gate import Gate
+from ingest.access.guesses import Guesses
 from ingest.access.settings import AccessSettings
 from ingest.access.users import Users
 from ingest.access.visitor import Identity
@@ -205,7 +207,7 @@ class Nobody:
 
 
 def test_through_the_gateway(jwks: Path) -> None:
-    users = Users(Nobody(), remember_s=60, failures_per_minute=3)
+    users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 300))
     parts = GatewayParts()
     access = settings(jwks)
     parts.gateway.gate = Gate(None, Authenticator(access, users, bearer=Bearer(access)))
@@ -222,6 +224,23 @@ def test_through_the_gateway(jwks: Path) -> None:
     assert sent("Bearer ")[0] == 401
     assert sent("")[1] == b'Bearer realm="arborcast"'
     assert len(parts.notifications.accepted) == 1
+
+
+def test_a_good_token_gets_in_whatever_strangers_send_from_there(jwks: Path) -> None:
+    users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 3))
+    access = settings(jwks, remember_s=0)
+    asks = Authenticator(access, users, bearer=Bearer(access))
+
+    async def sent(value: str) -> Identity | None:
+        return await asks.of_head({"headers": [(b"authorization", f"Bearer {value}".encode())]}, "192.0.2.1")
+
+    async def run() -> None:
+        for number in range(6):
+            with pytest.raises(NotAuthenticated if number < 3 else TooManyRequests):
+                await sent("not.a.token")
+        assert await sent(token()) is not None
+
+    asyncio.run(run())
 
 
 def tokens_checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from ingest.access.authenticator import Authenticator
 from ingest.access.errors import IdentitiesAway, TokenRefused
+from ingest.access.guesses import Guesses
 from ingest.access.nonces import NonceMemory
 from ingest.access.settings import AccessSettings
 from ingest.access.username_token import UsernameToken
@@ -173,7 +174,7 @@ def test_nobody_else_reads_it(tmp_path: Path) -> None:
 
 
 def test_one_that_is_empty_is_used_too(tmp_path: Path) -> None:
-    users = Users(Nobody(), remember_s=60, failures_per_minute=3)
+    users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 300))
     one = memory(tmp_path)
     assert len(one) == 0
     assert Authenticator(AccessSettings(methods="token"), users, nonces=one)._nonces is one

@@ -11,6 +11,7 @@ import pytest
 
 from ingest.access.authenticator import Authenticator
 from ingest.access.gate import Gate
+from ingest.access.guesses import Guesses
 from ingest.access.passwords import hash_password
 from ingest.access.policy import read_policy
 from ingest.access.settings import AccessSettings
@@ -80,7 +81,7 @@ def body(prefix: str, name: str, kind: Kind, more: str = "") -> str:
 def parts(tmp_path: Path) -> GatewayParts:
     users = [User(name, hash_password(password, log_n=4)) for name, password in (("anna", "pa"), ("bert", "pb"))]
     write_users({user.name: user for user in users}, tmp_path / "users.toml")
-    asked = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, failures_per_minute=1_000)
+    asked = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(1_000, 1_000))
     policy = read_policy(POLICY, "policy")
     made = GatewayParts()
     made.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="basic"), asked), lambda: policy)

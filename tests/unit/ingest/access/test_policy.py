@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ingest.access.policy import DEFAULT, read_policy
-from ingest.access.rights import visible
+from ingest.access.rights import known_to
 from ingest.access.visitor import Identity
 from topic_model.errors import ConfigError
 from topic_model.expressions import XPATH, parse, parse_friendly
@@ -94,9 +94,9 @@ def test_what_one_may_publish() -> None:
 
 def test_topics_that_one_may_not_use_are_not_shown() -> None:
     nobody = read_policy(POLICY, "policy").caller(Identity("nobody"))
-    assert visible(nobody, TopicPath("{urn:p}line1/a"))
-    assert not visible(nobody, TopicPath("{urn:p}status"))
-    assert visible(None, TopicPath("{urn:p}status"))
+    assert known_to(nobody).holds(TopicPath("{urn:p}line1/a"))
+    assert not known_to(nobody).holds(TopicPath("{urn:p}status"))
+    assert known_to(None).holds(TopicPath("{urn:p}status"))
 
 
 def test_without_a_file_everybody_publishes_and_subscribes_and_manages_its_own() -> None:

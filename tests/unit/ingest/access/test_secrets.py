@@ -10,6 +10,7 @@ import pytest
 
 from ingest.access.authenticator import Authenticator
 from ingest.access.gate import Gate
+from ingest.access.guesses import Guesses
 from ingest.access.passwords import hash_password
 from ingest.access.settings import AccessSettings, TlsSettings
 from ingest.access.username_token import UsernameToken
@@ -29,7 +30,7 @@ TOKEN = (
 
 def test_no_answer_and_no_log_shows_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_users({"anna": User("anna", hash_password(SECRET, log_n=4), clear=SECRET)}, tmp_path / "users.toml")
-    users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, failures_per_minute=100)
+    users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(100, 1_000))
     parts = GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="basic, token"), users))
     encoded = base64.b64encode(f"anna:{SECRET}".encode()).decode()

@@ -13,6 +13,7 @@ import pytest
 
 from ingest.access.authenticator import Authenticator
 from ingest.access.gate import Gate
+from ingest.access.guesses import Guesses
 from ingest.access.settings import AccessSettings, TlsSettings
 from ingest.access.tls import ServerTls, certificate_names
 from ingest.access.users import FileUsers, Users
@@ -56,7 +57,7 @@ def asked(port: int, certificates: Certificates, client: str = "") -> tuple[byte
 
 def by_certificate(tmp_path: Path, **settings: str) -> GatewayParts:
     write_users({"client": User("client", groups=frozenset({"g"}))}, tmp_path / "users.toml")
-    users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, failures_per_minute=50)
+    users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(50, 1_000))
     parts = GatewayParts()
     access = AccessSettings(methods="certificate", **settings)  # type: ignore[arg-type]
     parts.gateway.gate = Gate(None, Authenticator(access, users))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingest.access.errors import IdentitiesAway, TooManyRequests
+from ingest.access.guesses import Guesses
 from ingest.access.passwords import MAX_PASSWORD, hash_password, password_matches
 from ingest.access.users import FileUsers, Users
 from ingest.access.users_file import User, made, read_users, write_users
@@ -46,7 +47,7 @@ def test_users_survive_being_written_and_only_the_owner_may_read_them(tmp_path: 
     assert os.listdir(file.parent) == ["users.toml"]
 
 
-@pytest.mark.parametrize("name", ["", "a:b", "@a", " a", 'a"b', "a\nb", "a\\b", "x" * 201])
+@pytest.mark.parametrize("name", ["", "a:b", "@a", " a", 'a"b', "a\nb", "a\\b", "x" * 201, "a\x9bb", "a\u202eb"])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(ConfigError, match="a user's name"):
         made(name, "long enough", frozenset(), keep_clear=False)
@@ -104,6 +105,7 @@ class Source:
     """One user, `a` with the password `right`; counts what it is asked and waits until it may answer."""
 
     asked: int = 0
+    right: str = "right"
     may_answer: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -112,7 +114,7 @@ class Source:
     def check(self, name: str, password: str) -> Identity | None:
         self.asked += 1
         self.may_answer.wait(10)
-        return Identity(name) if (name, password) == ("a", "right") else None
+        return Identity(name) if (name, password) == ("a", self.right) else None
 
     def find(self, name: str) -> Identity | None:
         return Identity(name)
@@ -130,7 +132,7 @@ class Clock:
 
 def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() -> None:
     source, clock = Source(), Clock()
-    users = Users(source, remember_s=60, failures_per_minute=100, clock=clock)
+    users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
 
     async def ask() -> None:
         for _ in range(3):
@@ -149,7 +151,7 @@ def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() ->
 
 def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
     source, clock = Source(), Clock()
-    users = Users(source, remember_s=60, failures_per_minute=100, clock=clock)
+    users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
 
     async def ask() -> None:
         assert users.recall(b"a:right") is None
@@ -178,7 +180,7 @@ def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
 
 def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
     source, clock = Source(), Clock()
-    users = Users(source, remember_s=60, failures_per_minute=1, clock=clock)
+    users = Users(source, remember_s=60, guesses=Guesses(1, 300, clock), clock=clock)
 
     async def ask() -> None:
         assert await users.check("a", "right", "h", b"a:right") == Identity("a")
@@ -194,7 +196,7 @@ def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
 def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
     source = Source()
     source.may_answer.clear()
-    users = Users(source, remember_s=60, failures_per_minute=100)
+    users = Users(source, remember_s=60, guesses=Guesses(100, 300))
 
     async def ask() -> None:
         asking = [asyncio.create_task(users.check("a", "right", "h")) for _ in range(50)]
@@ -211,7 +213,7 @@ def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
 def test_guesses_at_the_same_moment_are_counted_too() -> None:
     source = Source()
     source.may_answer.clear()
-    users = Users(source, remember_s=0, failures_per_minute=3)
+    users = Users(source, remember_s=0, guesses=Guesses(3, 300))
 
     async def guess() -> None:
         guesses = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
@@ -227,7 +229,7 @@ def test_guesses_at_the_same_moment_are_counted_too() -> None:
 
 def test_right_passwords_of_one_address_are_no_guesses() -> None:
     source, clock = Source(), Clock()
-    users = Users(source, remember_s=0, failures_per_minute=1, clock=clock)
+    users = Users(source, remember_s=0, guesses=Guesses(1, 300, clock), clock=clock)
 
     async def ask() -> None:
         for _ in range(5):
@@ -247,7 +249,7 @@ def test_so_many_questions_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("ingest.access.users._WAITING", 4)
     source = Source()
     source.may_answer.clear()
-    users = Users(source, remember_s=60, failures_per_minute=100)
+    users = Users(source, remember_s=60, guesses=Guesses(100, 300))
 
     async def ask() -> None:
         waiting = [asyncio.create_task(users.check("a", str(number), f"h{number}")) for number in range(4)]
@@ -264,7 +266,7 @@ def test_so_many_questions_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:
     source, clock = Source(), Clock()
-    users = Users(source, remember_s=0, failures_per_minute=3, clock=clock)
+    users = Users(source, remember_s=0, guesses=Guesses(3, 300, clock), clock=clock)
 
     async def guess() -> None:
         for number in range(3):
@@ -276,3 +278,96 @@ def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:
         assert await users.check("a", "right", "bad") == Identity("a")
 
     asyncio.run(guess())
+
+
+def test_wrong_guesses_for_one_name_keep_nobody_else_out() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=0, guesses=Guesses(3, 300, clock), clock=clock)
+
+    async def guess() -> None:
+        for number in range(3):
+            assert await users.check("b", str(number), "h") is None
+        with pytest.raises(TooManyRequests):
+            await users.check("b", "3", "h")
+        assert await users.check("a", "right", "h") == Identity("a")
+
+    asyncio.run(guess())
+
+
+def test_one_password_for_many_names_is_guessing_too() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=0, guesses=Guesses(3, 10, clock), clock=clock)
+
+    async def guess() -> None:
+        for number in range(10):
+            assert await users.check(f"b{number}", "123456", "h") is None
+        with pytest.raises(TooManyRequests):
+            await users.check("b10", "123456", "h")
+        assert await users.check("b10", "123456", "i") is None
+
+    asyncio.run(guess())
+    assert source.asked == 11
+
+
+@pytest.mark.parametrize("remember_s", [0, 60])
+def test_who_was_in_before_is_kept_out_by_nobodys_guesses(remember_s: int) -> None:
+    """Also when what is remembered has to be asked about anew, and with the very name that is guessed."""
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=remember_s, guesses=Guesses(3, 3, clock), clock=clock)
+
+    async def guess() -> None:
+        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+        clock.now = 1_000
+        for number in range(3):
+            assert await users.check("a", str(number), "h") is None
+        with pytest.raises(TooManyRequests):
+            await users.check("a", "3", "h")
+        asked = source.asked
+        assert users.recall(b"a:right") is None
+        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+        assert source.asked == asked + 1, "it was asked, not believed"
+
+    asyncio.run(guess())
+
+
+def test_a_password_that_is_right_no_more_is_a_guess_from_then_on() -> None:
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=1, guesses=Guesses(1, 1, clock), clock=clock)
+
+    async def guess() -> None:
+        assert await users.check("a", "right", "h") == Identity("a")
+        clock.now = 2
+        source.right = "another"
+        assert await users.check("a", "right", "h") is None
+        with pytest.raises(TooManyRequests):
+            await users.check("a", "right", "h")
+
+    asyncio.run(guess())
+
+
+def test_who_was_in_before_gets_an_answer_while_strangers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.access.users._WAITING", 2)
+    source, clock = Source(), Clock()
+    users = Users(source, remember_s=1, guesses=Guesses(100, 100, clock), clock=clock)
+
+    async def ask() -> None:
+        assert await users.check("a", "right", "h") == Identity("a")
+        clock.now = 2
+        source.may_answer.clear()
+        waiting = [asyncio.create_task(users.check("b", str(number), "h")) for number in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(IdentitiesAway):
+            await users.check("c", "right", "h")
+        again = asyncio.create_task(users.check("a", "right", "h"))
+        await asyncio.sleep(0)
+        source.may_answer.set()
+        assert await again == Identity("a")
+        assert await asyncio.gather(*waiting) == [None] * 2
+
+    asyncio.run(ask())
+
+
+def test_names_without_end_take_no_memory_without_end() -> None:
+    guesses = Guesses(3, 3, Clock())
+    guesses.wrong("h", "x" * 1_000_000)
+    assert max(map(len, guesses._names._filled)) < 300

@@ -46,6 +46,16 @@ def test_what_is_no_sample(line: str) -> None:
     assert read_line(line) is None
 
 
+@pytest.mark.parametrize("odd", ["\x85", "\u2028", "\x0b", "\x1c", "\r"])
+def test_a_label_cannot_make_a_line_of_its_own(odd: str) -> None:
+    """These end a line for Python's splitlines, and for nobody who reads metrics."""
+    registry = Registry()
+    registry.counter("pushes_total", "Pushes.", ("endpoint",)).add(f"http://e/{odd}pushes_total 1000 {odd}")
+
+    assert Readings.of(registry.text()).sum("pushes_total") == 1
+    assert Readings.of(merged({"one": registry.text()}, "worker")).sum("pushes_total", worker="one") == 1
+
+
 def test_other_writers_lines() -> None:
     assert read_line('x{a="b",c="d",} 1e3 1700000000') == Sample("x", {"a": "b", "c": "d"}, 1000.0)
     assert read_line("x NaN") is not None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.stack.errors import HomeError, HomeInUse
-from jobs.stack.home import Home
+from jobs.stack.home import Access, Home, keep_private
 from tests.support.engine import until
 
 HOLDER = """
@@ -82,3 +84,84 @@ def test_a_lock_is_signed_in_the_place_of_the_last_signature(home: Home) -> None
             assert int(os.pread(lock, 100, 0)) == os.getpid()
             size = os.fstat(lock).st_size
     assert home.lock_file.stat().st_size == size == 11
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("access", "wanted", "file"), [("owner", 0o700, 0o600), ("group", 0o2770, 0o660)])
+def test_nobody_else_reads_what_an_engine_keeps(
+    tmp_path: Path, umask: None, access: Access, wanted: int, file: int
+) -> None:
+    home = Home(tmp_path / "above" / "data")
+    keep_private(access)
+    assert home.create(access=access) == ""
+    assert mode(home.path) == wanted
+    with home.locked():
+        assert mode(home.lock_file) == file
+    part = [sys.executable, "-c", "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"]
+    subprocess.run([*part, str(home.run / "by-a-part")], check=True)
+    assert mode(home.run / "by-a-part") == file
+    assert home.create(access=access) == "", "nothing is left to change"
+
+
+def test_a_directory_of_an_earlier_version_is_narrowed_and_that_is_told(tmp_path: Path, umask: None) -> None:
+    home = Home(tmp_path / "data")
+    for folder in (home.path, home.run):
+        folder.mkdir()
+    home.lock_file.touch()
+    assert mode(home.path) == 0o755
+    note = home.create()
+    assert mode(home.path) == 0o700
+    assert "had the mode 755, now it has 700" in note
+    assert 'stack.home_access = "group"' in note
+
+
+@pytest.mark.parametrize("inside", [None, "users.toml", "secrets.keys"])
+def test_one_that_only_holds_what_is_made_before_the_first_start_is_ours(
+    tmp_path: Path, umask: None, inside: str | None
+) -> None:
+    path = tmp_path / "data"
+    path.mkdir()
+    if inside:
+        (path / inside).touch()
+    assert "now it has 700" in Home(path).create()
+    assert mode(path) == 0o700
+
+
+def test_somebody_elses_directory_keeps_its_mode(tmp_path: Path, umask: None) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv" / "www").mkdir()
+    note = Home(tmp_path / "srv").create()
+    assert mode(tmp_path / "srv") == 0o755
+    assert "has other things in it" in note
+
+
+def test_a_directory_that_was_shared_on_purpose_stays_so(tmp_path: Path, umask: None) -> None:
+    home = Home(tmp_path / ".arborcast")
+    home.path.mkdir()
+    (home.path / "kafka").mkdir()
+    home.path.chmod(0o2770)
+    assert home.create(access="group") == ""
+    home.path.chmod(0o777)
+    assert "had the mode 777, now it has 2770" in home.create(access="group")
+    assert mode(home.path) == 0o2770
+
+
+def test_a_directory_of_another_user_is_told_of(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "data")
+    home.path.mkdir()
+
+    def refuse(_path: Path, _mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    assert "it cannot be made 700: Operation not permitted" in home.create()

@@ -1,0 +1,96 @@
+"""What people read on a terminal: the one place that everything passes which a command of ours prints.
+
+Much of it was written by strangers: topics, endpoints, payloads, answers to pushes. None of that may do anything to
+the terminal, see `topic_model.printable`. So nothing else in these packages prints; a test holds that.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from topic_model.printable import as_json, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(line: object) -> None:
+    """A line on standard output, at once."""
+    _write(sys.stdout, f"{printable(str(line))}\n")
+
+
+def complain(line: object) -> None:
+    """A line on standard error, at once."""
+    _write(sys.stderr, f"{printable(str(line))}\n")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    _write(sys.stdout, as_json(value, indent=2, default=str) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line, at once; letters of all scripts as they are."""
+    _write(sys.stdout, as_json(value, ensure_ascii=False) + "\n")
+
+
+def print_document(data: bytes) -> None:
+    """A document on standard output: byte by byte into a file or a pipe, fit to be looked at on a terminal."""
+    if sys.stdout.isatty():
+        _write(sys.stdout, printable(data.decode(errors="replace")))
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def console() -> Console:
+    """Where people read."""
+    return _console_class()()
+
+
+def error_console() -> Console:
+    """Where complaints go."""
+    return _console_class()(stderr=True)
+
+
+def guard() -> None:
+    """From now on also what Python itself prints is fit to be looked at: stack traces, and log lines of a process that
+    has not been told where to log."""
+    sys.excepthook = _show_failure
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableFormatter())
+
+
+@functools.cache
+def _console_class() -> type[Console]:
+    # Loaded when something is printed in colour: `--help` and `--json` do without.
+    from jobs.printable_console import PrintableConsole
+
+    return PrintableConsole
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        # A terminal, or a locale, that has only some letters.
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def _show_failure(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    complain("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
+
+
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))

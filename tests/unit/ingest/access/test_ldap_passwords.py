@@ -1,0 +1,42 @@
+"""Passwords that LDAP cannot carry are wrong ones: no reason to say that the server is away. No server is needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ingest.access.errors import IdentitiesAway, TooManyRequests
+from ingest.access.guesses import Guesses
+from ingest.access.ldap_users import LdapUsers
+from ingest.access.settings import AccessSettings
+from ingest.access.users import Users
+from topic_model.settings import DirectorySettings
+
+# Nothing listens there, so whatever is asked of it raises IdentitiesAway.
+USERS = LdapUsers(AccessSettings(users="ldap", ldap_user_base="o=x"), DirectorySettings(url="ldap://127.0.0.1:1"))
+
+IMPOSSIBLE = ["p\x07a", "p\x85a", "p\ue000a", "pa\u05d0", "pa\udc80", "\u00ad\u2060", "p" * 2_000, ""]
+
+
+@pytest.mark.parametrize("password", IMPOSSIBLE)
+def test_a_password_that_cannot_be_sent_is_wrong(password: str) -> None:
+    assert USERS.check("anna", password) is None
+
+
+@pytest.mark.parametrize("password", ["pa", "geheim ö", "\xa0x", "\u05d0\u05d1", "p\u00ada"])
+def test_one_that_can_be_sent_is_asked_about(password: str) -> None:
+    with pytest.raises(IdentitiesAway):
+        USERS.check("anna", password)
+
+
+def test_it_counts_as_a_guess() -> None:
+    users = Users(USERS, remember_s=0, guesses=Guesses(3, 300))
+
+    async def guess() -> None:
+        for number in range(3):
+            assert await users.check("anna", f"\x07{number}", "h") is None
+        with pytest.raises(TooManyRequests):
+            await users.check("anna", "pa", "h")
+
+    asyncio.run(guess())

@@ -29,6 +29,7 @@ from xml.sax.saxutils import quoteattr
 
 import msgspec
 import pyarrow.dataset as ds
+from tests.chaos._engine import Victim
 
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading
@@ -48,7 +49,6 @@ from dispatch.tables import (
 )
 from dispatch.tables.location import is_there, open_table
 from ingest.client import Client, FuturesClient
-from tests.chaos._engine import Victim
 from topic_model.settings import KafkaSettings
 
 TOPIC = "rounds/all"

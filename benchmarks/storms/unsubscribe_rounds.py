@@ -1,6 +1,6 @@
 """Rounds of subscribe, fail and unsubscribe at ever new addresses against a whole engine, and what they leave behind.
 
-    python -m tests.support.unsubscribe_rounds --minutes 3 [--wave 200] [--home DIR] [--json FILE]
+    python -m benchmarks.storms.unsubscribe_rounds --minutes 3 [--wave 200] [--home DIR] [--json FILE]
 
 In waves: so many subscribe, each with an address of its own where nobody listens; one notification is published, every
 push fails and waits; they unsubscribe, and it is waited for that nothing waits any more. After the first waves, after
@@ -29,7 +29,7 @@ from xml.sax.saxutils import quoteattr
 
 import msgspec
 import pyarrow.dataset as ds
-from tests.chaos._engine import Victim
+from benchmarks.storms.victim import Victim
 
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading

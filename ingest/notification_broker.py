@@ -48,10 +48,12 @@ _topics = TopicMemory()
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
-    notifications = _read_notify(gateway, request)
+    topics: dict[bytes, TopicPath] = {}
+    notifications = _read_notify(gateway, request, topics)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
+    _topics.remember(topics)
     await accept(gateway, notifications)
 
 
@@ -154,14 +156,15 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return termination.to_ms(termination.grant(element.text or "", now, initial=initial))
 
 
-def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
+def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
+    """The messages; into `topics` those topics that were not known."""
     source = request.source(_PAYLOAD_DEPTH)
     accepted_ms = termination.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
-            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1)
+            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics)
             notifications.append(
                 Notification(
                     id=gateway.ids.next(),
@@ -178,7 +181,9 @@ def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
     return notifications
 
 
-def _read_message(message: etree._Element, node: Node, source: Source, number: int) -> tuple[TopicPath, bytes, bytes]:
+def _read_message(
+    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, TopicPath]
+) -> tuple[TopicPath, bytes, bytes]:
     """Topic, payload and producer (empty for none) of one NotificationMessage."""
     topic: TopicPath | None = None
     payload: bytes | None = None
@@ -186,7 +191,7 @@ def _read_message(message: etree._Element, node: Node, source: Source, number: i
     for part, part_node in zip(message, node.children, strict=True):
         name = part.tag
         if name == _TOPIC:
-            topic = _topics.read(part, source.identity(part_node))
+            topic = _topics.read(part, source.identity(part_node), topics)
         elif name == _CONTENT:
             if len(part) != 1:
                 raise InvalidRequest(

@@ -14,7 +14,15 @@ from tests.fuzz._checks_records import (
     log_seeds,
 )
 from tests.fuzz._checks_texts import check_condition, check_expression, check_ldif, check_secrets
-from tests.fuzz._checks_wire import GATEWAY_SEEDS, check_gateway, check_legacy, check_push
+from tests.fuzz._checks_wire import (
+    ENCODED_SEEDS,
+    ENCODING_SNIPPETS,
+    GATEWAY_SEEDS,
+    check_encoding,
+    check_gateway,
+    check_legacy,
+    check_push,
+)
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from topic_model.keyring import KeyRing
@@ -112,6 +120,7 @@ TARGETS: Mapping[str, Target] = {
     "push": Target(
         check_push, (*GATEWAY_SEEDS[:2], soap.envelope("<o:raw xmlns:o='urn:o'>1</o:raw>", "1.2")), _XML_SNIPPETS
     ),
+    "encoding": Target(check_encoding, ENCODED_SEEDS, ENCODING_SNIPPETS),
     "expression": Target(check_expression, _TOPIC_TEXTS, _TOPIC_SNIPPETS),
     "condition": Target(
         check_condition,

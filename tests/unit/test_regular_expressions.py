@@ -106,7 +106,9 @@ def _written() -> Iterator[tuple[str, ast.Call]]:
             module = ".".join(file.relative_to(_ROOT).with_suffix("").parts)
             tree = ast.parse(file.read_text(encoding="utf-8"))
             constants = {}
-            for scope in (tree, *(each for each in tree.body if isinstance(each, ast.ClassDef))):
+            scopes: list[ast.Module | ast.ClassDef] = [tree]
+            scopes += [each for each in tree.body if isinstance(each, ast.ClassDef)]
+            for scope in scopes:
                 where = f"{module}.{scope.name}" if isinstance(scope, ast.ClassDef) else module
                 for each in scope.body:
                     if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from ingest.envelope import parse
-from ingest.errors import MalformedMessage, UnreadableRequest
-from ingest.namespaces import wsnt
-from ingest.xml_reading import as_utf8, make_parser
+from ingest.errors import MalformedMessage
+from ingest.xml_reading import as_utf8
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from tests.support.one_reading import hidden, is_taken
 
 # What Python can write and somebody may claim to have written.
 CODECS = [
@@ -30,16 +30,6 @@ NAMES = [
 MARKS = [b"", codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE]
 
 
-def other_way_round(text: str) -> str:
-    """Characters that are this text to whoever takes their bytes for the other order's."""
-    return text.encode("utf-16-le").decode("utf-16-be")
-
-
-def hidden(topic: str) -> str:
-    """A whole message that only the other byte order shows."""
-    return other_way_round(soap.envelope(soap.notify(soap.message(topic))).decode())
-
-
 PIECES = [
     *("é", "€", "告警", "\\", "~", "¥", "‾", "㰀", "⼀", "㸀", "\u3c00\u6100\u3e00", "𐀀", "\ufeff", "\x85", "\xa0"),
     *("<b/>", "<b>x</b>", "<!-- <b> -->", "<![CDATA[</a>]]>", "&#60;", "&lt;b&gt;", "<?p <b> ?>", 'x="1"'),
@@ -48,28 +38,6 @@ PIECES = [
 SPEAKS_TWICE = soap.envelope(soap.notify(soap.message("t:mine", f"<a>{hidden('t:alarms')}</a>"))).decode()
 BACKSLASH = soap.envelope(soap.notify(soap.message("t:mine", "<a>\\~</a>"))).decode()
 PAYLOADS = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
-
-
-def compared(body: bytes, content_type: bytes) -> bool:
-    """Whether the request is taken; then all of its messages must be cut as they were parsed."""
-    try:
-        request = parse(body, content_type)
-        if request.name != wsnt("Notify"):
-            return True
-        source = request.source(6)
-        nodes = source.node(request.operation).children
-        for message, node in zip(request.operation, nodes, strict=True):
-            for part, part_node in zip(message, node.children, strict=True):
-                assert canonical(etree.fromstring(source.fragment(part_node), make_parser())) == canonical(part)
-                for child, child_node in zip(part, part_node.children, strict=True):
-                    assert canonical(etree.fromstring(source.fragment(child_node), make_parser())) == canonical(child)
-    except UnreadableRequest:
-        return False
-    return True
-
-
-def canonical(element: etree._Element) -> bytes:
-    return etree.tostring(element, method="c14n", exclusive=True, with_comments=False)
 
 
 def encoded(text: str, codec: str) -> bytes:
@@ -99,7 +67,7 @@ def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
 @example(((f'<?xml version="1.0" encoding="Shift_JIS"?>{BACKSLASH}').encode("shift_jis"), b"text/xml"))
 @example(((f'<?xml version="1.0" encoding="Johab"?>{BACKSLASH}').encode("johab"), b"text/xml"))
 def test_whatever_it_is_encoded_in_and_says(request: tuple[bytes, bytes]) -> None:
-    compared(*request)
+    is_taken(*request)
 
 
 @settings(max_examples=300, deadline=None)
@@ -108,15 +76,15 @@ def test_bytes_that_were_changed_on_the_way(request: tuple[bytes, bytes], data: 
     body, content_type = request
     start = data.draw(st.integers(0, len(body)))
     piece = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([*MARKS, b"\0", b"<\0", b"\0<", b"\0\0\0<"])))
-    compared(body[:start] + piece + body[start + data.draw(st.integers(0, 3)) :], content_type)
+    is_taken(body[:start] + piece + body[start + data.draw(st.integers(0, 3)) :], content_type)
 
 
 @given(
     st.binary(max_size=100), st.sampled_from([*MARKS, b"<\0", b"\0<", b"Lo\xa7\x94", b"<?xml "]), st.sampled_from(NAMES)
 )
 def test_bytes_of_any_kind(body: bytes, beginning: bytes, name: str) -> None:
-    compared(beginning + body, b"text/xml")
-    compared(beginning + body, b"text/xml; charset=" + name.encode())
+    is_taken(beginning + body, b"text/xml")
+    is_taken(beginning + body, b"text/xml; charset=" + name.encode())
 
 
 @given(requests(), st.binary(max_size=40))
@@ -158,7 +126,7 @@ def test_a_mark_goes_before_the_charset_and_that_before_the_declaration(
     if declared:
         text = f"<?xml version='1.0' encoding='{declared}'?>{text}"
     body, content_type = mark + text.encode(codec), f"text/xml{content_type}"
-    assert compared(body, content_type.encode())
+    assert is_taken(body, content_type.encode())
     parts = GatewayParts()
     assert parts.post(body, content_type=content_type).status == 202
     assert parts.notifications.accepted[0].payload == "<a>é</a>".encode()

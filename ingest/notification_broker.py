@@ -28,7 +28,9 @@ from ingest.topic_reading import TopicMemory
 from topic_model.errors import ExpressionError, TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.notifications import Notification
+from topic_model.patterns import Pattern
 from topic_model.records import SubscriptionRecord
+from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
@@ -250,13 +252,20 @@ def _initial_termination(gateway: Gateway, element: etree._Element | None, now: 
 
 
 def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
-    """With a fixed topic set, an expression that selects nothing never will. Raises TopicNotSupported."""
+    """Raises ExpressionError for an expression that costs too much, of it TopicNotSupported for one that, with a fixed
+    topic set, selects nothing and never will.
+    """
+    pattern = compile_normal(expression.normal)
+    if isinstance(pattern, Pattern) and pattern.steps > gateway.settings.expression_steps:
+        raise ExpressionError(
+            f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
+            f"{gateway.settings.expression_steps} are taken: use fewer alternatives, or several subscriptions",
+            expression.text[:1000],
+        )
     if not gateway.topics.fixed:
         return
     tree = gateway.table.topics
-    pattern = compile_normal(expression.normal)
-    selected = pattern.select(tree) if isinstance(pattern, XPathPattern) else tree.select(pattern)
-    if next(iter(selected), None) is None:
+    if not (pattern.select(tree) if isinstance(pattern, XPathPattern) else selects_any(pattern, tree)):
         raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,14 +10,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from dispatch.attempts import FINAL
 from dispatch.redelivery.events import SYSTEM
 from dispatch.runtime import JobSettings
-from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
+from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
+from topic_model.conditions import XPATH_1
 from topic_model.control_log import ControlFollower
-from topic_model.records import ControlRecord, SubscriptionEnded
+from topic_model.records import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
 from topic_model.settings import KafkaSettings
-from topic_model.subscriptions import DeliveryPolicy
+from topic_model.subscriptions import DeliveryPolicy, XPathFilter
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -173,6 +176,44 @@ def test_paused_subscription_gets_what_it_missed_when_it_is_resumed(
         wait_until(lambda: len(firsts(receiver, "/s")) == 7, "what it missed arrives")
 
     assert firsts(receiver, "/s") == sent
+
+
+def test_conditions_that_cost_too_much_suspend_and_what_was_kept_unjudged_is_judged_at_the_resume(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    settings = dataclasses.replace(settings, push=dataclasses.replace(settings.push, owner_conditions_ms=2.0))
+    costly = tuple(XPathFilter(XPATH_1, f"//x/@n != {number}", {}) for number in range(30))
+    log.subscribe(
+        subscription("operator", receiver.url("/operator"), f"{SYSTEM}//."),
+        subscription("s", receiver.url("/s"), "a", content=costly, owner="mallory"),
+        subscription("t", receiver.url("/t"), "a", content=(XPathFilter(XPATH_1, "@n", {}),), owner="anna"),
+    )
+    small = [f"<x n='{number}'/>".encode() for number in (3, 99)]
+    with running(spark, settings):
+        large = log.notify("a", b"<x n='99'>" + b"<y/>" * 2_400 + b"</x>")
+        wait_until(
+            lambda: "subscription-suspended" in "".join(each.body.decode() for each in receiver.received("/operator")),
+            "that it was suspended",
+        )
+        sent = [large, *(log.notify("a", each) for each in small)]
+        wait_until(lambda: len(firsts(receiver, "/t")) == 3, "the others have theirs")
+        assert firsts(receiver, "/s") == []
+        log.control(Tombstone(suspension_key("s")))
+        # What passes its conditions comes; what does not, or would cost more than it may, is cancelled.
+        wait_until(lambda: len(firsts(receiver, "/s")) == 1, "what it wants of what was kept")
+        expected = {sent[0]: "cancelled", sent[1]: "cancelled", sent[2]: "delivered"}
+
+        def ended() -> dict[object, object]:
+            rows = attempt_rows(settings, 1)
+            return {
+                row["notification"]: row["state"]
+                for row in rows
+                if row["subscription"] == "s" and row["state"] in FINAL
+            }
+
+        wait_until(lambda: ended() == expected, "a row for each")
+
+    assert (firsts(receiver, "/t"), firsts(receiver, "/s")) == (sent, [sent[2]])
 
 
 def test_what_waits_outlives_the_job(spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver) -> None:

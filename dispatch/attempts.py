@@ -52,7 +52,7 @@ ErrorClass = Literal[
     "ended",  # the subscription is over
     "redriven",  # a dead letter is tried again
     "purged",  # a dead letter was thrown away
-    "skipped",  # what was written, before there were retries, of a push that was not tried
+    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much; the detail says
     "internal",  # our own fault; the detail says what
 ]
 

@@ -58,8 +58,9 @@ REPLAY_HEADER = "Arborcast-Replay"
 # What may not stand in the value of an HTTP header: a line break in a stored id would begin a header of its own.
 _UNSAFE = re.compile(r"[^\x21-\x7e]")
 
-# Where an ampersand is a character like any other.
-_VERBATIM = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<\?.*?\?>", re.DOTALL)
+# Where an ampersand is a character like any other. What never ends reaches to the end of the text: else each further
+# beginning would be looked through to there.
+_VERBATIM = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)", re.DOTALL)
 
 
 class Envelope:

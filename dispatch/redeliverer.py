@@ -40,6 +40,8 @@ _PAUSE_S = 1.0
 # Of the time that a stop may take, how much is for pushes under way; the rest is for writing down their outcomes.
 _PUSHES_SHARE = 3 / 4
 
+_COSTLY = "its content or producer conditions cost more than push.conditions_ms, or push.owner_conditions_ms, allows"
+
 
 @dataclass(frozen=True)
 class RedeliveryStatistics:
@@ -158,15 +160,17 @@ class Redeliverer:
         return newest_batch(self._plan.file)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
-        """What a batch has parked, seen of endpoints, and learned of subscriptions that are over.
+        """What a batch has parked, seen of endpoints, and learned of subscriptions that are over, or cost too much.
 
-        Raises InfrastructureError when the end of a subscription cannot be written down.
+        Raises InfrastructureError when the end of a subscription, or its suspension, cannot be written down.
         """
         at_ms = now_ms()
         gone: set[str] = set()
+        costly: set[str] = set()
         for report in reports:
             self.lanes.parked(report.reach)
             gone |= report.gone
+            costly |= report.costly
             for endpoint, sign in report.signs:
                 before = self.health.get(endpoint).breaker
                 if before != "closed" and sign.kind in ("away", "failing"):
@@ -176,6 +180,8 @@ class Redeliverer:
                     self._tell(OperatorEvent("breaker-opened", at_ms, endpoint))
         if gone:
             self._end_subscriptions(gone)
+        if costly - gone:
+            self._suspend_costly(costly - gone, at_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
         """See ports.Changes."""
@@ -252,6 +258,19 @@ class Redeliverer:
         there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
         if there:
             self._control.append([record for each in there for record in ending(each, "gone", now_ms())])
+
+    def _suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
+        """Write down that the conditions of these are not asked any more until someone resumes them.
+
+        Raises InfrastructureError.
+        """
+        found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
+        found = [each for each in found if not self._subscriptions.suspended(each.id)]
+        if not found:
+            return
+        self._control.append([SubscriptionSuspended(each.id, _COSTLY, at_ms, at_ms, "conditions") for each in found])
+        for each in found:
+            self._tell(OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY))
 
     def _suspend_subscriptions(self, since_ms: Mapping[str, int]) -> None:
         """Write down that nothing is tried for these until someone resumes them. Raises InfrastructureError."""

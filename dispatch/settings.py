@@ -94,6 +94,19 @@ class PushSettings:
     keep_alive_s: float = setting(
         60.0, "A connection that was idle for longer is not used again.", minimum=1, maximum=3_600, unit="s"
     )
+    conditions_ms: float = setting(
+        400.0,
+        "What the content and producer conditions of all subscriptions may cost together for one notification, by "
+        "estimate, for each 10 kB of it that begin. Beyond it those that cost most are suspended.",
+        minimum=1,
+        unit="ms",
+    )
+    owner_conditions_ms: float = setting(
+        100.0,
+        "And so much of it those of one owner; without owners, those of one consumer's host.",
+        minimum=1,
+        unit="ms",
+    )
     max_notify_messages: int = setting(
         50, "Waiting messages for one subscriber travel together, at most this many.", minimum=1, maximum=1_000
     )

@@ -3,7 +3,7 @@
     serving, http_protocol    HTTP: uvicorn, and bounds for hostile clients
     app                 from an HTTP request to an operation and back
     tag_limits          how much one tag of a request may hold
-    envelope, answers, faults, errors, namespaces          SOAP: reading, answering, refusing
+    xml_reading, envelope, answers, faults, errors, namespaces   SOAP: reading, answering, refusing
     notification_broker, subscription_manager              the port types
     topic_reading, filters, endpoints, fragments, termination, addresses, ids     what requests are made of
     delivery_wish, protection, secret_operations           what subscribers ask for: tries, signatures, others later

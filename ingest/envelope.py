@@ -6,8 +6,6 @@ an entity: a document type declaration is refused, and libxml2's own bounds (dep
 
 from __future__ import annotations
 
-import re
-import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -15,16 +13,16 @@ from lxml import etree
 
 from ingest.access.visitor import Caller
 from ingest.errors import MalformedMessage, NotUnderstood, Packaged, UnreadableRequest, VersionMismatch
-from ingest.fragments import UTF16_MARKS, Source, as_utf8
+from ingest.fragments import Source
 from ingest.namespaces import SOAP11, SOAP12, WSA, WSSE
 from ingest.tag_limits import check_tags
+from ingest.xml_reading import read_xml
 from topic_model.subscriptions import SoapVersion
 
 MAX_BLOCKS = 100
 """So many header blocks are looked at: those of WS-Security and WS-Addressing are ten together."""
 
 _VERSIONS: dict[str, SoapVersion] = {SOAP11: "1.1", SOAP12: "1.2"}
-_CHARSET = re.compile(rb"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE)
 
 # Mandatory headers of these we take: addressing is answered, security is checked elsewhere or not at all.
 _UNDERSTOOD = {WSA, WSSE}
@@ -77,9 +75,16 @@ class Request:
 
 
 def parse(document: bytes, content_type: bytes = b"") -> Request:
-    """Read a request. Raises UnreadableRequest."""
-    root = _parse_xml(document, content_type)
-    check_tags(as_utf8(document, root))
+    """Read a request: a pure function of its arguments, for any thread. Raises UnreadableRequest."""
+    try:
+        root, document = read_xml(document, content_type)
+    except MalformedMessage as error:
+        if content_type.lstrip().lower().startswith(b"multipart/"):
+            raise Packaged(
+                "a MIME package (SOAP with attachments, MTOM) is not taken: send the envelope alone, MTOM switched off"
+            ) from error
+        raise
+    check_tags(document)
     namespace, name = _split(root)
     soap = _VERSIONS.get(namespace)
     if soap is None:
@@ -93,77 +98,6 @@ def parse(document: bytes, content_type: bytes = b"") -> Request:
     except UnreadableRequest as error:
         error.soap = soap
         raise
-
-
-def _parse_xml(document: bytes, content_type: bytes) -> etree._Element:
-    parser = _parser_for(document, content_type)
-    try:
-        root = read_xml(document, parser)
-    except (etree.XMLSyntaxError, LookupError, ValueError) as error:
-        if content_type.lstrip().lower().startswith(b"multipart/"):
-            raise Packaged(
-                "a MIME package (SOAP with attachments, MTOM) is not taken: send the envelope alone, MTOM switched off"
-            ) from error
-        # Besides bad syntax: an encoding that nobody knows, an empty body.
-        raise MalformedMessage(f"the request is not well-formed XML: {_brief(error)}") from error
-    if root.getroottree().docinfo.internalDTD is not None:
-        raise MalformedMessage("a document type declaration is not allowed in SOAP")
-    return root
-
-
-def make_parser(encoding: str | None = None) -> etree.XMLParser:
-    """A parser for messages of strangers."""
-    return etree.XMLParser(
-        encoding=encoding,
-        resolve_entities=False,
-        load_dtd=False,
-        dtd_validation=False,
-        no_network=True,
-        huge_tree=False,
-        # Payloads are cut from the bytes, so the tree is ours to simplify.
-        remove_comments=True,
-        remove_pis=True,
-    )
-
-
-def read_xml(document: bytes, parser: etree.XMLParser) -> etree._Element:
-    """The root of a document that is well-formed, its namespaces included. Raises XMLSyntaxError or ValueError.
-
-    lxml alone overlooks undeclared prefixes, and names with two colons, when libxml2 has anything to warn of behind
-    them, such as a namespace that is no absolute URI. A payload like that would travel on, and spoil for its receivers
-    what is pushed together with it.
-    """
-    root = etree.fromstring(document, parser)
-    log = parser.error_log
-    if len(log):
-        for error in log.filter_from_errors():
-            raise ValueError(f"{error.message}, line {error.line}, column {error.column}")
-    return root
-
-
-class _Parsers(threading.local):
-    """Of each thread its own: a parser's log of errors is that of whatever it has read last."""
-
-    def __init__(self) -> None:
-        self.utf8 = make_parser()
-
-
-_parsers = _Parsers()
-
-
-def _parser_for(document: bytes, content_type: bytes) -> etree.XMLParser:
-    """HTTP's charset wins over the XML declaration, and the mark of UTF-16 over both (RFC 7303).
-
-    Nearly everyone says UTF-8, so the parser is kept for that. Raises MalformedMessage.
-    """
-    charset = _CHARSET.search(content_type)
-    if charset is None or charset[1].lower() in (b"utf-8", b"utf8") or document.startswith(UTF16_MARKS):
-        return _parsers.utf8
-    name = charset[1].decode()
-    try:
-        return make_parser(name)
-    except LookupError as error:
-        raise MalformedMessage(f"the charset {name[:60]} of the request is not known here; use UTF-8") from error
 
 
 def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersion) -> Request:
@@ -213,8 +147,3 @@ def _mandatory(block: etree._Element, namespace: str) -> bool:
 def _split(element: etree._Element) -> tuple[str, str]:
     namespace, _, name = str(element.tag).rpartition("}")
     return namespace[1:], name
-
-
-def _brief(error: Exception) -> str:
-    message = error.msg if isinstance(error, etree.XMLSyntaxError) else str(error)
-    return (message or type(error).__name__).splitlines()[0][:200]

@@ -14,23 +14,23 @@ namespaces around them, have limits, and looking for prefixes takes no longer th
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Container
 
 from lxml import etree
 
-from ingest.errors import MalformedMessage, TooLarge
+from ingest.errors import TooLarge
+from ingest.tag_limits import ATTRIBUTE
 
-# Only ever run over documents that a parser accepted. The possessive quantifiers keep it linear on anything.
+# Only ever run over documents that a parser accepted; linear on anything. What never ends reaches to the end of the
+# text, and no tag reaches over the beginning of the next: else each would be looked through to the end from anew.
 _TOKEN = re.compile(
-    rb"<(?:!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>"
-    rb"|/([^\s>]++)\s*>"
-    rb"|([^\s/>!?]++)(?:[^>\"'/]++|\"[^\"]*+\"|'[^']*+'|/(?!>))*+(/?)>)",
+    rb"<(?:!--.*?(?:-->|\Z)|!\[CDATA\[.*?(?:\]\]>|\Z)|\?.*?(?:\?>|\Z)"
+    rb"|/([^\s<>]++)\s*+>"
+    rb"|([^\s</>!?]++)(?:[^<>\"'/]++|\"[^<\"]*+\"|'[^<']*+'|/(?!>))*+(/?)>)",
     re.DOTALL,
 )
 _END_TAG, _START_TAG = 1, 3  # lastindex of a match; None for what is neither
-_ATTRIBUTE = re.compile(rb"\s+([^\s=]++)\s*=\s*(\"[^\"]*+\"|'[^']*+')")
 _BETWEEN_WORDS = re.compile(rb"[\s\"']+")
 _SLASH = ord("/")
 _AFTER_NAME = b"> \t\r\n"
@@ -60,11 +60,6 @@ _SCOPE_BYTES, _SCOPE_FREE = 8, 10_000
 
 # A text in which prefixes may be listed without colons is taken apart up to this size.
 _LISTS = 64 * 1024
-
-_UTF8_ALIKE = {None, "", "UTF-8", "ASCII", "US-ASCII"}
-
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""What a document in UTF-16 begins with that says so by itself; none in UTF-8 does."""
 
 Scope = dict[bytes, bytes]
 """Prefix to the quoted value of its declaration, as written; the default namespace has the prefix b""."""
@@ -109,11 +104,12 @@ class Node:
 class Source:
     """The bytes behind a parsed document, down to `depth` levels (the root is level 1).
 
+    `document` must be the very bytes that were parsed, in UTF-8: both as `ingest.xml_reading.read_xml` returns them.
     With `within`, only of that child of the root: the header of an envelope may be longer than what is wanted.
     """
 
     def __init__(self, document: bytes, root: etree._Element, depth: int, within: etree._Element | None = None) -> None:
-        self._document = as_utf8(document, root)
+        self._document = document
         self._top = _scan(self._document, depth, None if within is None else root.index(within))
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
         self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE
@@ -189,20 +185,6 @@ class Source:
         self._around_written = b"".join(declaration for _, _, declaration in self._inherited)
         if len(self._around_written) > MAX_AROUND:
             raise TooLarge(f"the namespaces declared around a payload are too large: {MAX_AROUND} bytes are taken")
-
-
-def as_utf8(document: bytes, root: etree._Element) -> bytes:
-    """The document in UTF-8; its XML declaration, if any, is not adapted."""
-    encoding = root.getroottree().docinfo.encoding
-    if encoding is None or encoding.upper() in _UTF8_ALIKE:
-        if document.startswith(UTF16_MARKS):
-            # libxml2 goes by the mark, and calls a document UTF-8 that has no XML declaration.
-            return document.decode("utf-16").encode()
-        return document.removeprefix(b"\xef\xbb\xbf")
-    try:
-        return document.decode(encoding).removeprefix("\ufeff").encode()
-    except (LookupError, UnicodeError) as error:
-        raise MalformedMessage(f"the encoding {encoding} of the request cannot be read; use UTF-8") from error
 
 
 def _may_use(tail: bytes, used: bytes) -> bool | None:
@@ -302,7 +284,7 @@ def _end_of(document: bytes, name: bytes, position: int, disguises: bool) -> int
 
 def _declarations(attributes: bytes) -> Scope:
     found: Scope = {}
-    for name, value in _ATTRIBUTE.findall(attributes):
+    for name, value, _ in ATTRIBUTE.findall(attributes):
         if name == b"xmlns":
             found[b""] = value
         elif name.startswith(b"xmlns:"):

@@ -28,7 +28,9 @@ from ingest.topic_reading import TopicMemory
 from topic_model.errors import ExpressionError, TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.notifications import Notification
+from topic_model.patterns import Pattern
 from topic_model.records import SubscriptionRecord
+from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
@@ -48,10 +50,12 @@ _topics = TopicMemory()
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
-    notifications = _read_notify(gateway, request)
+    topics: dict[bytes, TopicPath] = {}
+    notifications = _read_notify(gateway, request, topics)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
+    _topics.remember(topics)
     await accept(gateway, notifications)
 
 
@@ -154,14 +158,15 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return termination.to_ms(termination.grant(element.text or "", now, initial=initial))
 
 
-def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
+def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
+    """The messages; into `topics` those topics that were not known."""
     source = request.source(_PAYLOAD_DEPTH)
     accepted_ms = termination.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
-            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1)
+            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics)
             notifications.append(
                 Notification(
                     id=gateway.ids.next(),
@@ -178,7 +183,9 @@ def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
     return notifications
 
 
-def _read_message(message: etree._Element, node: Node, source: Source, number: int) -> tuple[TopicPath, bytes, bytes]:
+def _read_message(
+    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, TopicPath]
+) -> tuple[TopicPath, bytes, bytes]:
     """Topic, payload and producer (empty for none) of one NotificationMessage."""
     topic: TopicPath | None = None
     payload: bytes | None = None
@@ -186,7 +193,7 @@ def _read_message(message: etree._Element, node: Node, source: Source, number: i
     for part, part_node in zip(message, node.children, strict=True):
         name = part.tag
         if name == _TOPIC:
-            topic = _topics.read(part, source.identity(part_node))
+            topic = _topics.read(part, source.identity(part_node), topics)
         elif name == _CONTENT:
             if len(part) != 1:
                 raise InvalidRequest(
@@ -245,13 +252,20 @@ def _initial_termination(gateway: Gateway, element: etree._Element | None, now: 
 
 
 def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
-    """With a fixed topic set, an expression that selects nothing never will. Raises TopicNotSupported."""
+    """Raises ExpressionError for an expression that costs too much, of it TopicNotSupported for one that, with a fixed
+    topic set, selects nothing and never will.
+    """
+    pattern = compile_normal(expression.normal)
+    if isinstance(pattern, Pattern) and pattern.steps > gateway.settings.expression_steps:
+        raise ExpressionError(
+            f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
+            f"{gateway.settings.expression_steps} are taken: use fewer alternatives, or several subscriptions",
+            expression.text[:1000],
+        )
     if not gateway.topics.fixed:
         return
     tree = gateway.table.topics
-    pattern = compile_normal(expression.normal)
-    selected = pattern.select(tree) if isinstance(pattern, XPathPattern) else tree.select(pattern)
-    if next(iter(selected), None) is None:
+    if not (pattern.select(tree) if isinstance(pattern, XPathPattern) else selects_any(pattern, tree)):
         raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
 
 

@@ -61,6 +61,12 @@ class GatewaySettings:
         "has to say who it is.",
         minimum=0,
     )
+    expression_steps: int = setting(
+        1_024,
+        "So many steps with wildcards before them, in all alternatives together, may a topic expression have: each may "
+        "have to be looked at for every topic. Subscriptions that are there already stay.",
+        minimum=16,
+    )
     expiry_grace_s: int = setting(
         3_600,
         "An expired subscription gets nothing any more, but can still be renewed for so long; then it is gone.",

@@ -51,21 +51,26 @@ class TopicMemory:
         self._topics: dict[bytes, TopicPath] = {}
         self._left = _REMEMBERED_BYTES
 
-    def read(self, element: etree._Element, identity: bytes) -> TopicPath:
-        """The topic of an element that `identity` stands for (Source.identity). Raises ExpressionError."""
-        topic = self._topics.get(identity)
+    def read(self, element: etree._Element, identity: bytes, unchecked: dict[bytes, TopicPath]) -> TopicPath:
+        """The topic of an element that `identity` stands for (Source.identity). Raises ExpressionError.
+
+        One that is not remembered goes into `unchecked`, for `remember`.
+        """
+        topic = self._topics.get(identity) or unchecked.get(identity)
         if topic is None:
-            topic = read_topic(element)
-            if len(identity) <= _LONGEST:
-                self._remember(identity, topic)
+            topic = unchecked[identity] = read_topic(element)
         return topic
 
-    def _remember(self, identity: bytes, topic: TopicPath) -> None:
-        self._left -= len(identity) + len(topic) + _ENTRY_BYTES
-        if self._left < 0:
-            self._topics.clear()
-            self._left = _REMEMBERED_BYTES
-        self._topics[identity] = topic
+    def remember(self, checked: Mapping[bytes, TopicPath]) -> None:
+        """Keep topics whose publisher may publish to them: what is refused leaves nothing behind for others."""
+        for identity, topic in checked.items():
+            if len(identity) > _LONGEST:
+                continue
+            self._left -= len(identity) + len(topic) + _ENTRY_BYTES
+            if self._left < 0:
+                self._topics.clear()
+                self._left = _REMEMBERED_BYTES
+            self._topics[identity] = topic
 
 
 def _parts(element: etree._Element) -> tuple[str, str | None, frozenset[tuple[str, str]]]:

@@ -24,6 +24,9 @@ XPATH_1: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
 # Estimated in bytes looked at; about 10 ns each, so half a second at the very most. 800 bytes need about 2,000.
 BUDGET: Final = 50_000_000
 
+PER_MS: Final = 100_000
+"""So much of it is looked at in a millisecond, by estimate."""
+
 # Texts that are handed on for each level that they lie below cost a sixteenth of what reading a new element does.
 _LEVELS: Final = 16
 
@@ -73,9 +76,14 @@ class Condition:
     power: int
     _compiled: _Compiled = field(compare=False, repr=False)
 
+    def cost(self, document: Document) -> float:
+        """What asking costs, by estimate; 0 where it would take too long and is not asked."""
+        cost = self._estimate(document)
+        return cost if cost <= BUDGET else 0.0
+
     def holds(self, document: Document) -> bool:
         """The answer, as XPath's boolean() would give it. Raises Unanswerable."""
-        if self._cost(document, exact=False) > BUDGET and self._cost(document, exact=True) > BUDGET:
+        if self._estimate(document) > BUDGET:
             raise Unanswerable(f"the condition {self.text[:100]!r} would take too long on {document.size} bytes")
         try:
             answer = self._compiled(document.root)
@@ -84,7 +92,12 @@ class Condition:
         # boolean() of a NaN is false, and Python's is true.
         return bool(answer) and answer == answer
 
-    def _cost(self, document: Document, exact: bool) -> float:
+    def _estimate(self, document: Document) -> float:
+        # How deep a document really is costs a walk: asked only where it matters.
+        cost = self._at_depth(document, exact=False)
+        return cost if cost <= BUDGET else self._at_depth(document, exact=True)
+
+    def _at_depth(self, document: Document, exact: bool) -> float:
         return self.weight * document.size * (1 + document.depth(exact) / _LEVELS) ** self.power
 
 

@@ -12,10 +12,12 @@ from topic_model.errors import InfrastructureError
 from topic_model.record_versions import KnownVersion
 from topic_model.topics import TopicPath
 
-VERSION = 3
+VERSION = 4
 
 # What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
-# replay, which has to be labelled as one.
+# replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
+# it.
+_VERSION_REPLAYED = 3
 _VERSION_FOR_ONE = 2
 _VERSION_FOR_ALL = 1
 
@@ -34,7 +36,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
     message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
     delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
-    `trace_context`), empty for none; readers who do not know it pass it over.
+    `trace_context`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is parked, says
+    that the subscription's conditions are still to be asked whether it wants it.
     """
 
     id: str
@@ -49,6 +52,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     request_size: int = 1
     replay: str = ""
     traceparent: str = ""
+    unjudged: bool = False
 
     @property
     def original_id(self) -> str:
@@ -89,8 +93,10 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.replay:
+    if notification.unjudged:
         return VERSION
+    if notification.replay:
+        return _VERSION_REPLAYED
     return _VERSION_FOR_ONE if notification.only else _VERSION_FOR_ALL
 
 

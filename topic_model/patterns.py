@@ -84,6 +84,11 @@ class Pattern:
         """Whether the topic is selected."""
         return any(alternative.matches(path) for alternative in self.alternatives)
 
+    @property
+    def steps(self) -> int:
+        """How many steps there are below the anchors of all alternatives: at most so many are asked about a topic."""
+        return sum(len(alternative.rest) for alternative in self.alternatives)
+
     def single_topic(self) -> TopicPath | None:
         """The one topic this pattern names, None when it has wildcards or alternatives."""
         if len(self.alternatives) != 1:

@@ -112,13 +112,15 @@ class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
 class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspended"):
     """Nothing is pushed to the subscription until a null value takes this back; what it misses waits for its lifespan.
 
-    Its endpoint has failed since `since_ms`; `reason` says how, for people.
+    Because of its `endpoint`, which has failed since `since_ms`, or because its `conditions` cost too much, and are not
+    asked any more; `reason` says it for people.
     """
 
     id: str
     reason: str
     since_ms: int
     at_ms: int
+    cause: Literal["endpoint", "conditions"] = "endpoint"
 
 
 class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):

@@ -1,4 +1,5 @@
-"""Which subscriptions are suspended, because their endpoints failed for too long: a fold over the control log.
+"""Which subscriptions are suspended, because their endpoints failed for too long, or because their conditions cost too
+much: a fold over the control log.
 
 It has keys of its own, not a field of the subscription: the dispatch job suspends while the gateway renews and pauses,
 and neither may undo what the other wrote.
@@ -65,6 +66,10 @@ class Suspensions:
     def ids(self) -> frozenset[str]:
         """All that are suspended."""
         return frozenset(self._suspended)
+
+    def unjudged(self) -> frozenset[str]:
+        """Those whose conditions are not asked any more."""
+        return frozenset(each.id for each in self._suspended.values() if each.cause == "conditions")
 
     def __contains__(self, subscription_id: str) -> bool:
         return subscription_id in self._suspended

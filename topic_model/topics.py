@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NewType
 
 from topic_model.errors import TopicError
@@ -59,7 +60,13 @@ def is_ncname(text: str) -> bool:
 
 
 def is_namespace(text: str) -> bool:
-    """Whether topics can be in this namespace ("" is none)."""
+    """Whether topics can be in this namespace ("" is none). One that is longer than a path may be holds none."""
+    return len(text) <= MAX_PATH_LENGTH and _is_legal_namespace(text)
+
+
+# An expression may name one namespace sixteen thousand times.
+@lru_cache(maxsize=256)
+def _is_legal_namespace(text: str) -> bool:
     return _namespace.fullmatch(text) is not None
 
 

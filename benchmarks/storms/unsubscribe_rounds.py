@@ -29,8 +29,8 @@ from xml.sax.saxutils import quoteattr
 
 import msgspec
 import pyarrow.dataset as ds
-from benchmarks.storms.victim import Victim
 
+from benchmarks.storms.victim import Victim
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading
 from dispatch.redelivery.parking import roomy

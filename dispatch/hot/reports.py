@@ -17,12 +17,13 @@ from dispatch.health import Sign
 class PartitionReport:
     """`reach` is how far each lane with something untried in it reaches into the `parked` log (partition, offset);
     `signs` what was seen of endpoints, where the driver does not take it for granted; `gone` the subscriptions whose
-    receivers have ended them. `repeated` says that a worker died before this one, and its report with it.
-    `notifications` were matched, and came to so many `deliveries`."""
+    receivers have ended them, `costly` those whose conditions cost more than they may. `repeated` says that a worker
+    died before this one, and its report with it. `notifications` were matched, and came to so many `deliveries`."""
 
     reach: dict[str, tuple[int, int]] = field(default_factory=dict)
     signs: list[tuple[str, Sign]] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
+    costly: set[str] = field(default_factory=set)
     repeated: bool = False
     notifications: int = 0
     deliveries: int = 0

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
@@ -32,15 +33,17 @@ from dispatch.hot.pull_points import PullDelivery
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
 from dispatch.hot.reports import PartitionReport
-from dispatch.hot.settlement import Settlement, waits
+from dispatch.hot.settlement import PutOff, Settlement, waits
 from dispatch.hot.sink_journal import SinkJournal
-from dispatch.matching.filters import Conditions, Subject
+from dispatch.matching.filters import TOO_MUCH, Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
+from dispatch.outcomes import failed
 from dispatch.push_spans import make_push_spans
 from dispatch.room import Bounds
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.transport import make_transport
+from dispatch.verdict import Verdict
 from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification
@@ -68,11 +71,13 @@ class SourceRow(Protocol):
 @dataclass(frozen=True)
 class Diversions:
     """What a batch does not push, but parks: for `held` subscriptions, which have something parked that must not be
-    overtaken, and for `sick` endpoints. Of `watched` endpoints it reports successes."""
+    overtaken, and for `sick` endpoints. Of `watched` endpoints it reports successes. The conditions of those that are
+    `unjudged` are not asked: what they might want is parked as it is."""
 
     held: frozenset[str] = frozenset()
     sick: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
+    unjudged: frozenset[str] = frozenset()
 
     def reason(self, subscription: Subscription) -> str:
         """Why a message for this subscription is parked rather than pushed; empty when it is pushed."""
@@ -168,6 +173,9 @@ class _Worker:
         matched: defaultdict[int, list[Matched]] = defaultdict(list)
         self.journal.begin(job.batch)
         now_ms = int(time.time() * 1000)
+        judge = Judge(
+            self._conditions, Allowance(push.conditions_ms, push.owner_conditions_ms), job.diversions.unjudged
+        )
         for row in rows:
             try:
                 notification = notifications.decode(bytes(row.value))
@@ -177,14 +185,23 @@ class _Worker:
                 # It will never be readable; stopping here would stop everybody for ever.
                 logger.error("skipped offset %d of partition %d: %s", row.offset, row.partition, error)
                 continue
-            wanted = list(self._wanting(view, notification, now_ms))
+            wanted = judge.wanted(notification, self._wanting(view, notification, now_ms))
             matched[row.partition].append(
                 Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
             )
             self.journal.placed(notification, row.partition, row.offset)
-            for subscription in wanted:
-                if not settled or (subscription.id, notification.id) not in settled:
+            unjudged: Notification | None = None
+            for subscription, asked in wanted:
+                if settled and (subscription.id, notification.id) in settled:
+                    continue
+                if asked:
                     self._hand_over(job.diversions, lanes, settlement, subscription, notification)
+                else:
+                    if unjudged is None:
+                        unjudged = msgspec.structs.replace(notification, unjudged=True)
+                        self.journal.placed(unjudged, row.partition, row.offset)
+                    self._keep_unjudged(settlement, subscription, unjudged)
+        settlement.report.costly |= judge.costly
         for partition, counts in matched.items():
             self.journal.matched(partition, job.view.control, counts)
             settlement.report.notifications += len(counts)
@@ -192,15 +209,17 @@ class _Worker:
         return lanes
 
     def _wanting(self, view: SnapshotView, notification: Notification, now_ms: int) -> Iterator[Subscription]:
-        subject: Subject | None = None
         for subscription in view.match(notification.topic):
-            if subscription.expired(now_ms) or (notification.only and notification.only != subscription.id):
-                continue
-            if subscription.content or subscription.producer:
-                subject = subject or Subject(self._conditions, notification)
-                if not subject.passes(subscription):
-                    continue
-            yield subscription
+            if not subscription.expired(now_ms) and (not notification.only or notification.only == subscription.id):
+                yield subscription
+
+    def _keep_unjudged(self, settlement: Settlement, subscription: Subscription, notification: Notification) -> None:
+        """Nobody has asked its conditions: it waits until someone resumes the subscription."""
+        if subscription.pull_point:
+            # A pull point holds what may be fetched now, and nothing that is still to be judged.
+            settlement.put_off(subscription, (notification,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
+        elif not settlement.expired(subscription, notification):
+            settlement.put_off(subscription, (notification,), waits(TOO_MUCH))
 
     def _hand_over(
         self,

@@ -158,7 +158,7 @@ class HotPath:
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health
         held = self._redeliverer.lanes.for_batch() | self._view.all_suspended()
-        return Diversions(held, health.sick(), health.watched())
+        return Diversions(held, health.sick(), health.watched(), self._view.all_unjudged())
 
     def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
         if self._reports is None:

@@ -2,14 +2,21 @@
 
 Conditions are compiled once per worker. A payload is parsed at most once per notification, and only when a subscription
 that matched has a content filter; equal conditions of many subscriptions are evaluated once.
+
+What the conditions of one owner, and of all, may cost for one notification has a bound. It is estimated before anything
+is evaluated. Of those who go beyond it nothing is evaluated: they are suspended, and what they might want is parked
+unjudged.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from topic_model.conditions import Condition, Document, Unanswerable, compile_condition, parse_document
+from dispatch.room import scopes_of
+from topic_model.conditions import PER_MS, Condition, Document, Unanswerable, compile_condition, parse_document
 from topic_model.errors import ConditionError
 from topic_model.notifications import Notification
 from topic_model.recent import Recent
@@ -29,7 +36,10 @@ _NO_PRODUCER = f'<wsnt:NotificationProducerRP xmlns:wsnt="{_WSNT}"/>'.encode()
 _PRODUCER_BEGIN = f'<wsnt:NotificationProducerRP xmlns:wsnt="{_WSNT}">'.encode()
 _PRODUCER_END = b"</wsnt:NotificationProducerRP>"
 
+TOO_MUCH = "its conditions cost more than they may: none of them was asked"
+
 _Key = tuple[str, str, frozenset[tuple[str, str]]]
+_Asked = tuple[str, _Key]  # of the payload, or of the producer
 
 
 def producer_properties(notification: Notification) -> bytes:
@@ -78,7 +88,7 @@ class Subject:
         self._conditions = conditions
         self._notification = notification
         self._documents: dict[str, Document | None] = {}
-        self._answers: dict[tuple[str, _Key], bool] = {}
+        self._answers: dict[_Asked, bool] = {}
 
     def passes(self, subscription: Subscription) -> bool:
         """Whether all its filters are fulfilled."""
@@ -86,8 +96,20 @@ class Subject:
             self._holds("producer", each) for each in subscription.producer
         )
 
+    def costs(self, subscription: Subscription) -> dict[_Asked, float]:
+        """What asking each of its conditions costs, by estimate."""
+        found: dict[_Asked, float] = {}
+        for kind, expressions in (("payload", subscription.content), ("producer", subscription.producer)):
+            for expression in expressions:
+                key = _key(expression)
+                condition = self._conditions.get(expression, key)
+                document = self._document(kind) if condition is not None else None
+                if condition is not None and document is not None:
+                    found[kind, key] = condition.cost(document)
+        return found
+
     def _holds(self, kind: str, expression: XPathFilter) -> bool:
-        key = (expression.dialect, expression.text, frozenset(expression.namespaces.items()))
+        key = _key(expression)
         answer = self._answers.get((kind, key))
         if answer is None:
             answer = self._answers[kind, key] = self._evaluate(kind, expression, key)
@@ -113,3 +135,120 @@ class Subject:
                 self._conditions.note("unreadable", f"the {kind} of topic {self._notification.topic}: {error}")
                 self._documents[kind] = None
         return self._documents[kind]
+
+
+def _key(expression: XPathFilter) -> _Key:
+    return expression.dialect, expression.text, frozenset(expression.namespaces.items())
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What conditions may cost for one notification, for each 10 kB of it that begin."""
+
+    all_ms: float
+    owner_ms: float
+
+    def of_all(self, notification: Notification) -> float:
+        """For all owners together, in what `Condition.cost` counts."""
+        return self.all_ms * PER_MS * _pieces(notification)
+
+    def of_owner(self, notification: Notification) -> float:
+        """For one owner."""
+        return self.owner_ms * PER_MS * _pieces(notification)
+
+
+_PIECE = 10_000
+
+
+def _pieces(notification: Notification) -> int:
+    return 1 + len(notification.payload) // _PIECE
+
+
+def beyond(
+    asking: Sequence[Subscription], costs: Mapping[str, Mapping[_Asked, float]], all_: float, owner: float
+) -> set[str]:
+    """Those that go beyond what all, or what one owner's, may cost. What several ask is paid for once.
+
+    Whose owner asks for least come first, and of one owner's what costs least: whoever goes beyond is among those that
+    cost most, however many others there are.
+    """
+    every: dict[_Asked, float] = {}
+    by_owner: defaultdict[str, dict[_Asked, float]] = defaultdict(dict)
+    for subscription in asking:
+        every.update(costs[subscription.id])
+        by_owner[_owner(subscription)].update(costs[subscription.id])
+    if sum(every.values()) <= min(all_, owner):
+        return set()
+    totals = {name: sum(asked.values()) for name, asked in by_owner.items()}
+    in_order = sorted(asking, key=lambda each: (totals[_owner(each)], sum(costs[each.id].values()), each.id))
+    refused: set[str] = set()
+    paid: dict[_Asked, float] = {}
+    paid_by: defaultdict[str, dict[_Asked, float]] = defaultdict(dict)
+    spent = 0.0
+    spent_by: defaultdict[str, float] = defaultdict(float)
+    for subscription in in_order:
+        name, asked = _owner(subscription), costs[subscription.id]
+        more = sum(cost for each, cost in asked.items() if each not in paid)
+        more_of_owner = sum(cost for each, cost in asked.items() if each not in paid_by[name])
+        if spent + more > all_ or spent_by[name] + more_of_owner > owner:
+            refused.add(subscription.id)
+            continue
+        paid.update(asked)
+        paid_by[name].update(asked)
+        spent += more
+        spent_by[name] += more_of_owner
+    return refused
+
+
+def _owner(subscription: Subscription) -> str:
+    if subscription.owner or subscription.pull_point:
+        return subscription.owner or subscription.pull_point
+    return str(scopes_of(subscription.consumer.address)[1][1])
+
+
+class Judge:
+    """Decides who wants a notification, within what that may cost. One for each partition of a batch.
+
+    `unjudged` are those whose conditions are not asked any more; `costly` those that went beyond, since the beginning.
+    """
+
+    def __init__(self, conditions: Conditions, allowance: Allowance, unjudged: frozenset[str] = frozenset()) -> None:
+        self.costly: set[str] = set()
+        self._conditions = conditions
+        self._allowance = allowance
+        self._unjudged = unjudged
+
+    def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:
+        """Of those who match its topic those who want it, and those who were not asked; with each, whether it was."""
+        matched = list(candidates)
+        asking = [each for each in matched if each.content or each.producer]
+        if not asking:
+            return [(each, True) for each in matched]
+        subject = Subject(self._conditions, notification)
+        left = [each for each in asking if each.id not in self._unjudged and each.id not in self.costly]
+        if left:
+            costs = {each.id: subject.costs(each) for each in left}
+            allowance = self._allowance
+            self.costly |= beyond(left, costs, allowance.of_all(notification), allowance.of_owner(notification))
+        asked = {each.id for each in left} - self.costly
+        found: list[tuple[Subscription, bool]] = []
+        for each in matched:
+            if not (each.content or each.producer):
+                found.append((each, True))
+            elif each.id not in asked:
+                found.append((each, False))
+            elif subject.passes(each):
+                found.append((each, True))
+        return found
+
+
+def judged(
+    conditions: Conditions, allowance: Allowance, subscription: Subscription, notification: Notification
+) -> tuple[bool, float]:
+    """Whether a subscription wants what was parked unjudged, and what asking has cost; what would cost more than its
+    owner may is not asked, and not wanted."""
+    subject = Subject(conditions, notification)
+    cost = sum(subject.costs(subscription).values())
+    if cost > allowance.of_owner(notification):
+        return False, 0.0
+    return subject.passes(subscription), cost

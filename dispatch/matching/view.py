@@ -152,6 +152,11 @@ class RoutingView:
         with self._lock:
             return self._state.suspensions.ids()
 
+    def all_unjudged(self) -> frozenset[str]:
+        """Of these, those whose conditions are not asked any more."""
+        with self._lock:
+            return self._state.suspensions.unjudged()
+
     def routes(self, limit: int) -> list[tuple[Route, State]]:
         """At most so many routes with the state of each, for the tables; a batch waits for no more than a piece of
         that."""

@@ -15,7 +15,7 @@ EventKind = Literal[
     "breaker-closed",  # it answers again
     "subscription-failing",  # something of the subscription waits behind an open breaker
     "subscription-recovered",  # all of it is through
-    "subscription-suspended",  # its endpoint has failed for too long: nothing is tried until someone resumes it
+    "subscription-suspended",  # its endpoint failed for too long, or its conditions cost too much
     "subscription-gone",  # its receiver has ended it (410)
     "dead-letters-growing",  # deliveries were given up; `count` is how many since the last such event
 ]

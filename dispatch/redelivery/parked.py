@@ -20,7 +20,10 @@ from topic_model.errors import InfrastructureError
 from topic_model.notifications import Notification
 from topic_model.record_versions import KnownVersion
 
-VERSION = 1
+VERSION = 2
+
+# What a record needs its reader to know: since 2 that its notification may be unjudged.
+_VERSION_JUDGED = 1
 
 
 class Place(NamedTuple):
@@ -94,7 +97,8 @@ _known = KnownVersion("a parked delivery's record", VERSION)
 
 def encode(record: Parked | Tried) -> bytes:
     """The Kafka value of a record."""
-    return _encoder.encode(_Versioned(VERSION, record))
+    unjudged = isinstance(record, Parked) and record.notification.unjudged
+    return _encoder.encode(_Versioned(VERSION if unjudged else _VERSION_JUDGED, record))
 
 
 def decode_key(key: bytes) -> tuple[Delivery, bool]:

@@ -77,6 +77,14 @@ class Settling:
         why = failed("ended", "the subscription is over")
         return self._end_untried(lane, _EVER_MS, Verdict("cancelled"), why, now_ms)
 
+    def unwanted(self, lane: Lane, waiting: Waiting, now_ms: int) -> None:
+        """End what was parked unjudged, because the subscription's conditions do not want it."""
+        why = failed("skipped", "its conditions do not select it, or would cost more than they may")
+        verdict, number = Verdict("cancelled"), waiting.tries.number
+        row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
+        self._journal.record(row)
+        self._end(waiting, row)
+
     def expire(self, lane: Lane, accepted_ms: int, now_ms: int) -> bool:
         """End what was accepted by then, because it is too old; whether there may be more of it."""
         why = failed("lifespan", "it was not delivered within its lifespan")

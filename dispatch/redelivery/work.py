@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dispatch.envelope import Envelope
 from dispatch.health import quick_s
 from dispatch.health_book import HealthBook
+from dispatch.matching.filters import Allowance, Conditions, judged
 from dispatch.push_spans import PushSpans
 from dispatch.redelivery.choosing import Choice
 from dispatch.redelivery.endpoints import Endpoints
@@ -28,7 +29,7 @@ from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
 from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lane import Lane
 from dispatch.redelivery.lanes import Lanes
-from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.redelivery.parked_store import ParkedStore, Waiting
 from dispatch.redelivery.ports import Holds, Subscriptions
 from dispatch.redelivery.pushes import Pushes
 from dispatch.redelivery.settling import Settling
@@ -77,6 +78,8 @@ class Redelivery:
         self._tell = tell
         self._clock = WatchedClock(now_ms)
         self._changed: dict[str, None] = {}
+        self._conditions = Conditions()
+        self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = Lanes(store, holds)
         self._choice = Choice(store, push)
@@ -204,6 +207,11 @@ class Redelivery:
         if not taken:
             self._sleep(lane, policy, now_ms, until_due=True)
             return False
+        if any(waiting.notification.unjudged for waiting in taken):
+            taken = self._judged(lane, subscription, taken, now_ms)
+            if not taken:
+                self._lanes.turn(lane, now_ms)
+                return False
         if self._room.wait(lane.name, lane.endpoint):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
@@ -214,6 +222,23 @@ class Redelivery:
         elif self._choice.beside(lane, subscription):
             self._lanes.turn(lane, now_ms)
         return True
+
+    def _judged(self, lane: Lane, subscription: Subscription, taken: list[Waiting], now_ms: int) -> list[Waiting]:
+        """Of what was parked unjudged what the subscription wants: as many as may be asked about at a time."""
+        wanted: list[Waiting] = []
+        spent = 0.0
+        for waiting in taken:
+            notification = waiting.notification
+            if notification.unjudged and not waiting.tries.number:
+                if spent > self._allowance.of_owner(notification):
+                    break
+                wants, cost = judged(self._conditions, self._allowance, subscription, notification)
+                spent += cost
+                if not wants:
+                    self._settling.unwanted(lane, waiting, now_ms)
+                    continue
+            wanted.append(waiting)
+        return wanted
 
     def _know(self, lane: Lane, subscription: Subscription) -> RetryPolicy:
         """What follows from the subscription, made anew only when that has changed."""

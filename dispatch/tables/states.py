@@ -53,7 +53,8 @@ SUBSCRIPTIONS = TableSpec(
         Column(
             "suspended_at",
             "timestamp",
-            "When the engine suspended it because its endpoint had failed for too long; null: it is not suspended.",
+            "When the engine suspended it: its endpoint had failed for too long, or its conditions cost too much; "
+            "null: it is not suspended.",
             "UTC",
             optional=True,
         ),

@@ -18,7 +18,7 @@ from topic_model.topics import TopicPath, parent_of
 
 _EVERY_TOPIC = "every topic (no topic filter)"
 
-_NAMESPACE = re.compile(r"\{[^}]*\}")
+_NAMESPACE = re.compile(r"\{[^{}]*\}")
 
 
 def expression_of(subscription: Subscription) -> str:

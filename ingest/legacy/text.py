@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 
-from lxml import etree
-
-from ingest.envelope import make_parser, read_xml
 from ingest.errors import MalformedMessage
 from ingest.tag_limits import check_tags
+from ingest.xml_reading import Xml, read_xml
 
 # What an ampersand may begin; of entities XML knows these five.
 _BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
@@ -38,7 +36,7 @@ def decoded_once(text: str) -> str:
         return text
 
 
-def parse(text: str) -> tuple[etree._Element, bytes]:
+def parse(text: str) -> Xml:
     """The root element of a message text, and the document that it was read from. Raises MalformedMessage.
 
     Content of wsnt:Message that is not XML is taken as the characters that it is.
@@ -65,16 +63,10 @@ def with_escaped_ampersands(text: str) -> str:
     return _VERBATIM_OR_BARE.sub(lambda found: "&amp;" if found[1] else found[0], text)
 
 
-def _parsed(document: str) -> tuple[etree._Element, bytes]:
-    encoded = document.encode()
-    try:
-        root = read_xml(encoded, make_parser("utf-8"))
-    except (etree.XMLSyntaxError, ValueError) as error:
-        raise MalformedMessage(f"the text of WsnProcess is not well-formed XML: {str(error)[:200]}") from error
-    if root.getroottree().docinfo.internalDTD is not None:
-        raise MalformedMessage("a document type declaration is not allowed in the text of WsnProcess")
-    check_tags(encoded)
-    return root, encoded
+def _parsed(document: str) -> Xml:
+    xml = read_xml(document.encode(), what="the text of WsnProcess")
+    check_tags(xml.document)
+    return xml
 
 
 def _with_plain_content(text: str) -> str | None:

@@ -15,7 +15,6 @@ from lxml import etree
 from ingest import answers, outgoing
 from ingest.addresses import OwnAddresses
 from ingest.endpoints import check_consumer, read_reference
-from ingest.envelope import make_parser, read_xml
 from ingest.errors import (
     ConsumerRefused,
     InvalidRequest,
@@ -29,6 +28,7 @@ from ingest.expression_writing import expression_element
 from ingest.fragments import Source
 from ingest.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, XSI, wsnt
 from ingest.outgoing import DIRECT, Route
+from ingest.xml_reading import make_parser, read_xml
 from topic_model.outbound import AddressPolicy
 from topic_model.publishers import Registration
 from topic_model.subscriptions import EndpointReference, TopicFilter
@@ -173,11 +173,9 @@ def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]
         # Some answer what has nothing to say with an empty 202.
         return etree.Element("nothing"), b""
     try:
-        root = read_xml(content, make_parser())
-    except (etree.XMLSyntaxError, ValueError) as error:
-        raise PublisherRefused(f"{url} answered {status} and no SOAP message: {content[:200]!r}") from error
-    if root.getroottree().docinfo.internalDTD is not None:
-        raise PublisherRefused(f"{url} answered with a document type declaration")
+        root, content = read_xml(content, what="the answer")
+    except MalformedMessage as error:
+        raise PublisherRefused(f"{url} answered {status} and no SOAP message: {error}: {content[:200]!r}") from error
     fault = next((each for name in (SOAP11, SOAP12) for each in root.iter(f"{{{name}}}Fault")), None)
     if fault is not None or not ok:
         reason = "" if fault is None else " ".join(" ".join(str(part) for part in fault.itertext()).split())

@@ -68,7 +68,7 @@ def declare_routing(metrics: Registry, view: ControlView, gateway: Gateway) -> N
     metrics.gauge("arborcast_subscriptions", "Subscriptions in force.", lambda: view.table.statistics().subscriptions)
     metrics.gauge(
         "arborcast_suspended_subscriptions",
-        "Of these, suspended because their endpoints have failed for too long.",
+        "Of these, suspended because their endpoints have failed for too long, or their conditions cost too much.",
         lambda: len(gateway.suspensions),
     )
     metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(view.table.topics))

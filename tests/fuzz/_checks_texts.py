@@ -19,6 +19,7 @@ from topic_model.errors import (
 )
 from topic_model.expressions import (
     DIALECTS,
+    FULL,
     XPathPattern,
     compile_normal,
     concrete_topic,
@@ -27,10 +28,10 @@ from topic_model.expressions import (
 )
 from topic_model.keyring import KeyRing, parse_keys
 from topic_model.patterns import parse_normal
+from topic_model.routing import RoutingTable
+from topic_model.routing.rest import selects_any
 from topic_model.signatures import check, key_of
-from topic_model.subscriptions import (
-    XPathFilter,
-)
+from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from topic_model.topics import TopicPath
 from topic_model.tree import TopicTree
 
@@ -52,6 +53,42 @@ def _tree() -> TopicTree:
     for path in ("a", "a/b", "a/b/c", "{urn:t}a/b", "{http://x/y}b/{urn:t}c", "{urn:default}a"):
         tree.put(records.TopicRecord(TopicPath(path)))
     return tree
+
+
+@cache
+def _table() -> RoutingTable:
+    """Topics that alternatives with many steps may meet: names that repeat, in two namespaces."""
+    table = RoutingTable()
+    for root in ("a", "{urn:t}a", "{http://x/y}b"):
+        for below in ("/b/a/b", "/a/a/a/b/c", "/c/{urn:u}b/c"):
+            table.apply(records.TopicRecord(TopicPath(root + below)))
+    return table
+
+
+def check_alternatives(data: bytes) -> None:
+    """A subscription gets what its alternatives select, one by one; when it ends, nothing of it is left."""
+    text = data.decode("utf-8", "replace")
+    try:
+        found = parse(text, FULL, _NAMESPACES)
+    except ExpressionError as error:
+        _reasoned(error)
+        return
+    table, pattern = _table(), parse_normal(found.normal)
+    table.apply(records.SubscriptionRecord(Subscription("s", EndpointReference("http://c/"), topics=(found,))))
+    try:
+        selected = {path for path in table.topics.paths() if pattern.matches(path)}
+        assert {path for path in table.topics.paths() if table.match(path)} == selected
+        assert selects_any(pattern, table.topics) == bool(selected)
+        assert all(
+            pattern.matches(TopicPath(f"{each}/b")) == bool(table.match(TopicPath(f"{each}/b"))) for each in _NEW
+        )
+    finally:
+        table.apply(records.SubscriptionEnded("s", "unsubscribed", 0))
+    sizes = table.statistics()
+    assert (sizes.subscriptions, sizes.selectors, sizes.links, sizes.steps) == (0, 0, 0, 0)
+
+
+_NEW = ("a/b", "{http://x/y}b/{urn:u}a")
 
 
 def check_expression(data: bytes) -> None:

@@ -6,6 +6,7 @@ A check returns for what was carried out or refused as it should be, and raises 
 from __future__ import annotations
 
 import asyncio
+import codecs
 from functools import cache
 
 from lxml import etree
@@ -15,6 +16,7 @@ from ingest.received import read_push
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from tests.support.one_reading import hidden, is_taken
 from topic_model.errors import (
     PeerError,
 )
@@ -105,6 +107,42 @@ def check_legacy(data: bytes) -> None:
         assert reason != "internal error"
         assert parts.control.records == []
         assert parts.notifications.accepted == []
+
+
+_CHARSETS = (b"", b"utf-8", b"utf-16", b"utf-16be", b"iso-8859-1", b"gbk", b"us-ascii", b"Shift_JIS", b"windows-1252")
+_CLAIMS = ("", "utf-8", "UTF-16", "UTF-16BE", "ISO-8859-1", "GB18030", "Shift_JIS", "UTF-32", "johab")
+
+
+def _encoded_seeds() -> tuple[bytes, ...]:
+    seeds = []
+    for text in (
+        f"<a>é€告~\\{hidden('t:b')}</a>",
+        "<a><!-- é --><![CDATA[</a>é]]>&#60;<b c='é'/></a>",
+    ):
+        document = soap.envelope(soap.notify(soap.message(payload=text))).decode()
+        for number, claim in enumerate(_CLAIMS):
+            declared = f"<?xml version='1.0' encoding='{claim}'?>{document}" if claim else document
+            codec = claim or "utf-8"
+            seeds.append(declared.encode(codec, "xmlcharrefreplace"))
+            seeds.append((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)[number % 3] + seeds[-1])
+            seeds.append(declared.encode(("utf-16", "utf-16-be", "utf-8-sig")[number % 3]))
+    return tuple(seeds)
+
+
+ENCODED_SEEDS = _encoded_seeds()
+ENCODING_SNIPPETS = (
+    *(codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    *(b"<\0", b"\0<", b"\0>", b">\0", b"Lo\xa7\x94", b"+ADw-", b"\x1b$B", b"~{", b"\x5c", b"\x7e", b"\xed\xa0\x80"),
+    *(f" encoding='{claim}'".encode() for claim in _CLAIMS if claim),
+    *(b"<?xml version='1.0'?>", b"<?xml ", b"version='1.1'", b" standalone='yes'", b"?>", b"\x85", "㰀⼀㸀".encode()),
+    hidden("t:b").encode("utf-16-be"),
+)
+
+
+def check_encoding(data: bytes) -> None:
+    """What the parser saw is what is cut; refused is what cannot be read in one way only."""
+    charset = _CHARSETS[len(data) % len(_CHARSETS)]
+    is_taken(data, b"text/xml; charset=" + charset if charset else b"text/xml")
 
 
 def check_push(data: bytes) -> None:

@@ -13,8 +13,16 @@ from tests.fuzz._checks_records import (
     envelope_seeds,
     log_seeds,
 )
-from tests.fuzz._checks_texts import check_condition, check_expression, check_ldif, check_secrets
-from tests.fuzz._checks_wire import GATEWAY_SEEDS, check_gateway, check_legacy, check_push
+from tests.fuzz._checks_texts import check_alternatives, check_condition, check_expression, check_ldif, check_secrets
+from tests.fuzz._checks_wire import (
+    ENCODED_SEEDS,
+    ENCODING_SNIPPETS,
+    GATEWAY_SEEDS,
+    check_encoding,
+    check_gateway,
+    check_legacy,
+    check_push,
+)
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from topic_model.keyring import KeyRing
@@ -112,7 +120,38 @@ TARGETS: Mapping[str, Target] = {
     "push": Target(
         check_push, (*GATEWAY_SEEDS[:2], soap.envelope("<o:raw xmlns:o='urn:o'>1</o:raw>", "1.2")), _XML_SNIPPETS
     ),
+    "encoding": Target(check_encoding, ENCODED_SEEDS, ENCODING_SNIPPETS),
     "expression": Target(check_expression, _TOPIC_TEXTS, _TOPIC_SNIPPETS),
+    "alternatives": Target(
+        check_alternatives,
+        (
+            b"t:a//b|t:a//c/b|t:a//a//a|t:a/*/b",
+            b"a//b//c|a//b|a/b/c//.|//b|//b/*|*/b|x:b//t:c",
+            b"t:a//b//c//b//c|t:a//*/c|t:a/*/*/b|t:a//b//*|//c//.|t:a//a/a//a",
+            b"|".join(b"t:a//%c//%c/*" % (first, second) for first in b"abc" for second in b"abc"),
+            b"//a|//b|//c|//t:a|//x:b//c|//*|t:a|a",
+        ),
+        (
+            *(
+                b"|",
+                b"//",
+                b"/",
+                b"*",
+                b".",
+                b"//.",
+                b"/*",
+                b"//*",
+                b"t:",
+                b"x:",
+                b"a",
+                b"b",
+                b"c",
+                b"|a//b",
+                b"|t:a//b",
+            ),
+            *(b"//a" * 8, b"/*" * 8, b"|t:a//b//c" * 20, b"|//b" * 10, b"//b/*//c", b"|*", b"//t:b", b"/x:c"),
+        ),
+    ),
     "condition": Target(
         check_condition,
         (

@@ -48,14 +48,18 @@ ENVELOPES = [
     BadRequest("cut off", soap.envelope(soap.notify())[:-20], 400, "Client", "not well-formed"),
     BadRequest("two roots", soap.envelope(soap.notify()) * 2, 400, "Client", "not well-formed"),
     BadRequest(
-        "invalid UTF-8", soap.envelope(soap.notify()).replace(b">1<", b">\xff\xfe<"), 400, "Client", "Invalid bytes"
+        "invalid UTF-8",
+        soap.envelope(soap.notify()).replace(b">1<", b">\xff\xfe<"),
+        400,
+        "Client",
+        "not in the encoding that it is said to be in",
     ),
     BadRequest(
         "unknown charset",
         soap.envelope(soap.notify()),
         400,
         "Client",
-        "charset klingon of the request is not known",
+        "encoding klingon of the request is not taken",
         headers={"Content-Type": "text/xml; charset=klingon"},
     ),
     BadRequest(

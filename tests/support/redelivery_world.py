@@ -246,11 +246,18 @@ class World:
             self.health.note(endpoint, Sign("away", f"of a batch {number}"), self.now_ms)
 
     def park(
-        self, name: str, notification: str, tries: Tries | None = None, accepted_ms: int = 0, topic: str = "a"
+        self,
+        name: str,
+        notification: str,
+        tries: Tries | None = None,
+        accepted_ms: int = 0,
+        topic: str = "a",
+        payload: bytes = b"<x/>",
+        unjudged: bool = False,
     ) -> Delivery:
         """A batch parks something."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
-        message = Notification(notification, TopicPath(topic), b"<x/>", accepted_ms or self.now_ms)
+        message = Notification(notification, TopicPath(topic), payload, accepted_ms or self.now_ms, unjudged=unjudged)
         self.log[delivery.key()] = parked.encode(Parked(message, tries or Tries()))
         lane = self.store.apply(delivery.key(), self.log[delivery.key()])
         if lane is not None:

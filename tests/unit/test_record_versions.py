@@ -74,6 +74,17 @@ CONTROL: list[dict[str, Any]] = [
         },
     },
     {"v": 2, "record": {"type": "subscription-suspended", "id": "s1", "reason": "away", "since_ms": 1, "at_ms": 2}},
+    {
+        "v": 2,
+        "record": {
+            "type": "subscription-suspended",
+            "id": "s1",
+            "reason": "costly",
+            "since_ms": 1,
+            "at_ms": 2,
+            "cause": "conditions",
+        },
+    },
     {"v": 3, "record": {"type": "secrets-resealed", "id": "s1", "sealed": {"k1:x": "k2:y"}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
@@ -81,6 +92,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION | {"producer": b"<p/>", "message_id": "m", "publisher": "somebody"}},
     {"v": 2, "notification": NOTIFICATION | {"only": "s1"}},
     {"v": 3, "notification": NOTIFICATION | {"id": "n1~r1", "only": "s1", "replay": "r1"}},
+    {"v": 4, "notification": NOTIFICATION | {"unjudged": True}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
@@ -109,6 +121,10 @@ LOGS = {
         [
             {"v": 1, "record": {"type": "parked", "notification": NOTIFICATION, "tries": [1, 1, 9]}},
             {"v": 1, "record": {"type": "tried", "tries": [2, 1, 9]}},
+            {
+                "v": 2,
+                "record": {"type": "parked", "notification": NOTIFICATION | {"unjudged": True}, "tries": [0, 0, 0]},
+            },
         ],
     ),
     "dead": Log(

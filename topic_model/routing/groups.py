@@ -1,6 +1,6 @@
 """Groups: subscriptions of equal selector, kept once.
 
-The first subscription to a selector may have to be expanded over the tree; the second to the millionth only joins the
+The first subscription to a selector may have to be compiled and linked; the second to the millionth only joins the
 group. Members are in the order of (creation, id): a function of the subscriptions alone, so that replicas agree however
 much of the log was compacted away before they read it.
 """
@@ -98,7 +98,7 @@ class Group:
 
 
 class LinkedGroup(Group):
-    """The members of a selector that is not simple, and the keys that followed from the tree.
+    """The members of a selector that is not simple, and the topics that its XPath selects.
 
     `definition` is None when the selector cannot be read: its members are there, but nothing leads to them.
     """

@@ -1,14 +1,13 @@
-"""Links: the simple keys under which selectors that are not simple are found, kept in step with the tree."""
+"""Links: the simple keys under which selectors that are not simple are found, and the steps that lead to the others."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from topic_model.errors import ExpressionError
-from topic_model.patterns import Alternative, Reach, is_virtual, root_anchor
-from topic_model.routing.groups import Entry, LinkedGroup
-from topic_model.routing.rest import RestIndex, Target, nodes_of
+from topic_model.routing.groups import LinkedGroup
+from topic_model.routing.rest import RestIndex, Target
 from topic_model.routing.selectors import Selector, node_key
 from topic_model.topics import TopicPath
 from topic_model.tree import TopicTree
@@ -26,39 +25,38 @@ _KeyedTargets = dict[str, _Targets]
 class Links:
     """Targets by key, for the selectors that need them.
 
-    `expanded` is apart from `fixed`: what steps below an anchor come to can be found from the path alone, with the
-    index; it is linked node by node so that resolving a topic needs no matching, and so that the expansion is there
-    to be looked at. A view of a snapshot goes without it.
+    `fixed` holds what needs no tree, and the topics that an XPath has selected from it. What steps below an anchor
+    come to is found from a topic's path alone, in `rest`.
     """
 
-    def __init__(self, tree: TopicTree, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, tree: TopicTree) -> None:
         self._tree = tree
-        self._entries = entries
         self.fixed: _KeyedTargets = {}
-        self.expanded: _KeyedTargets = {}
         self.rest = RestIndex()
         self._selecting: dict[str, LinkedGroup] = {}
         self.stale = False  # whether `refresh` is needed before the next answer
 
     def __bool__(self) -> bool:
-        return bool(self.fixed or self.expanded)
+        return bool(self.fixed)
 
     def at(self, key: str) -> tuple[Target, ...]:
         """The targets linked to a simple key."""
-        return _targets_of(self.fixed.get(key, ())) + _targets_of(self.expanded.get(key, ()))
+        return _targets_of(self.fixed.get(key, ()))
 
-    def kept(self) -> Iterator[tuple[str, Target]]:
-        """All keys with their targets."""
-        for keyed in (self.fixed, self.expanded):
-            for key, found in keyed.items():
-                yield from ((key, target) for target in _targets_of(found))
+    def expansion(self) -> Iterator[tuple[str, str]]:
+        """All keys with the selectors that they lead to, those of steps among them: one walk over the tree for all."""
+        for key, targets in self.fixed.items():
+            yield from ((key, target.selector) for target in _targets_of(targets))
+        for node, found in self.rest.over(self._tree):
+            # Two alternatives may arrive at one node.
+            yield from {(node_key(node, reach), target.selector) for target, reach in found}
 
     def frozen(self) -> dict[str, tuple[Target, ...]]:
         """A copy of what a snapshot needs."""
         return {key: _targets_of(found) for key, found in self.fixed.items()}
 
     def add(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
-        """Expand a selector over the tree as it is."""
+        """Link a selector: a few keys and steps, whatever topics there are; an XPath to those that it selects."""
         target = Target(selector, definition.others)
         if definition.xpaths:
             self._selecting[selector] = group
@@ -68,11 +66,9 @@ class Links:
             _put(self.fixed, key, target)
         for alternative in definition.rest_alternatives():
             self.rest.add(target, alternative)
-            for node in self._nodes(alternative):
-                self._expand(node, alternative.reach, target, group)
 
     def remove(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
-        """Undo `add`, and what topics have added since."""
+        """Undo `add`, and what an XPath has selected since."""
         target = Target(selector, definition.others)
         if self._selecting.pop(selector, None) is not None:
             for key in group.linked_keys:
@@ -82,27 +78,6 @@ class Links:
             _take(self.fixed, key, selector)
         for alternative in definition.rest_alternatives():
             self.rest.remove(target, alternative)
-        for key in group.linked_keys:
-            _take(self.expanded, key, selector)
-
-    def nodes_appeared(self, nodes: Iterable[TopicPath]) -> None:
-        """The tree has these nodes now: link those selectors, and only those, that reach them by their steps."""
-        for node in nodes:
-            for target, reach in self.rest.at(node):
-                group = self._entries[target.selector]
-                assert isinstance(group, LinkedGroup)  # noqa: S101  # a selector with steps is never kept as a lone one
-                self._expand(node, reach, target, group)
-
-    def nodes_vanished(self, nodes: Iterable[TopicPath]) -> None:
-        """The tree does not have these nodes any more."""
-        for node in nodes:
-            for target, reach in self.rest.at(node):
-                group = self._entries[target.selector]
-                assert isinstance(group, LinkedGroup)  # noqa: S101
-                key = node_key(node, reach)
-                if key in group.linked_keys:
-                    group.linked_keys.remove(key)
-                    _take(self.expanded, key, target.selector)
 
     def topic_changed(self, path: TopicPath, changed: Callable[[str], None]) -> bool:
         """The topic came, went, or has other facts. Returns whether answers for other topics may be others now.
@@ -154,31 +129,6 @@ class Links:
             _put(self.fixed, key, Target(selector))
         group.linked_keys = set(selected)
         return before != selected
-
-    def _expand(self, node: TopicPath, reach: Reach, target: Target, group: LinkedGroup) -> None:
-        key = node_key(node, reach)
-        if key not in group.linked_keys:  # two alternatives may arrive at one node
-            group.linked_keys.add(key)
-            _put(self.expanded, key, target)
-
-    def _nodes(self, alternative: Alternative) -> Iterator[TopicPath]:
-        """The nodes of the tree at which an alternative's reach applies."""
-        wanted = nodes_of(alternative)
-        last_name = alternative.rest[-1].name or ""
-        for node in self._nodes_below(alternative.anchor):
-            # The name first: in a tree of a million, nearly all nodes are told apart by it.
-            if node.endswith(last_name) and wanted.matches(node):
-                yield node
-
-    def _nodes_below(self, anchor: str) -> Iterator[TopicPath]:
-        if not is_virtual(anchor):
-            waiting = list(self._tree.children(TopicPath(anchor)))
-        else:
-            waiting = [root for root in self._tree.roots() if not anchor or root_anchor(root) == anchor]
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(self._tree.children(node))
 
 
 def _put(keyed: _KeyedTargets, key: str, target: Target) -> None:

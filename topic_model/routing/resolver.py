@@ -88,7 +88,7 @@ class Resolver(ABC):
 
     @abstractmethod
     def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
-        """Where to look for patterns with steps at a node whose keys are not kept."""
+        """Where to look for patterns with steps."""
 
     def _resolve(self, path: TopicPath) -> Answer:
         if self._graveyard:

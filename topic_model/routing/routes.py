@@ -28,6 +28,6 @@ class Statistics(msgspec.Struct, frozen=True):
     subscriptions: int
     selectors: int
     links: int
-    expanded: int
+    steps: int
     answers: int
     termination_entries: int

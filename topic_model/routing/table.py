@@ -40,7 +40,7 @@ from topic_model.routing.selectors import (
 )
 from topic_model.routing.sharing import Sharing
 from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath, ancestors
+from topic_model.topics import TopicPath
 from topic_model.tree import TopicTree
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class RoutingTable(Resolver):
         self.topics = TopicTree()
         self._subscriptions: dict[str, Subscription] = {}
         self._entries: dict[str, Entry] = {}
-        self._links = Links(self.topics, self._entries)
+        self._links = Links(self.topics)
         self._expiry = Expiry(self._subscriptions)
         self._sharing = Sharing()
         self._resealings = Resealings()
@@ -137,12 +137,12 @@ class RoutingTable(Resolver):
             yield from self.who(path)
 
     def expansion(self) -> Iterator[tuple[str, str]]:
-        """The expansion as it is kept: (simple key, selector), where a key such as `a//.` stands for a subtree."""
+        """What the selectors come to: (simple key, selector), where a key such as `a//.` stands for a subtree."""
         self._prepare()
         for selector in self._entries:
             if is_simple(selector):
                 yield selector, selector
-        yield from ((key, target.selector) for key, target in self._links.kept())
+        yield from self._links.expansion()
 
     def statistics(self) -> Statistics:
         """Sizes, in constant time."""
@@ -151,7 +151,7 @@ class RoutingTable(Resolver):
             subscriptions=len(self._subscriptions),
             selectors=len(self._entries),
             links=len(self._links.fixed),
-            expanded=len(self._links.expanded),
+            steps=len(self._links.rest),
             answers=self.remembered,
             termination_entries=len(self._expiry),
         )
@@ -254,7 +254,7 @@ class RoutingTable(Resolver):
             self._entries[selector] = next(iter(entry))
 
     def _linked(self, selector: str, first: Subscription) -> Group:
-        """The group of a selector that is not simple, expanded over the tree."""
+        """The group of a selector that is not simple, linked."""
         normals = normals_of(first)
         try:
             definition = compile_selector(normals)
@@ -288,19 +288,13 @@ class RoutingTable(Resolver):
             return
         if self.topics.get(path) == record:
             return
-        appearing = self._not_there(path) if self._links.rest else ()
         self.topics.put(record)
-        self._links.nodes_appeared(appearing)
         self._topic_changed(path)
 
     def _remove_topic(self, path: TopicPath) -> None:
         if not self.topics.remove(path):
             return
-        self._links.nodes_vanished(self._not_there(path) if self._links.rest else ())
         self._topic_changed(path)
-
-    def _not_there(self, path: TopicPath) -> list[TopicPath]:
-        return [node for node in (path, *ancestors(path)) if not self.topics.is_node(node)]
 
     def _topic_changed(self, path: TopicPath) -> None:
         # Only XPath asks for the topic set: answers of path patterns do not depend on which topics there are.
@@ -328,5 +322,4 @@ class RoutingTable(Resolver):
         return active_of(self._entries.get(selector))
 
     def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
-        # Nodes of the tree have the selectors with steps linked to their keys already.
-        return (self._links.rest,) if self._links.rest and not self.topics.is_node(node) else ()
+        return (self._links.rest,) if self._links.rest else ()

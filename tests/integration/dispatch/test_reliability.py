@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from dispatch.attempts import FINAL
 from dispatch.redelivery.events import SYSTEM
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
+from topic_model.conditions import XPATH_1
 from topic_model.control_log import ControlFollower
-from topic_model.records import ControlRecord, SubscriptionEnded
+from topic_model.records import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
 from topic_model.settings import KafkaSettings
-from topic_model.subscriptions import DeliveryPolicy
+from topic_model.subscriptions import DeliveryPolicy, XPathFilter
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -26,7 +28,9 @@ def job(spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.Temp
     """One that gives receivers more time than a test has: whoever waited for one that hangs would not end."""
     prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
     settings = job_settings(tmp_path_factory.mktemp("job"), prefixed, total_timeout_s=300.0)
-    with running(spark, settings) as started:
+    # So little that thirty conditions on a large message are too much.
+    push = dataclasses.replace(settings.push, owner_conditions_ms=2.0)
+    with running(spark, dataclasses.replace(settings, push=push)) as started:
         yield started
 
 
@@ -172,6 +176,37 @@ def test_paused_subscription_gets_what_it_missed_when_it_is_resumed(own: Own, re
     wait_until(lambda: len(firsts(receiver, "/s")) == 7, "what it missed arrives")
 
     assert firsts(receiver, "/s") == sent
+
+
+def test_conditions_that_cost_too_much_suspend_and_what_was_kept_unjudged_is_judged_at_the_resume(
+    own: Own, job_logs: Logs, receiver: Receiver
+) -> None:
+    costly = tuple(XPathFilter(XPATH_1, f"//x/@n != {number}", {}) for number in range(30))
+    job_logs.subscribe(subscription(own.name("operator"), receiver.url("/operator"), f"{SYSTEM}//."))
+    own.subscribe("s", receiver.url("/s"), "a", content=costly, owner="mallory")
+    own.subscribe("t", receiver.url("/t"), "a", content=(XPathFilter(XPATH_1, "@n", {}),), owner="anna")
+    small = [f"<x n='{number}'/>".encode() for number in (3, 99)]
+    large = own.notify("a", b"<x n='99'>" + b"<y/>" * 2_400 + b"</x>")
+    wait_until(
+        lambda: "subscription-suspended" in "".join(each.body.decode() for each in receiver.received("/operator")),
+        "that it was suspended",
+    )
+    sent = [large, *(own.notify("a", each) for each in small)]
+    wait_until(lambda: len(firsts(receiver, "/t")) == 3, "the others have theirs")
+    assert firsts(receiver, "/s") == []
+    job_logs.control(Tombstone(suspension_key(own.name("s"))))
+    # What passes its conditions comes; what does not, or would cost more than it may, is cancelled.
+    wait_until(lambda: len(firsts(receiver, "/s")) == 1, "what it wants of what was kept")
+    expected = {sent[0]: "cancelled", sent[1]: "cancelled", sent[2]: "delivered"}
+
+    def ended() -> dict[object, object]:
+        mine = [row for row in own.attempts(1) if row["subscription"] == "s" and row["state"] in FINAL]
+        return {row["notification"]: row["state"] for row in mine}
+
+    wait_until(lambda: ended() == expected, "a row for each")
+    job_logs.end(own.name("operator"))
+
+    assert (firsts(receiver, "/t"), firsts(receiver, "/s")) == (sent, [sent[2]])
 
 
 def test_what_waits_outlives_the_job_which_stops_in_order_while_a_receiver_hangs(own: Own, receiver: Receiver) -> None:

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from ingest.envelope import make_parser, parse
+from ingest.envelope import parse
 from ingest.fragments import Source
+from ingest.xml_reading import make_parser
 from tests.support import soap_messages as soap
 
 

@@ -3,7 +3,7 @@ nowhere.
 
 Steps are the calls that the interpreter makes, of our functions and of C's, while the request is answered. They come
 out the same on every machine. What loops inside one call (a regular expression that goes back) would show as a test
-that does not end.
+that does not end; each expression by itself is in tests/unit/test_regular_expressions.py.
 """
 
 from __future__ import annotations
@@ -85,6 +85,18 @@ TAKEN = {
     "prefixes in a list without end": payload("refix " + "x " * (SIZE // 2), declarations(200)),
     "prefixes around many messages": messages(declarations(50)),
     "an element of its own name inside": payload(fill(lambda n: "<a>x</a>")),
+    "blanks in a tag with a declaration": payload(f"<b xmlns:q='u'{' ' * SIZE}/>"),
+    "blanks in the tag around the payload": payload("", f" xmlns:q='u'{' ' * SIZE}"),
+    "blanks before an attribute's value": payload(f"<b xmlns:q{' ' * (SIZE // 2)}={' ' * (SIZE // 2)}'u'/>"),
+    "blanks in an end tag": payload(f"<b></b{' ' * SIZE}>"),
+    "long names with attributes": payload(fill(lambda n: f"<{'b' * 49_000}{attributes(30)}/>")),
+    "long names of attributes": payload(
+        "<b xmlns:q='u'" + "".join(f" {letter * 49_000}=''" for letter in "acdefgh") + "/>"
+    ),
+    "beginnings of tags in a comment": payload(f"<!--{'<a ' * (SIZE // 3)}-->"),
+    "beginnings of tags in CDATA": payload(f"<![CDATA[{'<a ' * (SIZE // 3)}]]>"),
+    "beginnings of comments in CDATA": payload(f"<![CDATA[{'<!--' * (SIZE // 4)}]]>"),
+    "quotes in a text": payload("\"'" * (SIZE // 2)),
     "attributes, as many as may be": payload(f"<b{attributes(1_000)}/>"),
     "256 declarations": payload(f"<b{declarations(256)}/>"),
     "loose content in the older envelope": legacy(
@@ -101,6 +113,9 @@ REFUSED = {
     "declarations around a payload": payload("", fill(a_declaration)),
     "declarations on many levels": payload(f"<b{declarations(1_000)}>" * 40 + "</b>" * 40),
     "declarations without end, in UTF-16": payload(f"<b{declarations(5_000)}/>").decode().encode("utf-16"),
+    "blanks in the XML declaration": f"<?xml version='1.0'{' ' * SIZE}?>".encode()
+    + payload("").replace(b"Notify", b"X"),
+    "blanks instead of the XML declaration's end": f"<?xml version='1.0'{' ' * SIZE}".encode(),
     "a long name": payload(f"<{'a' * SIZE}/>"),
     "levels without end": payload("<a>" * (SIZE // 7) + "</a>" * (SIZE // 7)),
     "empty messages": soap.envelope(f"<wsnt:Notify>{fill(lambda n: '<wsnt:NotificationMessage/>')}</wsnt:Notify>"),

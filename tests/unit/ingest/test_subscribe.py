@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
 from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
-from topic_model.records import SubscriptionRecord, SubscriptionSuspended
-from topic_model.subscriptions import DeliveryPolicy, XPathFilter
+from topic_model.patterns import parse_normal
+from topic_model.records import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from topic_model.settings import TopicSettings
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, XPathFilter
 from topic_model.topics import TopicPath
+from topic_model.tree import TopicTree
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
@@ -207,3 +211,45 @@ def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
     assert answer.status in (400, 500)
     assert "p:Delivery" in answer.body.decode()
     assert not list(parts.table.subscriptions())
+
+
+def test_an_expression_may_have_so_many_steps_behind_wildcards() -> None:
+    parts = GatewayParts(GatewaySettings(expression_steps=16))
+    few = "|".join(f"t:root/a{number}//b/c" for number in range(8))  # two steps each, the anchor not counted
+    many = f"{few}|t:root//d"
+    assert parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression(few)))).status == 200
+    answer = parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression(many))))
+    assert answer.fault == "InvalidTopicExpressionFault"
+    assert "17 steps" in answer.reason
+    assert "16 are taken" in answer.reason
+    assert len(parts.control.records) == 1
+
+
+def test_what_was_subscribed_to_before_there_was_a_bound_goes_on() -> None:
+    parts = GatewayParts(GatewaySettings(expression_steps=16))
+    normal = parse_normal("|".join(f"{{urn:t}}a//b{number}/c" for number in range(100))).normal
+    record = SubscriptionRecord(
+        Subscription("old", EndpointReference("http://c/"), topics=(TopicFilter("urn:d", "old", normal),))
+    )
+    parts.table.apply(record)
+    assert [each.id for each in parts.table.match(TopicPath("{urn:t}a/x/b99/c"))] == ["old"]
+
+
+def test_a_fixed_topic_set_is_walked_once_for_all_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = GatewayParts(topics=TopicSettings(fixed=True))
+    for number in range(300):
+        parts.table.apply(TopicRecord(TopicPath(f"{{urn:t}}a/n{number}/m/{'x' * (number + 1)}")))
+    visited = 0
+    children = TopicTree.children
+
+    def counted(tree: TopicTree, path: TopicPath) -> Iterator[TopicPath]:
+        nonlocal visited
+        visited += 1
+        return children(tree, path)
+
+    monkeypatch.setattr(TopicTree, "children", counted)
+    none = "|".join(f"t:a//b{number}//c" for number in range(250))
+    answer = parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression(none))))
+    assert answer.fault == "TopicNotSupportedFault"
+    assert visited <= 3 * 300 + 1
+    assert parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression(f"{none}|t:a//xx")))).status == 200

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from topic_model.errors import TopicError
+from topic_model import expressions, topics
+from topic_model.errors import ExpressionError, TopicError
 from topic_model.topics import (
     MAX_DEPTH,
     MAX_PATH_LENGTH,
@@ -218,3 +219,16 @@ def test_what_is_taken_for_a_namespace_can_be_written_as_xml(text: str) -> None:
 )
 def test_namespaces_met_in_the_wild(namespace: str) -> None:
     assert is_namespace(namespace)
+
+
+def test_a_namespace_is_judged_once_and_not_at_any_length() -> None:
+    """One expression may name a namespace sixteen thousand times."""
+    namespace = "urn:" + "x" * (MAX_PATH_LENGTH - 4)
+    text = "|".join("/".join(["p:a"] * 60) + f"{number}" for number in range(200))
+    before = topics._is_legal_namespace.cache_info().misses
+    with pytest.raises(ExpressionError):  # no path has room for it
+        expressions.parse(text, expressions.FULL, {"p": namespace})
+    assert topics._is_legal_namespace.cache_info().misses <= before + 1
+    with pytest.raises(ExpressionError, match="no legal URI"):
+        expressions.parse(text, expressions.FULL, {"p": namespace + "x"})
+    assert topics._is_legal_namespace.cache_info().misses <= before + 1

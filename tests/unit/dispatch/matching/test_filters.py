@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.matching import filters
-from dispatch.matching.filters import Conditions, Subject
+from dispatch.matching.filters import Allowance, Conditions, Judge, Subject
 from topic_model.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
@@ -127,3 +127,102 @@ def test_conditions_are_compiled_once_and_bounded_in_bytes(monkeypatch: pytest.M
     assert len(compiled) == len(set(compiled)) == 101, "what is used stays"
     assert subject(conditions=conditions).passes(subscription(condition("0 = 0")))
     assert compiled.count("0 = 0") == 2, "what is not used has gone for others"
+
+
+def wanting(name: str, *content: XPathFilter, owner: str = "", host: str = "h") -> Subscription:
+    return Subscription(name, EndpointReference(f"http://{host}/{name}"), content=content, owner=owner)
+
+
+def distinct(number: int) -> XPathFilter:
+    return condition(f"//x/@a = {number}")
+
+
+def judge(all_ms: float = 400, owner_ms: float = 100, unjudged: frozenset[str] = frozenset()) -> Judge:
+    return Judge(Conditions(), Allowance(all_ms, owner_ms), unjudged)
+
+
+LARGE = Notification("n", TopicPath("a"), b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>", 1)
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every condition that is evaluated from now on."""
+    texts: list[str] = []
+    holds = Condition.holds
+
+    def counted(self: Condition, document: Document) -> bool:
+        texts.append(self.text)
+        return holds(self, document)
+
+    monkeypatch.setattr(Condition, "holds", counted)
+    return texts
+
+
+def test_however_many_subscriptions_one_owner_has_their_conditions_cost_no_more(evaluated: list[str]) -> None:
+    hostile = [wanting(f"h{number}", distinct(number), owner="mallory") for number in range(500)]
+    others = [wanting("cheap", condition("@a = 1"), owner="anna"), wanting("plain")]
+    of_partition = judge()
+    one_costs = compile_condition(distinct(1)).cost(parse_document(LARGE.payload))
+    most = int(Allowance(400, 100).of_owner(LARGE) / one_costs)
+    assert 1 < most < 450
+
+    wanted = of_partition.wanted(LARGE, [*hostile, *others])
+
+    assert ("cheap", True) in [(each.id, asked) for each, asked in wanted]
+    assert ("plain", True) in [(each.id, asked) for each, asked in wanted]
+    assert len(evaluated) == most + 1
+    # Nobody is forgotten: who was not asked is among those for whom it is kept.
+    assert {each.id for each, asked in wanted if not asked} == of_partition.costly
+    assert len(of_partition.costly) == 500 - most
+    # From then on, those are not asked at all.
+    evaluated.clear()
+    again = of_partition.wanted(LARGE, hostile)
+    assert {each.id for each, asked in again if not asked} == of_partition.costly
+    assert len(evaluated) == most
+
+
+def test_of_many_owners_the_ones_who_ask_for_most_go_first(evaluated: list[str]) -> None:
+    hostile = [
+        wanting(f"h{owner}-{number}", distinct(owner * 20 + number), owner=f"m{owner}")
+        for owner in range(100)
+        for number in range(20)
+    ]
+    anna = wanting("anna", distinct(-1), owner="anna")
+    of_partition = judge()
+    wanted = of_partition.wanted(LARGE, [*hostile, anna])
+    one_costs = compile_condition(distinct(1)).cost(parse_document(LARGE.payload))
+    assert len(evaluated) == int(Allowance(400, 100).of_all(LARGE) / one_costs)
+    assert "anna" not in of_partition.costly
+    assert len(wanted) >= len(of_partition.costly)
+
+
+def test_what_many_ask_alike_is_paid_for_once(evaluated: list[str]) -> None:
+    alike = [wanting(f"s{number}", distinct(1), owner="anna") for number in range(5_000)]
+    of_partition = judge()
+    assert len(of_partition.wanted(LARGE, alike)) == 5_000
+    assert (len(evaluated), of_partition.costly) == (1, set())
+
+
+def test_without_owners_those_of_one_host_are_counted_together() -> None:
+    one = [wanting(f"a{number}", distinct(number), host="one") for number in range(500)]
+    two = [wanting("b", distinct(7_777), host="two")]
+    of_partition = judge()
+    of_partition.wanted(LARGE, [*one, *two])
+    assert 0 < len(of_partition.costly) < 500
+    assert "b" not in of_partition.costly
+
+
+def test_ordinary_conditions_are_all_asked(evaluated: list[str]) -> None:
+    many = [wanting(f"s{number}", condition(f"@a = {number}"), owner="anna") for number in range(1_000)]
+    of_partition = judge()
+    small = Notification("n", TopicPath("a"), b"<x a='1'>" + b"<y/>" * 100 + b"</x>", 1)
+    assert [each.id for each, _ in of_partition.wanted(small, many)] == ["s1"]
+    assert (len(evaluated), of_partition.costly) == (1_000, set())
+
+
+def test_the_suspended_are_not_asked(evaluated: list[str]) -> None:
+    of_partition = judge(unjudged=frozenset({"s"}))
+    wanted = of_partition.wanted(LARGE, [wanting("s", distinct(1)), wanting("t", distinct(2))])
+    assert [(each.id, asked) for each, asked in wanted] == [("s", False)]
+    assert evaluated == ["//x/@a = 2"]
+    assert of_partition.costly == set()

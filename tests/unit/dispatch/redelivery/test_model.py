@@ -313,6 +313,7 @@ class Histories(RuleBasedStateMachine):
         self.world.suspended_said.clear()
         self.world.suspended_now.clear()
         self.world.redelivery.suspensions_are_known()
+        self.world.hear()
         # Hanging pushes, waits, probes and Retry-After take less together; lifespans take longer.
         self.world.run(120_000)
         self.nothing_is_lost()

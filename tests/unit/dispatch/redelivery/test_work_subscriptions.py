@@ -1,9 +1,16 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from dispatch.matching.filters import Subject
+from dispatch.settings import PushSettings
 from dispatch.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
+from topic_model.conditions import XPATH_1
+from topic_model.subscriptions import Subscription, XPathFilter
+
+THREE = XPathFilter(XPATH_1, "/x/@n = 3", {})
 
 
 def test_gone_ends_the_subscription_and_cancels_what_waits() -> None:
@@ -232,3 +239,45 @@ def test_one_message_that_always_fails_suspends_nobody() -> None:
     world.run(HOUR_MS)
 
     assert (world.states(), world.suspended_said) == ({("s", "n"): "dead"}, {})
+
+
+def test_what_was_parked_unjudged_is_judged_before_it_is_pushed() -> None:
+    world = World()
+    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), content=(THREE,))
+    world.suspended_now.add("s")
+    for number in range(6):
+        world.park("s", f"n{number}", payload=b"<x n='%d'/>" % number, unjudged=True)
+    world.park("s", "judged", payload=b"<x n='9'/>")
+    world.run(1_000)
+    assert (world.arrived("s"), world.attempts) == ([], [])
+
+    world.suspended_now.clear()
+    world.hear()
+    world.run(1_000)
+
+    assert world.arrived("s") == ["n3", "judged"]
+    ended = {(row.notification, row.state, row.error) for row in world.attempts if row.state == "cancelled"}
+    assert ended == {(f"n{number}", "cancelled", "skipped") for number in (0, 1, 2, 4, 5)}
+    assert (world.log, world.redelivery.lanes) == ({}, 0)
+
+
+def test_what_costs_too_much_by_itself_is_not_asked_afterwards_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(push=PushSettings(owner_conditions_ms=1))
+    costly = XPathFilter(XPATH_1, " or ".join(["//x/@n = 3"] * 20), {})
+    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), content=(costly,))
+    asked: list[str] = []
+    passes = Subject.passes
+
+    def counted(self: Subject, each: Subscription) -> bool:
+        asked.append(each.id)
+        return passes(self, each)
+
+    monkeypatch.setattr(Subject, "passes", counted)
+    world.park("s", "large", payload=b"<x n='3'>" + b"<y/>" * 20_000 + b"</x>", unjudged=True)
+    world.park("s", "small", payload=b"<x n='3'/>", unjudged=True)
+
+    world.run(1_000)
+
+    assert world.arrived("s") == ["small"]
+    assert asked == ["s"]
+    assert world.states()["s", "large"] == "cancelled"

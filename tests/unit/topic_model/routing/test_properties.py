@@ -96,7 +96,7 @@ def test_ending_everything_leaves_an_empty_table(history: list[ControlRecord]) -
     assert table == RoutingTable()
     assert list(table.expansion()) == []
     sizes = table.statistics()
-    assert (sizes.subscriptions, sizes.selectors, sizes.links, sizes.expanded) == (0, 0, 0, 0)
+    assert (sizes.subscriptions, sizes.selectors, sizes.links, sizes.steps) == (0, 0, 0, 0)
 
 
 @given(normals)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 
 from tests.support.routing import make_subscription
 from topic_model.expressions.xpath import parse_xpath
+from topic_model.patterns import parse_normal
 from topic_model.records import (
     SubscriptionEnded,
     SubscriptionRecord,
@@ -20,6 +22,7 @@ from topic_model.records import (
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
+from topic_model.tree import TopicTree
 
 A, AB, ABC = TopicPath("a"), TopicPath("a/b"), TopicPath("a/b/c")
 
@@ -131,7 +134,7 @@ def test_all_filters_must_pass() -> None:
     assert ids(table, "b/b") == []
 
 
-def test_steps_below_an_anchor_are_expanded_over_the_tree_and_follow_it() -> None:
+def test_what_steps_below_an_anchor_come_to_follows_the_tree() -> None:
     table = RoutingTable()
     for path in ("a/b", "a/x/b/deep", "a/c", "z/b"):
         table.apply(TopicRecord(TopicPath(path)))
@@ -145,6 +148,48 @@ def test_steps_below_an_anchor_are_expanded_over_the_tree_and_follow_it() -> Non
     assert keys(table, "a//b//.") == ["a/b//."]
     unsubscribe(table, "s1")
     assert list(table.expansion()) == []
+
+
+def test_no_subscription_walks_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred alternatives of many `//` over a large tree would be a hundred walks, in every gateway."""
+    table = RoutingTable()
+    for number in range(1_000):
+        table.apply(TopicRecord(TopicPath("/".join(f"n{number >> shift & 7}" for shift in range(0, 12, 2)))))
+    for name in ("children", "descendants", "roots", "paths", "select"):
+        monkeypatch.setattr(TopicTree, name, None)
+    normal = parse_normal("|".join(f"n{first}//n{second}//n3//x" for first in range(8) for second in range(8))).normal
+    subscribe(table, "s1", normal)
+    assert ids(table, "n1/n2/n5/n3/x") == ["s1"]
+    table.apply(TopicRecord(TopicPath("n1/n2/n3/x")))
+    table.apply(TopicRemoved(TopicPath("n1/n2/n3/x")))
+    unsubscribe(table, "s1")
+
+
+def test_steps_that_begin_otherwise_cost_nothing() -> None:
+    path = TopicPath("a/b/c/d")
+
+    def cost(others: int) -> int:
+        """Calls of all functions, ours and the interpreter's, to find out who wants a topic."""
+        table = RoutingTable()
+        subscribe(table, "s1", "a//c/d")
+        for number in range(others):
+            subscribe(table, f"o{number}", parse_normal("|".join(f"a//x{number}y{i}//c/d" for i in range(50))).normal)
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            found = table.match(path)
+        finally:
+            sys.setprofile(before)
+        assert [each.id for each in found] == ["s1"]
+        return calls
+
+    assert cost(200) <= cost(1) + 10
 
 
 def test_a_subtree_costs_one_key_whatever_lies_below() -> None:

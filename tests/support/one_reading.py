@@ -1,0 +1,56 @@
+"""Whether a request is read in one way: what the parser saw is what is cut out of its bytes."""
+
+from __future__ import annotations
+
+from lxml import etree
+
+from ingest.envelope import parse
+from ingest.errors import UnreadableRequest
+from ingest.namespaces import wsnt
+from ingest.xml_reading import make_parser
+from tests.support import soap_messages as soap
+
+
+def other_way_round(text: str) -> str:
+    """Characters that are this text to whoever takes their bytes for the other order's."""
+    return text.encode("utf-16-le").decode("utf-16-be")
+
+
+def hidden(topic: str) -> str:
+    """A whole message that only the other byte order shows."""
+    return other_way_round(soap.envelope(soap.notify(soap.message(topic))).decode())
+
+
+def is_taken(body: bytes, content_type: bytes) -> bool:
+    """Whether the request is taken; then all of its messages must be cut as they were parsed."""
+    parser = make_parser()
+    try:
+        request = parse(body, content_type)
+        if request.name != wsnt("Notify"):
+            return True
+        source = request.source(6)
+        nodes = source.node(request.operation).children
+        for message, node in zip(request.operation, nodes, strict=True):
+            for part, part_node in zip(message, node.children, strict=True):
+                assert _are_equal(etree.fromstring(source.fragment(part_node), parser), part)
+                for child, child_node in zip(part, part_node.children, strict=True):
+                    assert _are_equal(etree.fromstring(source.fragment(child_node), parser), child)
+    except UnreadableRequest:
+        return False
+    return True
+
+
+def _are_equal(cut: etree._Element, parsed: etree._Element) -> bool:
+    try:
+        return _canonical(cut) == _canonical(parsed)
+    except etree.C14NError:  # there is none with a relative namespace, not even around
+        return _facts(cut) == _facts(parsed)
+
+
+def _canonical(element: etree._Element) -> bytes:
+    return etree.tostring(element, method="c14n", exclusive=True, with_comments=False)
+
+
+def _facts(element: etree._Element) -> list[object]:
+    children = [(_facts(child), child.tail or "") for child in element]
+    return [element.tag, sorted(element.attrib.items()), element.text or "", children]

@@ -1,0 +1,184 @@
+"""Subscriptions whose conditions cost too much, in a worker and in the driver: who is asked, what is kept, who told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dispatch.attempts import Matched
+from dispatch.hot import sink
+from dispatch.hot.reports import PartitionReport
+from dispatch.hot.settlement import Settlement
+from dispatch.hot.sink import Diversions, SinkJob
+from dispatch.matching.control_state import ControlState
+from dispatch.matching.filters import Conditions
+from dispatch.redeliverer import Redeliverer
+from dispatch.redelivery.events import OperatorEvent
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from tests.support.fake_journal import FakeJournal
+from tests.support.outbound import THIS_MACHINE
+from topic_model import notifications
+from topic_model.conditions import XPATH_1
+from topic_model.notifications import Notification
+from topic_model.records import ControlRecord, SubscriptionRecord, SubscriptionSuspended
+from topic_model.settings import KafkaSettings, SecretSettings
+from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
+from topic_model.topics import TopicPath
+
+LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
+
+
+class Row(NamedTuple):
+    value: bytearray
+    partition: int
+    offset: int
+
+
+class Journal(FakeJournal):
+    """Also of what a worker tells the log of attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[int] = []
+        self.unjudged: list[tuple[str, str]] = []
+
+    def begin(self, batch: int) -> None:
+        """Nothing."""
+
+    def placed(self, notification: Notification, partition: int, offset: int) -> None:
+        """Nothing."""
+
+    def matched(self, partition: int, control: int, counts: list[Matched]) -> None:
+        self.counted += [each.subscriptions for each in counts]
+
+    def park(self, subscription: Subscription, notification: Notification, tries: Any) -> None:
+        super().park(subscription, notification, tries)
+        if notification.unjudged:
+            self.unjudged.append((subscription.id, notification.id))
+
+
+class View:
+    """Who wants everything."""
+
+    control = 0
+
+    def __init__(self, *subscriptions: Subscription) -> None:
+        self._subscriptions = subscriptions
+
+    def open(self) -> View:
+        return self
+
+    def match(self, path: TopicPath) -> tuple[Subscription, ...]:
+        return self._subscriptions
+
+
+def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subscription:
+    filters = tuple(XPathFilter(XPATH_1, text, {}) for text in content)
+    return Subscription(name, EndpointReference(f"http://{name}/"), content=filters, owner=owner, pull_point=pull_point)
+
+
+def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, Settlement, dict[str, int]]:
+    """A worker fills its lanes: its journal, what it has settled, and how much waits to be pushed to whom."""
+    worker: Any = object.__new__(sink._Worker)
+    worker.journal, worker._conditions = Journal(), Conditions()
+    push, retry = PushSettings(), RetrySettings()
+    job = SinkJob(
+        KafkaSettings(),
+        DispatchSettings(),
+        push,
+        retry,
+        THIS_MACHINE,
+        SecretSettings(),
+        view,  # type: ignore[arg-type]  # what a worker asks of one
+        1,
+        0,
+        Diversions(held=unjudged, unjudged=unjudged),
+    )
+    rows = [
+        Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
+        for at, each in enumerate(payloads)
+    ]
+    settlement = Settlement(worker.journal, push, retry, 1)
+    lanes = worker.fill(job, rows, settlement)
+    return worker.journal, settlement, {each.id: count for each, count in lanes.waiting()}
+
+
+def test_whoever_costs_too_much_is_kept_for_and_the_others_get_theirs() -> None:
+    hostile = [wanting(f"h{number:03}", "mallory", f"//x/@a = {number}") for number in range(600)]
+    pulling = wanting("pulling", "eve", *[f"//x/@b = {number} or //y" for number in range(300)], pull_point="p1")
+    view = View(*hostile, pulling, wanting("anna", "anna", "@a = 1"), wanting("plain", ""))
+
+    journal, settlement, waiting = filled(view, frozenset(), LARGE, LARGE, LARGE)
+
+    costly = settlement.report.costly
+    assert "pulling" in costly
+    assert len(costly) > 200
+    assert {name for name in costly if name.startswith("h")} == {name for name, _ in journal.unjudged}
+    # Each notification that their topics select has a row for each of them, and is kept as it is.
+    for name in sorted(costly - {"pulling"}):
+        assert journal.states(name) == [(f"n{at}", "parked", "waiting") for at in range(3)]
+    assert journal.states("pulling") == [(f"n{at}", "cancelled", "skipped") for at in range(3)]
+    assert len(journal.unjudged) == 3 * (len(costly) - 1)
+    assert (waiting["anna"], waiting["plain"]) == (3, 3)
+    # What is said to have matched is what has a row, or will have one.
+    assert journal.counted == [len(costly) + len(waiting)] * 3
+
+
+def test_the_next_batch_does_not_ask_those_who_are_suspended() -> None:
+    view = View(wanting("s", "mallory", "@a = 1"), wanting("t", "", "@a = 1"))
+    journal, settlement, waiting = filled(view, frozenset({"s"}), b"<x a='1'/>", b"<x a='2'/>")
+    assert journal.unjudged == [("s", "n0"), ("s", "n1")]
+    assert (waiting, settlement.report.costly) == ({"t": 1}, set())
+
+
+class Control(list[ControlRecord]):
+    """The control log."""
+
+    def append(self, records: list[ControlRecord]) -> None:  # type: ignore[override]  # as the log's own
+        self.extend(records)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Known:
+    """The subscriptions of now."""
+
+    def __init__(self, *subscriptions: Subscription) -> None:
+        state = ControlState()
+        for each in subscriptions:
+            state.apply(SubscriptionRecord(each))
+        self.suspensions = state.suspensions
+        self.subscription = state.subscription
+        self.suspended = state.suspended
+        self.is_pushed_to = state.is_pushed_to
+        self.listen = state.listen
+
+    def catch_up(self, timeout_s: float) -> object:
+        return None
+
+
+def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[OperatorEvent] = []
+    known = Known(wanting("s", "mallory", "@a = 1"))
+    redeliverer = Redeliverer(
+        KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked", tell=told.append
+    )
+    log = Control()
+    monkeypatch.setattr(redeliverer, "_control", log)
+
+    redeliverer.batch_done([PartitionReport(costly={"s"}), PartitionReport(costly={"s", "ended meanwhile"})])
+
+    (record,) = log
+    assert isinstance(record, SubscriptionSuspended)
+    assert (record.id, record.cause) == ("s", "conditions")
+    assert "push.owner_conditions_ms" in record.reason
+    assert [(each.kind, each.subscription, each.detail) for each in told] == [
+        ("subscription-suspended", "s", record.reason)
+    ]
+    known.suspensions.apply(record)
+    assert known.suspensions.unjudged() == {"s"}
+    redeliverer.batch_done([PartitionReport(costly={"s"})])
+    assert (len(log), len(told)) == (1, 1)

@@ -1,0 +1,269 @@
+"""Every regular expression that may see foreign text takes time in proportion to it, or the text is bounded before.
+
+Python's engine counts no steps, so size does: each expression is run over texts that repeat what it repeats itself, as
+long as the longest that it is ever shown. What is linear takes milliseconds for that, what is quadratic half an hour:
+then the time limit of the run ends the test. No time is compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ANY = 250_000
+"""Where nothing bounds the text but the size of a request."""
+
+_TOPIC_PATH = 4_096
+_EXPRESSION = 65_536
+_XPATH = 4_096
+_HEAD = 65_536
+_DN = 16_384
+
+# By module and name: the longest text that it is shown, and whether it is looked for (search, findall, sub) or only
+# matched where the text begins. A new expression needs a line here: who bounds what it sees?
+SEEN: dict[str, tuple[int, str]] = {
+    "dispatch.envelope._UNSAFE": (_ANY, "search"),
+    "dispatch.envelope._VERBATIM": (_ANY, "search"),
+    "dispatch.guard._HEADER_VALUE": (_ANY, "match"),
+    "dispatch.soap_faults._SENDER_FAULT": (_ANY, "search"),
+    "dispatch.trace.unmatched._NAMESPACE": (_EXPRESSION, "search"),
+    "ingest.access.username_token._MOMENT": (_ANY, "match"),
+    "ingest.access.users_file._NAME": (_ANY, "match"),
+    "ingest.addresses._RESOURCE": (_HEAD, "match"),
+    "ingest.answers._ILLEGAL": (_ANY, "search"),
+    "ingest.fragments._BEFORE_COLON": (_ANY, "search"),
+    "ingest.fragments._BETWEEN_WORDS": (_ANY, "search"),
+    "ingest.fragments._TOKEN": (_ANY, "search"),
+    "ingest.legacy.messages._FRAGMENT": (_ANY, "match"),
+    "ingest.legacy.text._CONTENT": (_ANY, "search"),
+    "ingest.legacy.text._DECLARATION": (_ANY, "match"),
+    "ingest.legacy.text._NOT_XML": (_ANY, "search"),
+    "ingest.legacy.text._ONLY_BARE": (_ANY, "search"),
+    "ingest.legacy.text._VERBATIM_OR_BARE": (_ANY, "search"),
+    "ingest.listener._CHUNK_SIZE": (_ANY, "match"),
+    "ingest.listener._LENGTH": (_ANY, "match"),
+    "ingest.ownership._WORD": (_ANY, "match"),
+    "ingest.protection._CONTROL": (_ANY, "search"),
+    "ingest.protection._TOKEN": (_ANY, "match"),
+    "ingest.pull_points._NUMBER": (_ANY, "match"),
+    "ingest.tag_limits.ATTRIBUTE": (_ANY, "search"),
+    "ingest.tag_limits._LARGE_TAG": (_ANY, "search"),
+    "ingest.termination._DATE_TIME": (_ANY, "match"),
+    "ingest.termination._DURATION": (_ANY, "match"),
+    "ingest.xml_reading._BEGINS": (_ANY, "match"),
+    "ingest.xml_reading._CHARSET": (_HEAD, "search"),
+    "ingest.xml_reading._DECLARATION": (_ANY, "match"),
+    "topic_model.client_certificates.NAME": (_ANY, "match"),
+    "topic_model.demand._PLAIN": (_EXPRESSION, "match"),
+    "topic_model.directory.dn._ESCAPED_BYTES": (_DN, "search"),
+    "topic_model.directory.dn._HEX": (_DN, "match"),
+    "topic_model.directory.dn._PLAIN": (_DN, "match"),
+    "topic_model.directory.dn._TYPE": (_DN, "match"),
+    "topic_model.directory.ldif._ATTRIBUTE": (_ANY, "match"),
+    "topic_model.directory.ldif._SAFE": (_ANY, "match"),
+    "topic_model.documents.topic_namespace._clark": (_ANY, "match"),
+    "topic_model.expressions.dialects._plain": (_TOPIC_PATH, "match"),
+    "topic_model.expressions.friendly._colon_path": (_EXPRESSION, "search"),
+    "topic_model.expressions.xpath_tokens._token": (_XPATH, "match"),
+    "topic_model.grammar.Notation.NAMESPACES": (_EXPRESSION, "match"),
+    "topic_model.grammar.Notation.PREFIXES": (_EXPRESSION, "match"),
+    "topic_model.grammar._blank": (_EXPRESSION, "match"),
+    "topic_model.grammar._name": (_EXPRESSION, "match"),
+    "topic_model.keyring._KEY_ID": (_ANY, "match"),
+    "topic_model.routing.selectors._path": (_ANY, "match"),
+    "topic_model.routing.selectors._simple": (_EXPRESSION, "match"),
+    "topic_model.topics._namespace": (_TOPIC_PATH, "match"),
+    "topic_model.topics._ncname": (_ANY, "match"),
+    "topic_model.topics._step": (_TOPIC_PATH, "match"),
+    "topic_model.trace_context._FORM": (512, "match"),
+    "topic_model.tree_plans._not_xml": (_ANY, "search"),
+}
+
+# Only ever shown what operators, and Arborcast itself, have written.
+OURS = {
+    "dispatch.tables.mending._CHECKPOINT",
+    "dispatch.tables.mending._COMMIT",
+    "ingest.access.ldap_users._NAMED",
+    "ingest.access.policy._PREFIX",
+    "ingest.oasis._DOCTYPE",
+    "topic_model.log_form._HUMAN",
+}
+
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _written() -> Iterator[tuple[str, ast.Call]]:
+    """Each call of a function of `re` in the packages, by module and name; `?` for one that makes no constant."""
+    for package in ("ingest", "dispatch", "topic_model"):
+        for file in sorted((_ROOT / package).rglob("*.py")):
+            module = ".".join(file.relative_to(_ROOT).with_suffix("").parts)
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            constants = {}
+            scopes: list[ast.Module | ast.ClassDef] = [tree]
+            scopes += [each for each in tree.body if isinstance(each, ast.ClassDef)]
+            for scope in scopes:
+                where = f"{module}.{scope.name}" if isinstance(scope, ast.ClassDef) else module
+                for each in scope.body:
+                    if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+                        constants[id(each.value)] = f"{where}.{each.targets[0].id}"
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+                    yield constants.get(id(node), f"{module}.?"), node
+
+
+def test_each_is_listed() -> None:
+    names = [name for name, _ in _written()]
+    assert sorted(names) == sorted({*SEEN, *OURS})
+
+
+def _expression(name: str) -> re.Pattern[Any]:
+    parts = name.split(".")
+    for number in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:number]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[number:]:
+            found = getattr(found, part)
+        break
+    pattern = getattr(found, "value", found)
+    assert isinstance(pattern, re.Pattern)
+    return pattern
+
+
+# The parser is private, so it is only asked for what it makes of a pattern: pairs of an operation and its arguments.
+_parser = importlib.import_module("re._parser")
+_REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
+_POOL = "aZ1 x0_-.:/=\"'<>&;|{}[]()*+\\,%#@!?~\t\n\x01\x7f\xe9"
+_MANY = 50
+
+
+def _alphabet(parts: Any) -> str:
+    """Of the characters that no part of an expression tells apart, one."""
+    tests: list[Any] = []
+
+    def collect(parts: Any) -> None:
+        for operation, argument in parts:
+            if str(operation) in ("LITERAL", "NOT_LITERAL", "IN"):
+                tests.append(argument if str(operation) == "IN" else [("LITERAL", argument)])
+            for each in _inside(str(operation), argument):
+                collect(each)
+
+    collect(parts)
+    return "".join({tuple(_is_in(each, items) for items in tests): each for each in reversed(_POOL)}.values())
+
+
+def _inside(operation: str, argument: Any) -> list[Any]:
+    """The sequences that a part is made of."""
+    if operation == "BRANCH":
+        return list(argument[1])
+    if operation in _REPEATS or operation in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+        return [argument[-1]]
+    return [argument] if operation == "ATOMIC_GROUP" else []
+
+
+def _samples(operation: str, argument: Any, alphabet: str) -> list[str]:
+    """Texts that one part of an expression matches."""
+    match operation:
+        case "LITERAL":
+            return [chr(argument)]
+        case "NOT_LITERAL" | "ANY" | "IN":
+            items = [("NOT_LITERAL", argument)] if operation == "NOT_LITERAL" else argument or []
+            return [each for each in alphabet if _is_in(each, items)] or [chr(items[0][1][0])]
+        case "BRANCH":
+            return [text for branch in argument[1] for text in _texts(branch, alphabet)]
+        case "SUBPATTERN":
+            return _texts(argument[-1], alphabet)
+        case "ATOMIC_GROUP":
+            return _texts(argument, alphabet)
+        case repeat if repeat in _REPEATS:
+            least, _, repeated = argument
+            return [text * max(least, 1) for text in _texts(repeated, alphabet)] + ([""] if least == 0 else [])
+        case _:
+            return [""]
+
+
+def _is_in(character: str, items: Any) -> bool:
+    negated = found = False
+    for operation, argument in ((str(each[0]), each[1]) for each in items):
+        match operation:
+            case "NEGATE":
+                negated = True
+            case "LITERAL":
+                found = found or ord(character) == argument
+            case "NOT_LITERAL":
+                found = found or ord(character) != argument
+            case "RANGE":
+                found = found or argument[0] <= ord(character) <= argument[1]
+            case "CATEGORY":
+                kind = str(argument)
+                found = found or (
+                    character.isspace()
+                    if kind.endswith("SPACE")
+                    else character.isdigit()
+                    if kind.endswith("DIGIT")
+                    else character.isalnum() or character == "_"
+                )
+    return found != negated if items else character != "\n"
+
+
+def _texts(parts: Any, alphabet: str) -> list[str]:
+    """Texts that a sequence matches: the shortest of each part, and each other sample of one part at a time."""
+    samples = [_samples(str(operation), argument, alphabet) for operation, argument in parts]
+    shortest = [min(each, key=len) for each in samples]
+    found = {"".join(shortest): None}
+    for index, each in enumerate(samples):
+        for sample in each:
+            found["".join((*shortest[:index], sample, *shortest[index + 1 :]))] = None
+    return list(found)
+
+
+def _repeated(parts: Any, alphabet: str, before: str = "") -> Iterator[tuple[str, list[str]]]:
+    """What an expression repeats without a bound: a text that leads there, and samples of what is repeated."""
+    for operation, argument in parts:
+        name = str(operation)
+        for each in _inside(name, argument):
+            yield from _repeated(each, alphabet, before)
+        if name in _REPEATS and argument[1] > _MANY:
+            yield before, _texts(argument[2], alphabet)
+        before += min(_samples(name, argument, alphabet), key=len)
+
+
+def _pumped(pattern: re.Pattern[Any], length: int) -> Iterator[str]:
+    """Long texts of what the expression repeats, which end as it wants and as it does not."""
+    parts = _parser.parse(pattern.pattern, pattern.flags)
+    alphabet = _alphabet(parts)
+    cores: dict[tuple[str, str], None] = {}
+    for before, repeated in _repeated(parts, alphabet):
+        for text in repeated:
+            if text:
+                cores[before, text] = None
+                cores["", text] = None
+                cores["", before + text] = None
+    for text in filter(None, _texts(parts, alphabet)):
+        for end in {1, len(text) // 2, len(text) - 1, len(text)} - {0}:
+            cores["", text[:end]] = None
+    for before, text in cores:
+        for after in ("", "\x00"):
+            yield before + text * ((length - len(before)) // len(text)) + after
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_it_takes_a_time_in_proportion_to_the_text(name: str) -> None:
+    pattern = _expression(name)
+    length, way = SEEN[name]
+    for text in _pumped(pattern, length):
+        shown = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text
+        if way == "search":
+            for _ in pattern.finditer(shown):
+                pass
+        else:
+            pattern.match(shown)
+            pattern.fullmatch(shown)

@@ -145,6 +145,10 @@ _CLUSTER: Mapping[str, str] = {
     # An executor or a whole worker that dies takes its tasks with it, and they are tried elsewhere. A cluster that
     # loses machines one after the other while one batch lasts must not fail the query for it.
     "spark.task.maxFailures": "8",
+    # A Python worker that is stopped there: nobody but the JVM beside it can notice, by hearing nothing from it. One
+    # that pushes says nothing either, so this is far longer than any batch takes.
+    "spark.python.worker.idleTimeoutSeconds": "900",
+    "spark.python.worker.killOnIdleTimeout": "true",
 }
 
 

@@ -24,6 +24,7 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
+from dispatch import pulse, worker_beats
 from dispatch.attempts import Matched
 from dispatch.envelope import Envelope
 from dispatch.guard import Vault
@@ -116,6 +117,11 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
     the batch is repeated then. What receivers do never raises. `rows` is always exhausted: Spark discards a worker that
     leaves rows unread, and with it all that is kept here.
     """
+    with worker_beats.task():
+        _push_partition(job, reports, rows)
+
+
+def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     worker = _worker_for(job)
     try:
         settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
@@ -168,6 +174,7 @@ class _Worker:
         self.journal.begin(job.batch)
         now_ms = int(time.time() * 1000)
         for row in rows:
+            pulse.beat()
             try:
                 notification = notifications.decode(bytes(row.value))
             except RecordVersionError:
@@ -196,6 +203,7 @@ class _Worker:
             if subscription.expired(now_ms) or (notification.only and notification.only != subscription.id):
                 continue
             if subscription.content or subscription.producer:
+                pulse.beat()
                 subject = subject or Subject(self._conditions, notification)
                 if not subject.passes(subscription):
                     continue

@@ -60,6 +60,8 @@ class Heart:
         """Once round. `at` is our own time."""
         if self._workers is not None:
             self._workers.look(at)
+        if self.beat is None:
+            self._redelivery.answered(at)  # it has not begun, or reads what is parked
         self._redelivery.heard(self._rounds(), at)
         hangs = self._redelivery.is_too_long(at)
         if hangs and not self._hangs:

@@ -140,12 +140,8 @@ def task() -> Iterator[None]:
     try:
         yield
     finally:
-        pulse.listen(_nobody)
+        pulse.listen(pulse.nobody)
         place.busy(False)
-
-
-def _nobody() -> None:
-    """Without a task a worker waits for Spark."""
 
 
 @dataclass

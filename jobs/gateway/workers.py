@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -131,27 +132,38 @@ class WorkerMetrics(Registry):
 
 
 class LoopBeats:
-    """A worker's beats, from its event loop, and whether those of its parent go on."""
+    """A worker's beats, and whether those of its parent go on. The event loop only counts: a file may have to wait for
+    the disk, so that is for a thread."""
 
     def __init__(self, share: Share, limit_s: float) -> None:
         self._own = share.folder / f"{share.number}{_BEAT}"
         self._parents = share.folder / f"{_PARENT}{_BEAT}"
-        self._time = OwnTime(2 * _BEAT_S)
-        self._parent = Silence(limit_s, 0.0)
+        self._limit_s = limit_s
+        self._rounds = 0
+        self._ill = ""
 
     async def beat_forever(self) -> None:
         """Ends with the process."""
+        threading.Thread(target=self._show_forever, name="beat", daemon=True).start()
         while True:
-            _beat(self._own)
-            self._parent.heard(_beaten(self._parents), self._time.tick())
+            self._rounds += 1
             await asyncio.sleep(_BEAT_S)
 
     def ill(self) -> str:
         """What is wrong with the parent; empty when nothing is."""
-        now = self._time.tick()
-        if not self._parent.is_too_long(now):
-            return ""
-        return f"the parent of the workers has not come round for {self._parent.lasts_s(now):.0f} s"
+        return self._ill
+
+    def _show_forever(self) -> None:
+        own_time, parent, shown = OwnTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
+        while True:
+            if self._rounds != shown:
+                shown = self._rounds
+                _beat(self._own)
+            now = own_time.tick()
+            parent.heard(_beaten(self._parents), now)
+            silent = f"the parent of the workers has not come round for {parent.lasts_s(now):.0f} s"
+            self._ill = silent if parent.is_too_long(now) else ""
+            time.sleep(_BEAT_S)
 
 
 def _beat(file: Path) -> None:

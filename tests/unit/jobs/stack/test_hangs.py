@@ -13,11 +13,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+import typer
 
-from jobs.stack import commands
+from jobs.cli.engine import status as print_status
+from jobs.stack import commands, state
+from jobs.stack.home import Home
 from jobs.stack.parts import Part, PartSpec
+from jobs.stack.processes import ProcessId
 from jobs.stack.settings import StackSettings
-from jobs.stack.state import PartState
+from jobs.stack.state import EngineStatus, PartState, PartStatus
 from tests.support.engine import BEATS, SLEEP, fake_engine, gone, until
 
 # Enough for a machine on which a beat comes ten times later than it should.
@@ -177,3 +181,22 @@ def test_a_stopped_supervisor_is_seen_in_the_status(tmp_path: Path, monkeypatch:
         # Once it comes round again, that is seen too.
         os.kill(engine.process.pid, signal.SIGCONT)
         until(lambda: commands.status(tmp_path)["ready"])
+
+
+def test_the_status_says_what_has_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = Home(tmp_path)
+    home.create()
+    me = ProcessId.of_this()
+    parts = {
+        "kafka": PartStatus(PartState.READY, 0.0, me, 2, "did not answer for 30 s (no answer within 7.5 s)", 1),
+        "gateway": PartStatus(PartState.READY, 0.0, me, silent_since=time.time() - 12),
+        "dispatch": PartStatus(PartState.READY, 0.0, me),
+    }
+    state.write(home.state_file, EngineStatus(me, 0.0, {}, parts))
+    with home.locked(), pytest.raises(typer.Exit):
+        print_status(home=tmp_path)
+    said = capsys.readouterr().out
+    assert "kafka was restarted 2 times; last time it did not answer for 30 s (no answer within 7.5 s)" in said
+    assert "gateway has not answered for 12 s; it is restarted when that goes on" in said
+    assert "silent 12 s" in said
+    assert "dispatch was" not in said

@@ -204,12 +204,15 @@ class WorkerBeats:
 
 
 def _started(pid: int) -> int:
-    """When a process was started, by a clock that nobody sets, where there is one. Raises psutil.Error."""
+    """When a process that runs was started, by a clock that nobody sets, where there is one. Raises psutil.Error."""
     try:
-        # Ticks since boot: the 22nd field, of which the second is a name with any characters in brackets.
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        # From the third field on, for the second is a name with any characters, in brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return int(psutil.Process(pid).create_time() * 1000)
+    if fields[0] == "Z":
+        raise psutil.NoSuchProcess(pid)
+    return int(fields[19])  # in ticks since boot
 
 
 def _mapped(file: Path) -> memoryview:

@@ -38,9 +38,9 @@ from topic_model.errors import ConfigError
 Report = Callable[[str], None]
 SUPERVISOR = "supervisor"
 
-# A supervisor that has not come round for so long is stopped, or hangs. When it kills a part, and waits for its end, it
-# takes some seconds.
-_SILENT_S = 4 * BEAT_S
+# A supervisor that has not come round for so long is stopped, or hangs. It takes some seconds to end a part that hangs,
+# and as long as the start of a JVM to prepare a new broker's folder.
+_SILENT_S = 60.0
 
 
 def to_stderr(line: str) -> None:

@@ -22,20 +22,20 @@ pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(900)]
 # Short, but not so short that a machine five times slower takes a busy part for a hung one.
 SETTINGS = """
 [stack]
-hang_timeout_s = 15
-job_hang_timeout_s = 25
+hang_timeout_s = 12
+job_hang_timeout_s = 20
 start_timeout_s = 600
 [gateway]
 workers = 2
-hang_timeout_s = 10
+hang_timeout_s = 8
 [dispatch]
-hang_timeout_s = 10
+hang_timeout_s = 8
 task_slots = 2
 """
 
 PARTS = ("kafka", "gateway", "dispatch")
 
-# For what takes fifteen seconds to be noticed, and ten to start, on a quiet machine.
+# For what takes twenty seconds to be noticed, and ten to start, on a quiet machine.
 PATIENCE_S = 400
 
 

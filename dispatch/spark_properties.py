@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dispatch.settings import DispatchSettings
+from dispatch.worker_beats import LIMIT
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
 
@@ -55,6 +56,8 @@ def properties(
     chosen = dict(_FIXED)
     if master is not None and not master.startswith("local"):
         chosen |= _CLUSTER
+        # Of workers elsewhere the driver sees nothing: the daemon that forks them watches over them.
+        chosen[f"spark.executorEnv.{LIMIT}"] = f"{settings.hang_timeout_s:g}"
     chosen |= {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": python,
@@ -145,10 +148,6 @@ _CLUSTER: Mapping[str, str] = {
     # An executor or a whole worker that dies takes its tasks with it, and they are tried elsewhere. A cluster that
     # loses machines one after the other while one batch lasts must not fail the query for it.
     "spark.task.maxFailures": "8",
-    # A Python worker that is stopped there: nobody but the JVM beside it can notice, by hearing nothing from it. One
-    # that pushes says nothing either, so this is far longer than any batch takes.
-    "spark.python.worker.idleTimeoutSeconds": "900",
-    "spark.python.worker.killOnIdleTimeout": "true",
 }
 
 

@@ -1,15 +1,18 @@
-"""Signs of life of Spark's Python workers and of the daemon that forks them, in memory that the driver shares.
+"""Signs of life of Spark's Python workers and of the daemon that forks them, in memory shared with who watches them.
 
-Each process has a place in one mapped file. The daemon takes the first, and chooses one for each worker just before it
-forks it. A thread of the worker counts there as long as the process runs at all, whether or not it has a task; while it
-has one, its main thread counts whenever it comes round. The driver looks, and kills what is silent: SIGKILL ends a
-stopped process, too, Spark sees the end of its connection and gives the task to another worker.
+Each process has a place in that memory. The daemon takes the first, and chooses one for each worker just before it
+forks it. A thread of the worker counts there as long as the process runs at all, whether or not it has a task; while
+it has one, its main thread counts whenever it comes round. The watcher looks, and kills what is silent. SIGKILL ends a
+stopped process, too (the SIGTERM of Spark's own time-out for workers does not); Spark sees the end of its connection
+and gives the task to another worker.
 
-The file is there only where the workers run on the driver's host, and is named to them by their environment.
+Where the workers run on the driver's host the driver watches, over a mapped file that their environment names: it sees
+the daemon, too. Elsewhere the daemon does, over memory that its workers inherit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import mmap
@@ -21,15 +24,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
+from types import FrameType
 
 from dispatch import pulse
-from topic_model.silence import Silence
+from topic_model.silence import OwnTime, Silence
 
 logger = logging.getLogger(__name__)
 
-ENVIRONMENT = "ARBORCAST_WORKER_BEATS"
+FILE = "ARBORCAST_WORKER_BEATS"
+"""The variable that names the file in which the driver watches."""
+
+LIMIT = "ARBORCAST_WORKER_HANG_TIMEOUT_S"
+"""The variable that says, without a file, how long a worker may be silent; 0 is for ever."""
 
 # A daemon, and as many workers as there can be task slots, with those that a daemon before this one has left.
 _PLACES = 513
@@ -69,7 +75,7 @@ class Place:
     def free(self) -> bool:
         """Whether nobody has it, or whoever had it is gone."""
         pid = self._numbers[self._at + _PID]
-        return pid == 0 or (pid != _RESERVED and not psutil.pid_exists(pid))
+        return pid == 0 or (pid != _RESERVED and not _started(pid))
 
     def runs(self) -> None:
         """The process runs."""
@@ -90,17 +96,24 @@ _own: Place | None = None
 def beat_from_here_on() -> None:
     """In the daemon, before it forks the first worker: it beats, and so will they. It must have no threads, which do
     not survive a fork, so an alarm clock wakes it; that rings for nobody who was forked from it."""
-    file = os.environ.get(ENVIRONMENT, "")
-    if not file:
+    file, limit_s = os.environ.get(FILE, ""), float(os.environ.get(LIMIT, "0"))
+    if not (file or limit_s):
         return
     try:
-        numbers = _mapped(Path(file))
+        numbers = _mapped(Path(file)) if file else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
     except (OSError, ValueError) as error:
         logger.warning("nobody will notice a worker that hangs: %s cannot be mapped (%s)", file, error)
         return
-    daemon, own = os.getpid(), Place(numbers, 0)
+    daemon, own, own_time = os.getpid(), Place(numbers, 0), OwnTime(2 * _BEAT_S)
     own.take()
-    signal.signal(signal.SIGALRM, lambda _number, _frame: own.runs())
+    watch = None if file else WorkerBeats(numbers, limit_s)
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        own.runs()
+        if watch is not None:
+            watch.look(own_time.tick())
+
+    signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
     following: list[Place] = []
 
@@ -154,15 +167,11 @@ class _Watched:
 
 
 class WorkerBeats:
-    """The driver's side. Makes the file anew: workers of a job that was killed may have the last one still."""
+    """The watcher's side."""
 
-    def __init__(self, file: Path, limit_s: float, tell: Callable[[], None]) -> None:
+    def __init__(self, numbers: memoryview, limit_s: float, tell: Callable[[], None] = pulse.nobody) -> None:
         """`limit_s` is how long a process may be silent, 0 for ever; `tell` is called when one was killed for it."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
-        file.write_bytes(bytes(_BYTES))
-        self.file = str(file.absolute())
-        self._numbers = _mapped(file)
+        self._numbers = numbers
         self._limit_s = limit_s
         self._tell = tell
         self._watched: dict[int, _Watched] = {}
@@ -196,7 +205,7 @@ class WorkerBeats:
             if _started(pid) != started:
                 return
             os.kill(pid, signal.SIGKILL)
-        except (psutil.Error, OSError):
+        except OSError:
             return  # it has ended meanwhile, as idle workers do
         who = "the daemon of the Python workers" if number == 0 else "a Python worker"
         logger.warning("%s (pid %d) %s and was killed; Spark replaces it", who, pid, why)
@@ -204,15 +213,23 @@ class WorkerBeats:
 
 
 def _started(pid: int) -> int:
-    """When a process that runs was started, by a clock that nobody sets, where there is one. Raises psutil.Error."""
+    """When a process was started, in its own unit; 0 when there is none. Where that cannot be told, its session."""
     try:
         # From the third field on, for the second is a name with any characters, in brackets.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return int(psutil.Process(pid).create_time() * 1000)
-    if fields[0] == "Z":
-        raise psutil.NoSuchProcess(pid)
-    return int(fields[19])  # in ticks since boot
+        with contextlib.suppress(OSError):
+            return 0 if Path("/proc/self").exists() else os.getsid(pid)
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])  # ticks since boot: nobody sets that clock
+
+
+def new_file(file: Path) -> memoryview:
+    """The driver's memory. Made anew: workers of a job that was killed may have the last one still."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.write_bytes(bytes(_BYTES))
+    return _mapped(file)
 
 
 def _mapped(file: Path) -> memoryview:

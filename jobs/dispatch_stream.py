@@ -42,7 +42,7 @@ from dispatch.heart import Heart  # noqa: E402
 from dispatch.matching.bases import workers_are_here  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
 from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
-from dispatch.worker_beats import ENVIRONMENT, WorkerBeats  # noqa: E402
+from dispatch.worker_beats import FILE, WorkerBeats, new_file  # noqa: E402
 from jobs.monitoring.job_endpoint import serve_job_sometime  # noqa: E402
 from jobs.outbound import describe, policy_of  # noqa: E402
 from jobs.settings import level_of, load_settings  # noqa: E402
@@ -155,10 +155,9 @@ def _watched_workers(spark: SparkSession, settings: JobSettings, metrics: JobMet
     """Has the workers that Spark starts from now on give signs of life, where they are on this host."""
     if not (settings.dispatch.hang_timeout_s and workers_are_here(spark.sparkContext)):
         return None
-    file = settings.home / "run" / "workers"
-    workers = WorkerBeats(file, settings.dispatch.hang_timeout_s, metrics.worker_hung)
-    spark.sparkContext.environment[ENVIRONMENT] = workers.file
-    return workers
+    file = (settings.home / "run" / "workers").absolute()
+    spark.sparkContext.environment[FILE] = str(file)
+    return WorkerBeats(new_file(file), settings.dispatch.hang_timeout_s, metrics.worker_hung)
 
 
 def _ready(heart: Heart) -> None:

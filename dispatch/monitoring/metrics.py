@@ -143,7 +143,8 @@ class JobMetrics:
         )
         self._hung_workers = registry.counter(
             "arborcast_dispatch_hung_workers_total",
-            "Python workers on the job's host that hung and were killed; Spark gave their tasks to others.",
+            "Python workers on the job's host that hung and were killed; Spark gave their tasks to others. Elsewhere "
+            "only the executors' logs say so.",
         )
         self._notifications = registry.counter(
             "arborcast_dispatch_notifications_total", "Notifications that batches have matched."

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dispatch import pulse
-from dispatch.worker_beats import ENVIRONMENT, PATIENCE_WITH_TASKS, WorkerBeats
+from dispatch.worker_beats import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
 from tests.support.engine import gone, until
 
 LIMIT_S = 30.0
@@ -58,15 +58,17 @@ for word in sys.stdin:
 class Daemon:
     """The daemon, the workers by name, and the driver's side."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit_s: float | None = None) -> None:
+        """With a limit of its own it watches over its workers itself."""
         self.killed = 0
-        self.beats = WorkerBeats(folder / "run" / "workers", LIMIT_S, self._tell)
+        self.file = folder / "run" / "workers"
+        self.beats = WorkerBeats(new_file(self.file), LIMIT_S, self._tell)
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(DAEMON)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, ENVIRONMENT: self.beats.file},
+            env={**os.environ, FILE: str(self.file)} if limit_s is None else {**os.environ, LIMIT: str(limit_s)},
         )
         self.pids: list[int] = []
 
@@ -83,7 +85,7 @@ class Daemon:
 
     def fields(self) -> dict[int, tuple[int, int, int]]:
         """By process id: how often it has come round, how often its tasks have, whether it has one."""
-        numbers = memoryview(Path(self.beats.file).read_bytes()).cast("q").tolist()
+        numbers = memoryview(self.file.read_bytes()).cast("q").tolist()
         places = [numbers[at : at + 5] for at in range(0, len(numbers), 5)]
         return {pid: (runs, works, busy) for pid, _, runs, works, busy in places if pid > 0}
 
@@ -138,6 +140,21 @@ def test_a_stopped_worker_is_killed_and_nobody_else(daemon: Daemon) -> None:
     assert not gone(daemon.process.pid)
 
 
+def test_elsewhere_the_daemon_watches(tmp_path: Path) -> None:
+    """On a cluster. In a time of its own, so this one is short; those that run beat every 20 ms."""
+    daemon = Daemon(tmp_path, limit_s=2)
+    try:
+        idle, works, stopped = (daemon.fork(what) for what in ("idle", "works", "idle"))
+        until(lambda: psutil.Process(stopped).num_threads() == 2)  # it has begun to beat
+        stop(stopped)
+        until(lambda: gone(stopped), timeout=60)
+        assert not gone(idle)
+        assert not gone(works)
+        assert daemon.process.poll() is None
+    finally:
+        daemon.end()
+
+
 def test_a_task_that_stays_where_it_is(daemon: Daemon) -> None:
     """The process runs, but its task does not come round: it has more time, and one without a task has all of it."""
     stuck, works, ended = daemon.fork("stuck"), daemon.fork("works"), daemon.fork("ended")
@@ -181,7 +198,7 @@ def test_the_place_of_one_that_is_gone_is_taken_again(daemon: Daemon) -> None:
 def test_a_stranger_with_the_same_process_id_is_spared(daemon: Daemon) -> None:
     idle = daemon.fork("idle")
     known(daemon, idle)
-    with Path(daemon.beats.file).open("r+b") as file:
+    with daemon.file.open("r+b") as file:
         numbers = memoryview(bytearray(file.read())).cast("q")
         numbers[5 + 1] -= 1  # when it was started
         file.seek(0)

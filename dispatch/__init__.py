@@ -19,6 +19,7 @@
     operator_events what operators are told, as notifications
     wall_clock      times that something waits for, though somebody may set the clock (pure)
     worker_daemon, spark_properties, source     Spark
+    heart, pulse, worker_beats  that the job hangs, or a worker of it, is found
 
 May live here: everything between the `notifications` log and a subscriber's endpoint, and the tables that say what
 happened. May not: SOAP parsing of requests (that is `ingest`), process management and settings files (`jobs`).

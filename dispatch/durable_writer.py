@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from dispatch import pulse
 from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import Acknowledgement, Producer, make_producer, producer_for, translated
 from topic_model.settings import KafkaSettings
@@ -73,6 +74,7 @@ class DurableWriter:
         """
         deadline = time.monotonic() + timeout_s
         while self._unacknowledged:
+            pulse.beat()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 count = len(self._unacknowledged)

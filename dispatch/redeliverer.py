@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dispatch import pulse
 from dispatch.envelope import Envelope
 from dispatch.guard import Vault
 from dispatch.health_book import HealthBook
@@ -103,6 +104,8 @@ class Redeliverer:
         self._shift: Shift | None = None
         self._restored = False
         self._before: Counter[str] = Counter()
+        self.rounds = 0
+        """How often it has come round, whatever it had to do."""
         self._thread = threading.Thread(target=self._run, name="redeliverer", daemon=True)
         subscriptions.listen(self)
 
@@ -211,7 +214,9 @@ class Redeliverer:
         )
 
     def _run(self) -> None:
+        pulse.listen(self._come_round)
         while not self._stopping.is_set():
+            pulse.beat()
             try:
                 with opened_shift(self._plan) as shift:
                     self._work(shift)
@@ -221,6 +226,9 @@ class Redeliverer:
                 # Whatever it is, what is parked must not stay parked for it.
                 logger.exception("redelivery begins again in %g s", _PAUSE_S)
             self._stopping.wait(_PAUSE_S)
+
+    def _come_round(self) -> None:
+        self.rounds += 1
 
     def _work(self, shift: Shift) -> None:
         shift.begin(self._stopping, restore=not self._restored)

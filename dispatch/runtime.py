@@ -162,6 +162,11 @@ class DispatchJob:
             self._pushes,
         )
 
+    @property
+    def rounds(self) -> int:
+        """How often the redelivery, which has a thread of its own, has come round."""
+        return self._redeliverer.rounds
+
     def run(self, ready: Callable[[], None]) -> bool:
         """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
 

@@ -62,6 +62,14 @@ class DispatchSettings:
         secret=True,
     )
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where a job without a checkpoint begins.")
+    hang_timeout_s: float = setting(
+        30.0,
+        "A Python worker of Spark's that does not run at all for this long is killed, and Spark gives its task to "
+        "another; so is one that stays at the same point of its task for five times as long. 0: never.",
+        minimum=0,
+        maximum=3_600,
+        unit="s",
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dispatch.settings import DispatchSettings
+from dispatch.worker_beats import LIMIT
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
 
@@ -56,6 +57,8 @@ def properties(
     chosen = dict(_FIXED)
     if master is not None and not master.startswith("local"):
         chosen |= {**_CLUSTER, **guarded(settings)}
+        # Of workers elsewhere the driver sees nothing: the daemon that forks them watches over them.
+        chosen[f"spark.executorEnv.{LIMIT}"] = f"{settings.hang_timeout_s:g}"
     chosen |= {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": python,

@@ -2,7 +2,8 @@
 
 What is imported before the fork is shared by all workers (25 MB less for each) and need not be loaded by the next one
 (0.3 s less for the first notification it gets). Only imports, no connections and no threads: those do not survive a
-fork. Chosen by `spark.python.daemon.module`, so it has to be importable where Spark starts Python: installed, that is.
+fork. It and its workers give signs of life, see `worker_beats`. Chosen by `spark.python.daemon.module`, so it has to be
+importable where Spark starts Python: installed, that is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pyspark.worker
 from pyspark import daemon
 
 import dispatch.hot.sink
+from dispatch import worker_beats
 from topic_model import log_form
 
 __all__ = ["dispatch", "pyspark"]
@@ -22,4 +24,5 @@ if __name__ == "__main__":
     # Objects that the collector never touches stay on the pages shared with the daemon.
     gc.collect()
     gc.freeze()
+    worker_beats.beat_from_here_on()
     daemon.manager()

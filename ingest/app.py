@@ -85,16 +85,23 @@ class GatewayApp:
 
     `ready` returns what still stands in the way of working, an empty string when nothing does. `started` says whether
     the routing table is as new as the log was at the start: before that no operation may look at it, since a
-    subscription that is not there yet is not unknown, and a topic not there yet is not new.
+    subscription that is not there yet is not unknown, and a topic not there yet is not new. `lives` returns why this
+    process must be started again though it answers, an empty string when it need not.
     """
 
     def __init__(
-        self, gateway: Gateway, metrics: Registry, ready: Callable[[], str], started: Callable[[], bool]
+        self,
+        gateway: Gateway,
+        metrics: Registry,
+        ready: Callable[[], str],
+        started: Callable[[], bool],
+        lives: Callable[[], str] = lambda: "",
     ) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._ready = ready
         self._started = started
+        self._lives = lives
         self._limit = gateway.settings.max_body_bytes
         counted = RequestMetrics(metrics)
         self._requests = counted.answered
@@ -197,7 +204,8 @@ class GatewayApp:
     async def _page(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         match path.rstrip("/"):
             case "/health/live":
-                await _send(send, 200, b"alive\n", _TEXT)
+                ill = self._lives()
+                await _send(send, 500 if ill else 200, f"{ill or 'alive'}\n".encode(), _TEXT)
             case "/health/ready":
                 obstacle = self._ready()
                 await _send(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)

@@ -126,6 +126,14 @@ class GatewaySettings:
     stop_timeout_s: float = setting(
         2.0, "At a stop, requests under way get so long to be answered.", minimum=0, maximum=60, unit="s"
     )
+    hang_timeout_s: float = setting(
+        20.0,
+        "Of several workers, one whose event loop does not come round for this long is killed and replaced by their "
+        "parent. 0: never. Less than stack.hang_timeout_s, or the whole gateway is.",
+        minimum=0,
+        maximum=3_600,
+        unit="s",
+    )
 
     def __post_init__(self) -> None:
         trusted_networks(self.trusted_proxies)

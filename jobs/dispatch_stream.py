@@ -4,8 +4,8 @@
 
 It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.runtime` in it until
 SIGTERM or SIGINT, which end the job between two batches. The file that ARBORCAST_READY_FILE names is written when the
-job delivers. What runs in Spark's workers lives in the package `dispatch`, not here: functions of a script would be
-sent along with every task and lose what they keep.
+job delivers, and from then on its time is that of the last heartbeat. What runs in Spark's workers lives in the package
+`dispatch`, not here: functions of a script would be sent along with every task and lose what they keep.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from pyspark.java_gateway import ensure_callback_server_started  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dispatch.gate import StopGate  # noqa: E402
+from dispatch.heart import Heart  # noqa: E402
+from dispatch.matching.bases import workers_are_here  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
 from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
+from dispatch.worker_beats import FILE, WorkerBeats, new_file  # noqa: E402
 from jobs.monitoring.job_endpoint import serve_job_sometime  # noqa: E402
 from jobs.outbound import describe, policy_of  # noqa: E402
 from jobs.settings import level_of, load_settings  # noqa: E402
@@ -107,8 +110,12 @@ def main(arguments: list[str] | None = None) -> int:
         settings.secrets,
         settings.tracing,
     )
+    workers = _watched_workers(spark, job_settings, metrics)
     try:
-        healthy = DispatchJob(spark, job_settings, gate, metrics).run(_report_ready)
+        job = DispatchJob(spark, job_settings, gate, metrics)
+        ask_jvm = _jvm(spark).java.lang.System.nanoTime
+        with Heart(ask_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
+            healthy = job.run(lambda: _ready(heart))
     except ArborcastError as error:
         logger.error("%s", error)
         healthy = False
@@ -135,8 +142,7 @@ def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
     def close(number: int, frame: FrameType | None) -> None:
         gate.close()
 
-    # Spark offers no public way to the JVM that it runs in.
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+    jvm = _jvm(spark)
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001
     handler = _JvmSignals(gate)
     for name in ("TERM", "INT"):
@@ -144,15 +150,40 @@ def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
         jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), handler)
 
 
-def _report_ready() -> None:
+def _jvm(spark: SparkSession) -> Any:
+    # Spark offers no public way to the JVM that it runs in.
+    return spark.sparkContext._jvm  # noqa: SLF001
+
+
+def _watched_workers(spark: SparkSession, settings: JobSettings, metrics: JobMetrics) -> WorkerBeats | None:
+    """Has the workers that Spark starts from now on give signs of life, where they are on this host."""
+    if not (settings.dispatch.hang_timeout_s and workers_are_here(spark.sparkContext)):
+        return None
+    file = (settings.home / "run" / "workers").absolute()
+    spark.sparkContext.environment[FILE] = str(file)
+    return WorkerBeats(new_file(file), settings.dispatch.hang_timeout_s, metrics.worker_hung)
+
+
+def _ready(heart: Heart) -> None:
     logger.info("ready to deliver")
-    target = os.environ.get("ARBORCAST_READY_FILE")
-    if target:
-        content = {"pid": os.getpid(), "at": time.time()}
-        # Whoever watches for the file must never see half of it.
-        temporary = Path(f"{target}.{os.getpid()}")
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.replace(target)
+    if target := os.environ.get("ARBORCAST_READY_FILE"):
+        _write_ready(target)
+        heart.beat = lambda: _beat(target)
+
+
+def _beat(target: str) -> None:
+    try:
+        os.utime(target)  # which needs no room on a full disk
+    except FileNotFoundError:
+        _write_ready(target)
+
+
+def _write_ready(target: str) -> None:
+    content = {"pid": os.getpid(), "at": time.time()}
+    # Whoever watches for the file must never see half of it.
+    temporary = Path(f"{target}.{os.getpid()}")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    temporary.replace(target)
 
 
 if __name__ == "__main__":

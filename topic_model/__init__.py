@@ -14,6 +14,7 @@
     control_log, ordered_log            reading and writing those of one order for everybody
     kafka_client, kafka_mended, kafka_topics    Kafka: its client, its topics
     lease                   who does what must be done once
+    silence                 when something that gives no sign of life hangs
     keyring, resealing, signatures, client_certificates     secrets at rest; proofs
     outbound, addresses     where may be connected to
     loose_content           what the older system's messages carry

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from dispatch import attempts
+from dispatch import attempts, pulse
 from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import Consumer, TopicPartition, make_consumer, translated
 from topic_model.settings import KafkaSettings
@@ -71,6 +71,7 @@ def _opened(kafka: KafkaSettings, timeout_s: float) -> Iterator[Callable[[int], 
     def written_since(since_ms: int) -> Iterator[bytes]:
         left = _place(consumer, topic, since_ms)
         while left:
+            pulse.beat()
             if time.monotonic() > deadline:
                 raise InfrastructureError(f"{topic} could not be read to its end within {timeout_s:g} s", 5.0)
             for partition, records in consumer.poll(timeout_ms=200).items():

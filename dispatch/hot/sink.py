@@ -25,6 +25,7 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
+from dispatch import pulse, worker_beats
 from dispatch.attempts import Matched
 from dispatch.envelope import Envelope
 from dispatch.guard import Vault
@@ -122,6 +123,11 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
     the batch is repeated then. What receivers do never raises. `rows` is always exhausted: Spark discards a worker that
     leaves rows unread, and with it all that is kept here.
     """
+    with worker_beats.task():
+        _push_partition(job, reports, rows)
+
+
+def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     worker = _worker_for(job)
     try:
         settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
@@ -177,6 +183,7 @@ class _Worker:
             self._conditions, Allowance(push.conditions_ms, push.owner_conditions_ms), job.diversions.unjudged
         )
         for row in rows:
+            pulse.beat()
             try:
                 notification = notifications.decode(bytes(row.value))
             except RecordVersionError:

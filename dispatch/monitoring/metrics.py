@@ -71,6 +71,10 @@ class JobMetrics:
             self._stage_seconds.observe(seconds, stage)
         self._batches.add()
 
+    def worker_hung(self) -> None:
+        """A Python worker, or the daemon of the workers, was killed because it hung."""
+        self._hung_workers.add()
+
     def dispatched(self, notifications: int, deliveries: int) -> None:
         """A batch has matched so many notifications, and these came to so many deliveries."""
         self._notifications.add(by=notifications)
@@ -136,6 +140,11 @@ class JobMetrics:
         self._batches = registry.counter("arborcast_dispatch_batches_total", "Batches of the hot path that are done.")
         self._failed_batches = registry.counter(
             "arborcast_dispatch_failed_batches_total", "Batches that came to nothing and are repeated."
+        )
+        self._hung_workers = registry.counter(
+            "arborcast_dispatch_hung_workers_total",
+            "Python workers on the job's host that hung and were killed; Spark gave their tasks to others. Elsewhere "
+            "only the executors' logs say so.",
         )
         self._notifications = registry.counter(
             "arborcast_dispatch_notifications_total", "Notifications that batches have matched."

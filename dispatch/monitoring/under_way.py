@@ -12,6 +12,8 @@ import mmap
 from collections.abc import Callable
 from pathlib import Path
 
+from dispatch import pulse
+
 # Tasks of a batch, one for each partition of the log. Of two that share a number one is shown.
 _TASKS = 1_024
 _BYTES = 4 * _TASKS
@@ -58,6 +60,7 @@ class Shown:
 
         def tell(under_way: int) -> None:
             numbers[place] = under_way
+            pulse.beat()
 
         return tell
 

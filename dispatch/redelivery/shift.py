@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
+from dispatch import pulse
 from dispatch.envelope import Envelope
 from dispatch.health_book import HealthBook
 from dispatch.push_spans import PushSpans
@@ -164,6 +165,7 @@ class Shift:
         ends = self._reading.ends()
         unfolded = 0
         while not stopping.is_set() and not self._reading.reached(ends):
+            pulse.beat()
             unfolded += self._follow(IDLE_S)
             if unfolded >= _FOLD_RECORDS:
                 self._commit()
@@ -177,6 +179,7 @@ class Shift:
         Raises InfrastructureError when it cannot go on.
         """
         while not (stopping.is_set() or asked.is_set()):
+            pulse.beat()
             self._hear_control()
             self.redelivery.work()
             if self.redelivery.in_flight:

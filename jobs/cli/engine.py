@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,7 +114,9 @@ def _print_status(document: dict[str, Any]) -> None:
     for name, part in rows.items():
         table.add_row(
             name,
-            f"[{_STATE_STYLE.get(part['state'], 'dim')}]{part['state']}[/]",
+            f"[{_STATE_STYLE.get(part['state'], 'dim')}]{part['state']}[/]"
+            if not part["silent_s"]
+            else f"[bold red]silent[/] {part['silent_s']:.0f} s",
             str(part.get("pid") or ""),
             _since(part["since"]),
             str(part.get("restarts", "")),
@@ -122,8 +125,25 @@ def _print_status(document: dict[str, Any]) -> None:
         )
     table.add_row("all", "", "", "", "", f"{document['memory_bytes'] / 2**20:.0f} MiB", f"{document['cpu_seconds']} s")
     out.print(table)
+    for name, part in rows.items():
+        for words in _troubles(name, part, document["pid"]):
+            out.print(words, highlight=False, markup=False, soft_wrap=True)
     if document["disk"]:
         out.print(f"[bold red]disk[/]: {document['disk']}", highlight=False, soft_wrap=True)
+
+
+def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
+    """What has happened to a part, in sentences."""
+    if part["silent_s"] and name == "supervisor":
+        yield (
+            f"the supervisor has not come round for {part['silent_s']:.0f} s: nothing is restarted meanwhile. If it "
+            f"was stopped: kill -CONT {pid}. Else: arborcast down, arborcast up"
+        )
+    elif part["silent_s"]:
+        yield f"{name} has not answered for {part['silent_s']:.0f} s; it is restarted when that goes on"
+    if part.get("restarts"):
+        times = "once" if part["restarts"] == 1 else f"{part['restarts']} times"
+        yield f"{name} was restarted {times}; last time it {part['last_exit']}"
 
 
 def _since(text: str | None) -> str:

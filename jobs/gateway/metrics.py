@@ -40,6 +40,16 @@ def declare_duties(metrics: Registry, ours: Callable[[], bool]) -> None:
     )
 
 
+def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
+    """What only the parent of several workers knows."""
+    metrics.counted(
+        "arborcast_gateway_hung_workers_total",
+        "Workers whose event loop did not come round any more, killed and replaced by their parent; only where there "
+        "are several.",
+        hung,
+    )
+
+
 def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
     """TLS at the door."""
     metrics.counted(

@@ -43,7 +43,7 @@ from jobs.gateway.metrics import (
     declare_routing,
 )
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
-from jobs.gateway.workers import Share, WorkerMetrics
+from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
 from jobs.monitoring.own_process import declare_process
 from jobs.outbound import describe, policy_of
 from jobs.settings import Settings
@@ -139,7 +139,9 @@ class GatewayProcess:
         )
         metrics = WorkerMetrics(share) if share else Registry()
         self._declare(metrics)
-        app = GatewayApp(self._gateway, metrics, self._obstacle, self._caught_up)
+        self._beats = LoopBeats(share, settings.gateway.hang_timeout_s) if share else None
+        lives = self._beats.ill if self._beats else lambda: ""
+        app = GatewayApp(self._gateway, metrics, self._obstacle, self._caught_up, lives)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
@@ -148,6 +150,8 @@ class GatewayProcess:
         """Serve until stopped; returns the exit status."""
         self._server.stop_on_signals()
         self._spawn(self._start_parts(), "start")
+        if self._beats is not None:
+            self._spawn(self._beats.beat_forever(), "beat")
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
         await self._server.serve(sockets=[listener])

@@ -4,13 +4,15 @@ Each worker follows the logs for itself and takes its share of the connections. 
 expired, the directory's sync, demand-based publishing) is done by the first; while that is being started again, it
 waits. Workers share the memory of repeated requests, and a directory in which each leaves its metrics.
 
-A worker that dies is replaced; its connections are lost, what waited to be accepted is not. No worker outlives the
-parent, however that ends.
+A worker that dies is replaced; its connections are lost, what waited to be accepted is not. So is one whose event loop
+does not come round any more: each shows its parent that it does, and the parent shows it them, for nobody can ask the
+parent by HTTP. No worker outlives the parent, however that ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import mmap
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +30,11 @@ from pathlib import Path
 
 from ingest.repeats import TABLE_BYTES
 from ingest.settings import GatewaySettings
+from jobs.gateway.metrics import declare_workers
 from jobs.stack import leash
 from jobs.stack.backoff import failures_after, wait_before_start
 from topic_model.metrics import Registry, merged
+from topic_model.silence import OwnTime, Silence
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -48,6 +53,14 @@ _STOP_MARGIN_S = 3.0
 _CONFIG_ERROR = 2
 
 _READY = ".ready"
+
+# The time of a file is its owner's last beat.
+_BEAT = ".beat"
+_BEAT_S = 1.0
+_PARENT = "parent"
+
+# What a worker has until its first beat: imports, mostly.
+_FIRST_BEAT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +131,53 @@ class WorkerMetrics(Registry):
                     time.sleep(_PUBLISH_S)
 
 
+class LoopBeats:
+    """A worker's beats, and whether those of its parent go on. The event loop only counts: a file may have to wait for
+    the disk, so that is for a thread."""
+
+    def __init__(self, share: Share, limit_s: float) -> None:
+        self._own = share.folder / f"{share.number}{_BEAT}"
+        self._parents = share.folder / f"{_PARENT}{_BEAT}"
+        self._limit_s = limit_s
+        self._rounds = 0
+        self._ill = ""
+
+    async def beat_forever(self) -> None:
+        """Ends with the process."""
+        threading.Thread(target=self._show_forever, name="beat", daemon=True).start()
+        while True:
+            self._rounds += 1
+            await asyncio.sleep(_BEAT_S)
+
+    def ill(self) -> str:
+        """What is wrong with the parent; empty when nothing is."""
+        return self._ill
+
+    def _show_forever(self) -> None:
+        own_time, parent, shown = OwnTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
+        while True:
+            if self._rounds != shown:
+                shown = self._rounds
+                _beat(self._own)
+            now = own_time.tick()
+            parent.heard(_beaten(self._parents), now)
+            silent = f"the parent of the workers has not come round for {parent.lasts_s(now):.0f} s"
+            self._ill = silent if parent.is_too_long(now) else ""
+            time.sleep(_BEAT_S)
+
+
+def _beat(file: Path) -> None:
+    with contextlib.suppress(OSError):  # the parent takes the folder away when all is over
+        file.touch()
+
+
+def _beaten(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 @dataclass
 class _Worker:
     number: int
@@ -126,6 +186,8 @@ class _Worker:
     started: float = 0.0
     due: float = 0.0
     failures: int = field(default=0)
+    silence: Silence | None = None
+    beats: bool = False
 
 
 class Workers:
@@ -133,6 +195,12 @@ class Workers:
 
     def __init__(self, settings: GatewaySettings, arguments: Sequence[str], listeners: Sequence[socket.socket]) -> None:
         self._stop_s = settings.stop_timeout_s + _STOP_MARGIN_S
+        self._hang_s = settings.hang_timeout_s
+        self._time = OwnTime(5 * _POLL_S)
+        self._looked = -_BEAT_S
+        self._hung = 0
+        self._metrics = Registry()
+        declare_workers(self._metrics, lambda: self._hung)
         self._arguments = arguments
         self._workers = [_Worker(number, listener) for number, listener in enumerate(listeners)]
         self._stopping = False
@@ -144,6 +212,7 @@ class Workers:
         with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
             memory.truncate(TABLE_BYTES)
             status = 0
+            self._show_metrics(Path(folder))
             while not self._stopping and status == 0:
                 status = self._step(memory.fileno(), Path(folder))
                 time.sleep(_POLL_S)
@@ -152,6 +221,13 @@ class Workers:
 
     def _step(self, memory: int, folder: Path) -> int:
         """What is due; an exit status when it cannot go on."""
+        own_s = self._time.tick()
+        if own_s - self._looked >= _BEAT_S:
+            self._looked = own_s
+            _beat(folder / f"{_PARENT}{_BEAT}")
+            for worker in self._workers:
+                if worker.process is not None and self._hangs(worker, own_s, folder):
+                    worker.process.kill()
         now = time.monotonic()
         for worker in self._workers:
             if worker.process is None:
@@ -171,6 +247,28 @@ class Workers:
                 logger.error("worker %d ended with status %d; another one is started", worker.number, code)
         return 0
 
+    def _hangs(self, worker: _Worker, at: float, folder: Path) -> bool:
+        """Whether it does not come round any more, which is counted and said."""
+        beaten = _beaten(folder / f"{worker.number}{_BEAT}")
+        if worker.silence is None:
+            worker.silence = Silence(_FIRST_BEAT_S if self._hang_s else 0.0, at)
+        elif beaten and not worker.beats:
+            worker.beats, worker.silence = True, Silence(self._hang_s, at)
+        worker.silence.heard(beaten, at)
+        if not worker.silence.is_too_long(at):
+            return False
+        lasts_s, worker.silence = worker.silence.lasts_s(at), Silence(0.0, at)
+        logger.error("worker %d has not come round for %.0f s and is killed", worker.number, lasts_s)
+        self._hung += 1
+        self._show_metrics(folder)
+        return True
+
+    def _show_metrics(self, folder: Path) -> None:
+        """Leaves them where the workers leave theirs."""
+        file = folder / f"{_PARENT}.metrics"
+        file.with_suffix(".new").write_text(self._metrics.text())
+        file.with_suffix(".new").rename(file)
+
     def _start(self, worker: _Worker, memory: int, folder: Path) -> None:
         descriptors = (worker.listener.fileno(), memory)
         command = [sys.executable, leash.__file__, str(os.getpid()), sys.executable, "-m", "jobs.gateway"]
@@ -178,6 +276,7 @@ class Workers:
         command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1])]
         worker.process = subprocess.Popen(command, pass_fds=descriptors)  # noqa: S603 -- of our own making
         worker.started = time.monotonic()
+        worker.silence, worker.beats = None, False
 
     def _asked_to_stop(self, number: int) -> None:
         if self._stopping:

@@ -100,10 +100,11 @@ class StackMonitor:
         status = self._status()
         parts = status.parts if status else {}
         running = {part.process.pid: name for name, part in parts.items() if part.process}
+        answering = {name for name, part in parts.items() if part.process and not part.silent_since}
         self._figures = self._accounts.look(uses_of(running))
         texts = {}
         for part, url in self._urls.items():
-            if part in running.values():
+            if part in answering:  # the others are not waited for
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     texts[part] = self._fetch(f"{url}/metrics").decode()
         text = merged(texts, "component") + self._registry.text()
@@ -144,15 +145,27 @@ def declare_stack(
 
     registry.gauges(
         "arborcast_part_ready",
-        "1 when the part of the embedded engine is ready.",
+        "1 when the part of the embedded engine is ready and answers.",
         ("part",),
-        lambda: of_parts(lambda part: part.state is PartState.READY),
+        lambda: of_parts(lambda part: part.state is PartState.READY and not part.silent_since),
     )
     registry.counts(
         "arborcast_part_restarts_total",
         "How often the part died and was started again.",
         ("part",),
         lambda: of_parts(lambda part: part.restarts),
+    )
+    registry.counts(
+        "arborcast_part_hangs_total",
+        "Of these, how often it was killed because it did not answer.",
+        ("part",),
+        lambda: of_parts(lambda part: part.hangs),
+    )
+    registry.gauges(
+        "arborcast_part_silent_seconds",
+        "How long the part has not answered the supervisor; 0 while it does.",
+        ("part",),
+        lambda: of_parts(lambda part: max(time.time() - part.silent_since, 0.0) if part.silent_since else 0.0),
     )
     for name, attribute, help in (
         ("arborcast_process_memory_bytes", "memory_bytes", "Memory in use: PSS on Linux, elsewhere RSS."),

@@ -57,6 +57,21 @@ ALERTS = (
         "A part of the embedded engine dies again and again.",
     ),
     Alert(
+        "ArborcastPartHangs",
+        "increase(arborcast_part_hangs_total[1h]) > 0",
+        "0m",
+        "ticket",
+        "A part of the embedded engine did not answer and was killed.",
+    ),
+    Alert(
+        "ArborcastWorkersHang",
+        "increase(arborcast_dispatch_hung_workers_total[1h]) > 0 "
+        "or increase(arborcast_gateway_hung_workers_total[1h]) > 0",
+        "0m",
+        "ticket",
+        "A worker of the job or of a gateway hung and was killed.",
+    ),
+    Alert(
         "ArborcastRefusesForKafka",
         'sum(rate(arborcast_gateway_refused_total{reason="InfrastructureError"}[5m])) > 0.1',
         "5m",

@@ -16,6 +16,7 @@ from jobs.gateway.metrics import (
     declare_pull_points,
     declare_ready,
     declare_routing,
+    declare_workers,
 )
 from jobs.monitoring.own_process import declare_process
 from jobs.monitoring.stack_monitor import declare_stack
@@ -90,6 +91,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_ready(gateway, nobody)
     declare_duties(gateway, nobody)
     declare_handshakes(gateway, nobody)
+    declare_workers(gateway, nobody)
     RequestMetrics(gateway)
     job = JobMetrics().registry
     declare_process(job)

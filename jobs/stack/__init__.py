@@ -2,6 +2,7 @@
 
     engine, supervisor, daemon  its parts; the loop that keeps them running; the process that it runs in
     parts, backoff, leash       one part: what it is, when it is started again, how it dies with us
+    questions, watch            whether a part lives, and that it hangs when it does not say so
     commands, state, home       up, down and status; what they read; what lies where on the disk
     kafka_broker, kafka_safety  the broker; what in any cluster's configuration would break a promise
     doctor, java, ports         what has to be there

@@ -31,13 +31,17 @@ from jobs.stack.processes import ProcessId
 from jobs.stack.settings import StackSettings
 from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState, PartStatus
-from jobs.stack.supervisor import Supervisor
+from jobs.stack.supervisor import BEAT_S, Supervisor
 from jobs.terminal import complain
 from topic_model import log_form
 from topic_model.errors import ConfigError
 
 Report = Callable[[str], None]
 SUPERVISOR = "supervisor"
+
+# A supervisor that has not come round for so long is stopped, or hangs. It takes some seconds to end a part that hangs,
+# and as long as the start of a JVM to prepare a new broker's folder.
+_SILENT_S = 60.0
 
 
 def to_stderr(line: str) -> None:
@@ -128,6 +132,7 @@ def down(path: Path, report: Report = to_stderr) -> bool:
     if pid:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)  # whoever holds the lock wrote this pid, so it is no stranger's
+            os.kill(pid, signal.SIGCONT)  # when it was stopped, it would not see the other
     while home.owner() is not None:
         _pass_on(log, report)
         if limit.passed():
@@ -145,17 +150,20 @@ def down(path: Path, report: Report = to_stderr) -> bool:
 def status(path: Path) -> dict[str, Any]:
     """How the engine in a data directory is, ready to be printed as JSON.
 
-    `disk` says what is wrong when there is too little room, and is empty otherwise. Times are ISO 8601 in UTC, memory
-    is bytes in use now (`memory_kind` says which kind), `cpu_seconds` counts since the part's last start.
+    `disk` says what is wrong when there is too little room, and is empty otherwise. `silent_s` of a part is how long it
+    has not answered the supervisor, that of the supervisor how long it has not come round; 0 when all is well. Times
+    are ISO 8601 in UTC, memory is bytes in use now (`memory_kind` says which kind), `cpu_seconds` counts since the
+    part's last start.
     """
     home = Home(path)
     running = home.owner() is not None
+    silent_s = supervisor_silent_s(home) if running else 0.0
     known = state.read(home.state_file)
     parts = {name: _part_document(home, name, part, running) for name, part in (known.parts if known else {}).items()}
     document: dict[str, Any] = {
         "home": str(home.path),
         "running": running,
-        "ready": bool(running and known and known.ready)
+        "ready": bool(running and known and known.ready and not silent_s)
         and all(part["state"] == PartState.READY for part in parts.values()),
         "pid": known.supervisor.pid if running and known else None,
         "since": _iso(known.since) if running and known else None,
@@ -167,11 +175,24 @@ def status(path: Path) -> dict[str, Any]:
     }
     if running and known:
         mine = [process for process in [known.supervisor.process()] if process]
-        document[SUPERVISOR] = _usage_document(processes.usage(mine))
+        document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(processes.usage(mine))}
     everything = [*parts.values(), *([document[SUPERVISOR]] if SUPERVISOR in document else [])]
     document["memory_bytes"] = sum(one["memory_bytes"] for one in everything)
     document["cpu_seconds"] = round(sum(one["cpu_seconds"] for one in everything), 2)
     return document
+
+
+def supervisor_silent_s(home: Home) -> float:
+    """How long the supervisor of a running engine has not come round, 0 when that is no time to speak of.
+
+    When it looks so, it is given the time to come round once more: the machine may have slept, and woken up just now.
+    """
+    until = time.monotonic() + 2 * BEAT_S
+    while (age_s := state.age_s(home.state_file)) > _SILENT_S:
+        if time.monotonic() >= until:
+            return age_s
+        time.sleep(0.1)
+    return 0.0
 
 
 def sweep(home: Home, report: Report) -> None:
@@ -295,6 +316,8 @@ def _part_document(home: Home, name: str, part: PartStatus, running: bool) -> di
         "since": _iso(part.since),
         "restarts": part.restarts,
         "last_exit": part.last_exit or None,
+        "hangs": part.hangs,
+        "silent_s": round(max(time.time() - part.silent_since, 0.1), 1) if alive and part.silent_since else 0.0,
         "log": str(home.log(name)),
         **_usage_document(processes.usage(members)),
     }

@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from jobs.settings import Settings
-from jobs.stack import jars, java, kafka_broker, kafka_safety, ports, state
+from jobs.settings import Settings, load_settings
+from jobs.stack import engine, jars, java, kafka_broker, kafka_safety, ports, state
+from jobs.stack.commands import supervisor_silent_s
 from jobs.stack.errors import StackError
 from jobs.stack.home import Home
 from jobs.stack.keys import DEFAULT_NAME
@@ -34,6 +35,9 @@ _MEMORY_MB = 1_600
 
 # Every connection of a publisher, a subscriber or a Kafka client is an open file, and so is every log segment.
 _FILES = 4_096
+
+# What a part gets to answer. Its heart beats every other second.
+_PATIENCE_S = 8.0
 
 # A package and the jar of the same thing, which must be of one version: a Spark that loads the connector of another
 # release fails in the middle of the first batch.
@@ -54,7 +58,8 @@ class Check:
 
 
 def doctor(settings: Settings) -> list[Check]:
-    """Looks at everything the engine needs. Changes nothing, and never raises for what it finds."""
+    """Looks at everything the engine needs, and asks a running one how it is. Changes nothing, and never raises for
+    what it finds."""
     home = Home(settings.home)
     running = home.owner() is not None
     checks: list[Callable[[], Iterator[Check]]] = [
@@ -69,6 +74,7 @@ def doctor(settings: Settings) -> list[Check]:
         _memory,
         _open_files,
         lambda: _engine(home, running),
+        lambda: _parts(home, running),
         lambda: _ports(settings, running),
         lambda: _broker(settings, home, running),
         lambda: _kafka_safety(settings),
@@ -213,11 +219,44 @@ def _engine(home: Home, running: bool) -> Iterator[Check]:
     if known is None:
         yield Check("engine", "ok", "not running")
         return
+    silent_s = supervisor_silent_s(home)
     sick = [f"{name} is {part.state}" for name, part in known.parts.items() if part.state is not state.PartState.READY]
-    if sick:
+    if silent_s:
+        yield Check(
+            "engine",
+            "fail",
+            f"its supervisor (pid {known.supervisor.pid}) has not come round for {silent_s:.0f} s: it restarts nothing",
+            f"If it was stopped: kill -CONT {known.supervisor.pid}. Else: arborcast down, arborcast up.",
+        )
+    elif sick:
         yield Check("engine", "warn", ", ".join(sick), f"Look into {home.logs}")
     else:
         yield Check("engine", "ok", f"running (pid {known.supervisor.pid}), all parts ready")
+
+
+def _parts(home: Home, running: bool) -> Iterator[Check]:
+    """Each part that is said to be ready, asked what the supervisor asks it."""
+    known = state.read(home.state_file) if running else None
+    if known is None:
+        return
+    try:
+        settings = load_settings(home.settings_file, environ={})
+    except ArborcastError as error:
+        yield Check("parts", "warn", f"they cannot be asked how they are: {error}", "Restart the engine.")
+        return
+    for name, question in engine.questions_of(settings, home).items():
+        part = known.parts.get(name)
+        if part is None or part.state is not state.PartState.READY:
+            continue
+        if why := question(_PATIENCE_S):
+            yield Check(
+                name,
+                "fail",
+                f"does not answer: {why}",
+                f"It is killed and started again after stack.hang_timeout_s; look into {home.log(name)}",
+            )
+        else:
+            yield Check(name, "ok", "answers")
 
 
 def _ports(settings: Settings, running: bool) -> Iterator[Check]:

@@ -7,7 +7,6 @@ import http.client
 import importlib.util
 import os
 import shutil
-import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +17,14 @@ import psutil
 from dispatch import spark_properties
 from jobs.monitoring.settings import MetricsSettings
 from jobs.settings import ENV_PREFIX, Settings, dump
-from jobs.stack import jars, java, kafka_broker, ports
+from jobs.stack import jars, java, kafka_broker, ports, questions
 from jobs.stack.errors import StackError
 from jobs.stack.home import Home
 from jobs.stack.java import Java, java_environ
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
 from jobs.stack.processes import words
+from jobs.stack.questions import Question
 from topic_model import log_form
 from topic_model.addresses import kind_of, read_address
 from topic_model.errors import ConfigError
@@ -134,6 +134,18 @@ def metrics_urls(settings: Settings) -> dict[str, str]:
     }
 
 
+def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
+    """How each part is asked whether it lives, for effective settings."""
+    host, tls = _reachable(settings), bool(settings.tls.certificate_file)
+    found = {
+        "gateway": questions.gateway(host, settings.gateway.port, tls=tls),
+        "dispatch": questions.job(home.ready_file),
+    }
+    if settings.stack.broker == "embedded":
+        found["kafka"] = questions.kafka(settings.stack.kafka_port)
+    return found
+
+
 def write_settings(settings: Settings, home: Home) -> None:
     """Writes the effective settings where the parts read them; for nobody else's eyes, there are passwords in them."""
     home.settings_file.unlink(missing_ok=True)
@@ -180,6 +192,8 @@ def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
         home.log("kafka"),
         is_ready=lambda: kafka_broker.answers(stack.kafka_port),
         prepare=broker.prepare,
+        lives=questions_of(settings, home)["kafka"],
+        hang_timeout_s=stack.hang_timeout_s,
     )
 
 
@@ -222,6 +236,8 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
         prepare=prepare,
         asked_to_stop=_driver,
         stop_share=0.8,
+        lives=questions_of(settings, home)["dispatch"],
+        hang_timeout_s=settings.stack.job_hang_timeout_s,
     )
 
 
@@ -236,23 +252,17 @@ def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: 
         is_ready=lambda: answers_ready(host, port, tls=bool(settings.tls.certificate_file)),
         after=after,
         stop_share=0.3,
+        lives=questions_of(settings, home)["gateway"],
+        hang_timeout_s=settings.stack.hang_timeout_s,
     )
 
 
 def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = False) -> bool:
     """Whether the gateway there says that it is ready. `timeout` in seconds."""
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=timeout, context=_unverified())
-        if tls
-        else http.client.HTTPConnection(host, port, timeout=timeout)
-    )
     try:
-        connection.request("GET", "/health/ready")
-        return connection.getresponse().status == 200
+        return questions.get(host, port, "/health/ready", timeout, tls=tls)[0] == 200
     except (OSError, http.client.HTTPException):
         return False
-    finally:
-        connection.close()
 
 
 def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -265,14 +275,6 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
         if Path(command).name.startswith("python") and any(_SCRIPT.name in word for word in arguments):
             drivers.append(process)
     return drivers or processes[:1]
-
-
-def _unverified() -> ssl.SSLContext:
-    """For asking our own process on our own machine how it is, by an address that its certificate need not name."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _scheme(settings: Settings) -> str:

@@ -120,13 +120,20 @@ def answers(port: int, host: str = ports.LOOPBACK, timeout: float = 1.0) -> bool
     only once topics can be created on it.
     """
     try:
-        with socket.create_connection((host, port), timeout=timeout) as connection:
-            connection.sendall(struct.pack(">i", len(_METADATA)) + _METADATA)
-            head = _receive(connection, 12)  # length, correlation id, number of brokers
+        return listed(port, host, timeout) >= 1
     except OSError:
         return False
+
+
+def listed(port: int, host: str, timeout: float) -> int:
+    """How many usable brokers the one there knows of. Raises OSError when it does not answer, or is none."""
+    with socket.create_connection((host, port), timeout=timeout) as connection:
+        connection.sendall(struct.pack(">i", len(_METADATA)) + _METADATA)
+        head = _receive(connection, 12)  # length, correlation id, number of brokers
     _, correlation_id, brokers = struct.unpack(">iii", head)
-    return bool(correlation_id == 1 and brokers >= 1)
+    if correlation_id != 1:
+        raise ConnectionError("what answers there is no Kafka broker")
+    return int(brokers)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

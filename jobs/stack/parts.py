@@ -18,8 +18,10 @@ from jobs.stack import json_lines, processes
 from jobs.stack.backoff import failures_after, wait_before_start
 from jobs.stack.errors import StackError
 from jobs.stack.processes import ProcessId
+from jobs.stack.questions import Question
 from jobs.stack.settings import StackSettings
 from jobs.stack.state import PartState, PartStatus
+from jobs.stack.watch import Watch
 
 Report = Callable[[str], None]
 
@@ -34,7 +36,8 @@ class PartSpec:
     `prepare` runs before every start. `after` names the parts that must be ready before its first start.
     `asked_to_stop` picks, from all processes of the part, those that get the SIGTERM; by default the first one.
     `stop_share` is how much of the time for stopping the whole engine may have passed when this part is killed. With
-    `json_log` whatever it prints becomes JSON.
+    `json_log` whatever it prints becomes JSON. `lives` is asked while it is ready; with no answer for `hang_timeout_s`
+    it hangs, with 0 never.
     """
 
     name: str
@@ -48,6 +51,8 @@ class PartSpec:
     asked_to_stop: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
     stop_share: float = 0.97
     json_log: bool = False
+    lives: Question | None = None
+    hang_timeout_s: float = 0.0
 
 
 class Part:
@@ -66,6 +71,9 @@ class Part:
         self._state = PartState.STARTING
         self._since = time.time()
         self._last_exit = ""
+        self._watch: Watch | None = None
+        self._silent_since = 0.0
+        self._hangs = 0
         self.failures = 0
         """Deaths in a row."""
         self.restarts = 0
@@ -81,7 +89,9 @@ class Part:
 
     @property
     def status(self) -> PartStatus:
-        return PartStatus(self._state, self._since, self._id, self.restarts, self._last_exit)
+        return PartStatus(
+            self._state, self._since, self._id, self.restarts, self._last_exit, self._hangs, self._silent_since
+        )
 
     @property
     def running(self) -> bool:
@@ -106,14 +116,37 @@ class Part:
         elif now >= self._due:
             self._start(now)
 
+    def watch(self, at: float) -> None:
+        """Ends it when it hangs. `at` is the supervisor's own time."""
+        spec = self.spec
+        if self._state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
+            return
+        if self._watch is None:
+            self._watch = Watch(self.name, spec.lives, spec.hang_timeout_s, at)
+        silent_s = self._watch.look(at)
+        if self._watch.hangs(at):
+            self._hangs += 1
+            why = "; ".join([self._watch.why, *map(_stopped_words, processes.stopped(self.members()))])
+            # At once, and all of it: what is stopped takes no other signal.
+            self._died(time.monotonic(), f"did not answer for {silent_s:.0f} s ({why}) and was killed")
+        elif silent_s and not self._silent_since:
+            self._silent_since = time.time() - silent_s
+            self._report(f"{self.name}: {self._watch.why}; killed when that lasts for {spec.hang_timeout_s:g} s")
+        elif not silent_s and self._silent_since:
+            self._report(f"{self.name}: answers again, after {time.time() - self._silent_since:.0f} s")
+            self._silent_since = 0.0
+
     def members(self) -> list[psutil.Process]:
         """All processes of the part, the first one first."""
         return processes.session(self._id.pid) if self._id else []
 
     def ask_to_stop(self) -> None:
-        """SIGTERM to whom the part wants it sent."""
-        for process in self.spec.asked_to_stop(self.members()):
+        """SIGTERM to whom the part wants it sent. Who is stopped goes on for it, or would not see it."""
+        members = self.members()
+        for process in self.spec.asked_to_stop(members):
             processes.send(process, signal.SIGTERM)
+        for process in processes.stopped(members):
+            processes.send(process, signal.SIGCONT)
 
     def gone(self) -> bool:
         """Whether nothing of it runs any more; then the state is stopped."""
@@ -191,6 +224,14 @@ class Part:
     def _become(self, state: PartState) -> None:
         self._state = state
         self._since = time.time()
+        self._silent_since = 0.0
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+
+
+def _stopped_words(process: psutil.Process) -> str:
+    return f"{processes.name(process)} (pid {process.pid}) is stopped"
 
 
 def exit_words(code: int) -> str:

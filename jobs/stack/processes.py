@@ -95,6 +95,24 @@ def session(leader: int) -> list[psutil.Process]:
     return sorted(members, key=lambda process: process.pid != leader)
 
 
+def stopped(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that a signal or a debugger has stopped."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                found.append(process)
+    return found
+
+
+def name(process: psutil.Process) -> str:
+    """The name of its program; empty when it has gone meanwhile."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
 def words(process: psutil.Process) -> list[str]:
     """Its command line; empty when it has gone meanwhile."""
     try:

@@ -34,6 +34,22 @@ class StackSettings:
     start_timeout_s: float = setting(
         120.0, "A part that is not ready by then has failed to start.", minimum=1, maximum=3_600, unit="s"
     )
+    hang_timeout_s: float = setting(
+        30.0,
+        "Kafka or the gateway, when it has answered nothing for this long, is killed and started again. The time in "
+        "which the supervisor itself did not run (the machine slept) does not count. 0: never, for whoever looks at a "
+        "part with a debugger.",
+        minimum=0,
+        maximum=3_600,
+        unit="s",
+    )
+    job_hang_timeout_s: float = setting(
+        60.0,
+        "The same for the streaming job, when its heartbeat is missing: its driver or its JVM is stopped, or hangs.",
+        minimum=0,
+        maximum=3_600,
+        unit="s",
+    )
     stop_timeout_s: float = setting(
         10.0, "All parts together may take this long to stop; then they are killed.", minimum=1, maximum=300, unit="s"
     )

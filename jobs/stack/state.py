@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,13 +25,18 @@ class PartState(StrEnum):
 
 @dataclass(frozen=True)
 class PartStatus:
-    """One part at one moment. `since` is when it entered its state, in seconds of the epoch."""
+    """One part at one moment. `since` is when it entered its state, in seconds of the epoch.
+
+    `hangs` of its restarts were for not answering; `silent_since` is since when it does not answer now, 0 when it does.
+    """
 
     state: PartState
     since: float
     process: ProcessId | None = None
     restarts: int = 0
     last_exit: str = ""
+    hangs: int = 0
+    silent_since: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,9 @@ class EngineStatus:
     @property
     def ready(self) -> bool:
         """Whether the engine delivers."""
-        return bool(self.parts) and all(part.state is PartState.READY for part in self.parts.values())
+        return bool(self.parts) and all(
+            part.state is PartState.READY and not part.silent_since for part in self.parts.values()
+        )
 
 
 def write(path: Path, status: EngineStatus) -> None:
@@ -53,6 +62,20 @@ def write(path: Path, status: EngineStatus) -> None:
     draft = path.with_name(path.name + ".new")
     draft.write_text(json.dumps(asdict(status), indent=1) + "\n", encoding="utf-8")
     os.replace(draft, path)
+
+
+def touch(path: Path) -> None:
+    """Says that whoever wrote it still runs."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def age_s(path: Path) -> float:
+    """How long ago its writer last ran, by the wall clock; 0 when there is no such file."""
+    try:
+        return max(time.time() - path.stat().st_mtime, 0.0)
+    except OSError:
+        return 0.0
 
 
 def read(path: Path) -> EngineStatus | None:
@@ -66,6 +89,8 @@ def read(path: Path) -> EngineStatus | None:
                 _process(part["process"]),
                 part["restarts"],
                 part["last_exit"],
+                part.get("hangs", 0),
+                part.get("silent_since", 0.0),
             )
             for name, part in document["parts"].items()
         }

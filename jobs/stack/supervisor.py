@@ -1,8 +1,9 @@
 """The loop that keeps the parts running, and the way it ends.
 
 Starting: every part whose predecessors are ready is started; all at once where possible. Running: a part that dies is
-started again, sooner or later, for ever. Ending: the parts stop one after the other, in the order of their share of the
-time, all of them before one deadline; what is still there then is killed. Nothing outlives the loop.
+started again, sooner or later, for ever, and so is one that hangs, which is killed first. Ending: the parts stop one
+after the other, in the order of their share of the time, all of them before one deadline; what is still there then is
+killed. Nothing outlives the loop.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jobs.stack.processes import ProcessId
 from jobs.stack.settings import StackSettings
 from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState
+from topic_model.silence import OwnTime
 
 # Until the engine was ready for the first time, a part may die this often before we say so instead of trying again:
 # somebody is waiting for an answer, and most such deaths are a wrong setting.
@@ -27,6 +29,9 @@ _FIRST_ATTEMPTS = 2
 
 _LOOK_S = 0.05  # while a part starts or stops
 _REST_S = 1.0  # otherwise: a death wakes us at once, and logs may grow for a second
+
+# How often the state file is given a new time, by which others see that the supervisor itself comes round.
+BEAT_S = 5.0
 
 
 class Supervisor:
@@ -52,6 +57,8 @@ class Supervisor:
         self._written: EngineStatus | None = None
         self._unwritable = ""
         self._rotated = 0.0
+        self._beaten = 0.0
+        self._time = OwnTime(2 * _REST_S)
         self._disk = DiskWatch(home.path, settings.min_free_disk_mb, report)
 
     @property
@@ -101,6 +108,9 @@ class Supervisor:
         for part in self._parts:
             if ready.issuperset(part.spec.after):
                 part.step(time.monotonic())
+        own_s = self._time.tick()
+        for part in self._parts:
+            part.watch(own_s)
         self._write()
         now = time.monotonic()
         if now - self._rotated > _REST_S:
@@ -124,12 +134,20 @@ class Supervisor:
                     self._report(f"{part.name}: still there, killing it")
                     part.kill()
                     break
+                self._beat()
                 self._signals.wait(_LOOK_S)
             else:
                 self._report(f"{part.name}: stopped")
             self._write()
 
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now - self._beaten > BEAT_S:
+            self._beaten = now
+            state.touch(self._home.state_file)
+
     def _write(self) -> None:
+        self._beat()
         me = self._written.supervisor if self._written else ProcessId.of_this()
         parts = {part.name: part.status for part in self._parts}
         status = EngineStatus(me, self._began, self._addresses, parts, self._problem)

@@ -25,6 +25,8 @@ FullPart = tuple[str, str, list[str], float]
 
 # What a part does. `touch` is how it says that it is ready, the last line is how it spends its life.
 SLEEP = "touch(); sleep(600)"
+BEATS = "while True: touch(); sleep(0.05)"
+"""The one whose life is asked for: each touch is a heartbeat."""
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); touch(); sleep(600)"
 NEVER_READY = "sleep(600)"
 DIES = "print('no such setting: colour', flush=True); sys.exit(3)"
@@ -35,6 +37,7 @@ _RUNNER = """
 import json, sys
 from pathlib import Path
 from jobs.stack.home import Home
+from jobs.stack import questions
 from jobs.stack.parts import PartSpec
 from jobs.stack.settings import StackSettings
 from jobs.stack.signals import Signals
@@ -54,6 +57,8 @@ def spec(name, code, after, share):
     return PartSpec(
         name, [sys.executable, "-c", program], {}, home.run, home.log(name), ready.exists,
         prepare=lambda: ready.unlink(missing_ok=True), after=tuple(after), stop_share=share,
+        lives=questions.job(ready) if code.startswith("while True: touch()") else None,
+        hang_timeout_s=settings.hang_timeout_s,
     )
 
 report = lambda line: print(line, flush=True)

@@ -210,6 +210,7 @@ def test_the_probes_ask_what_is_answered() -> None:
     (main,) = job["spec"]["template"]["spec"]["containers"]
     ready = next(each["value"] for each in main["env"] if each["name"] == "ARBORCAST_READY_FILE")
     assert main["startupProbe"]["exec"]["command"][-1] == ready
+    assert f"find {ready} " in main["livenessProbe"]["exec"]["command"][-1]
 
 
 def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:

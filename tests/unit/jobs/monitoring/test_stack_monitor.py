@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import psutil
@@ -52,6 +53,21 @@ def test_one_page_for_all_parts(tmp_path: Path) -> None:
     (moment,) = decode_moments(made["/recent.json"])
     assert moment.accepted == 7
     assert moment.processes["supervisor"].threads >= 1
+
+
+def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
+    silent = PartStatus(PartState.READY, 0.0, ProcessId(2**22, 0.0), 3, "did not answer", 2, time.time() - 20)
+    known = EngineStatus(ME, 0.0, {}, {"gateway": silent})
+
+    def fetch(url: str) -> bytes:
+        raise AssertionError("nobody is asked who does not answer")
+
+    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, History(tmp_path, 60), 5, fetch)
+    readings = Readings.of(monitor.look().text)
+    assert readings.by("arborcast_part_ready", "part") == {"gateway": 0}
+    assert readings.by("arborcast_part_restarts_total", "part") == {"gateway": 3}
+    assert readings.by("arborcast_part_hangs_total", "part") == {"gateway": 2}
+    assert readings.sum("arborcast_part_silent_seconds") >= 20
 
 
 def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:

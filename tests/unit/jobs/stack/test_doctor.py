@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from jobs.settings import load_settings
-from jobs.stack import doctor, ports
+from jobs.stack import commands, doctor, ports, state
 from jobs.stack.doctor import Check
+from jobs.stack.home import Home
+from jobs.stack.processes import ProcessId
+from jobs.stack.state import EngineStatus, PartState, PartStatus
 from topic_model.keyring import add_key
 
 
@@ -108,6 +113,47 @@ def test_ports_of_metrics(tmp_path: Path) -> None:
         found = findings(tmp_path, metrics__port=port, metrics__job_port=port)
     assert found["metrics port"].level == found["job's metrics port"].level == "fail"
     assert found["job's metrics port"].advice.endswith("metrics.job_port")
+
+
+def running(home: Home, *names: str) -> None:
+    """A state file in which these parts are ready."""
+    me = ProcessId.of_this()
+    parts = {name: PartStatus(PartState.READY, 0.0, me) for name in names}
+    state.write(home.state_file, EngineStatus(me, 0.0, {"kafka": "127.0.0.1:1"}, parts))
+
+
+def test_parts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports are open, a file says that the job is ready: the state is fine, and nobody lives."""
+    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.2)
+    home = Home(tmp_path)
+    home.create()
+    home.ready_file.touch()
+    running(home, "kafka", "gateway", "dispatch")
+    with socket.create_server(("127.0.0.1", 0)) as server, home.locked():
+        port = server.getsockname()[1]
+        home.settings_file.write_text(f"[gateway]\nport = {port}\n[stack]\nkafka_port = {port}\n")
+        found = findings(tmp_path)
+    assert found["engine"].level == "ok"
+    for name, finding in {
+        "kafka": "does not answer: no answer within 0.2 s",
+        "gateway": "does not answer: no answer within 0.2 s",
+        "dispatch": "does not answer: no heartbeat within 0.2 s",
+    }.items():
+        assert (found[name].level, found[name].finding) == ("fail", finding)
+        assert f"{name}.log" in found[name].advice
+
+
+def test_a_supervisor_that_does_not_come_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "BEAT_S", 0.1)
+    home = Home(tmp_path)
+    home.create()
+    running(home)
+    os.utime(home.state_file, (time.time() - 100, time.time() - 100))
+    with home.locked():
+        engine = findings(tmp_path)["engine"]
+    assert engine.level == "fail"
+    assert f"its supervisor (pid {os.getpid()}) has not come round for 1" in engine.finding
+    assert f"kill -CONT {os.getpid()}" in engine.advice
 
 
 def test_everything_that_is_wrong_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

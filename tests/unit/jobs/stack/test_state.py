@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ STATUS = EngineStatus(
     addresses={"gateway": "http://127.0.0.1:8080"},
     parts={
         "kafka": PartStatus(PartState.READY, 3.5, ProcessId(11, 1.75), restarts=2, last_exit="was killed by SIGKILL"),
-        "gateway": PartStatus(PartState.RESTARTING, 4.5),
+        "gateway": PartStatus(PartState.RESTARTING, 4.5, hangs=1, silent_since=5.5),
     },
     problem="",
 )
@@ -27,6 +29,20 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     state.write(tmp_path / "state.json", STATUS)
     assert state.read(tmp_path / "state.json") == STATUS
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
+    """By `down`, for an engine that was started before it was replaced."""
+    file = tmp_path / "state.json"
+    state.write(file, STATUS)
+    document = json.loads(file.read_text())
+    for part in document["parts"].values():
+        del part["hangs"], part["silent_since"]
+    file.write_text(json.dumps(document))
+    read = state.read(file)
+    assert read is not None
+    assert read.parts["kafka"] == STATUS.parts["kafka"]
+    assert (read.parts["gateway"].hangs, read.parts["gateway"].silent_since) == (0, 0.0)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"parts": {"kafka": {}}}', "\x00"])
@@ -41,6 +57,7 @@ def test_the_engine_is_ready_when_every_part_is() -> None:
     nobody = ProcessId(1, 0.0)
     assert EngineStatus(nobody, 0.0, {}, {"a": ready, "b": ready}).ready
     assert not EngineStatus(nobody, 0.0, {}, {"a": ready, "b": starting}).ready
+    assert not EngineStatus(nobody, 0.0, {}, {"a": ready, "b": replace(ready, silent_since=1.0)}).ready
     assert not EngineStatus(nobody, 0.0, {}, {}).ready
 
 

@@ -1,0 +1,98 @@
+"""Does a part live? One question for each, put by the supervisor again and again, and by the doctor when it is asked.
+
+An open port is no answer: the kernel opens connections for a process that is stopped. A refusal is one: whoever turns a
+client away, or cuts it off, runs. Each question has a deadline in seconds, and gives why the answer is no: empty, when
+the part lives.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.stack import kafka_broker
+
+Question = Callable[[float], str]
+
+# How often the file of a heart that beats every other second is looked at.
+_LOOK_S = 0.25
+
+
+def gateway(host: str, port: int, *, tls: bool) -> Question:
+    """Asks the event loop; with several workers, one of them, which also says whether their parent lives."""
+
+    def ask(deadline_s: float) -> None:
+        status, text = get(host, port, "/health/live", deadline_s, tls=tls)
+        if status == 500:
+            raise _NoError(text)
+
+    return lambda deadline_s: _why_not(ask, deadline_s)
+
+
+def kafka(port: int, host: str = "127.0.0.1") -> Question:
+    """Asks for the list of brokers, which takes a thread of the network's and one that handles requests."""
+    return lambda deadline_s: _why_not(lambda limit_s: kafka_broker.listed(port, host, limit_s), deadline_s)
+
+
+def job(file: Path) -> Question:
+    """Waits for the next heartbeat, which is a new time of this file."""
+
+    def beaten() -> int:
+        try:
+            return file.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def ask(deadline_s: float) -> str:
+        last, until = beaten(), time.monotonic() + deadline_s
+        while beaten() == last:
+            if time.monotonic() >= until:
+                return f"no heartbeat within {deadline_s:g} s"
+            time.sleep(_LOOK_S)
+        return ""
+
+    return ask
+
+
+def get(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[int, str]:
+    """What the gateway at this port answers: status and text. Raises OSError and http.client.HTTPException."""
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=timeout, context=_unverified())
+        if tls
+        else http.client.HTTPConnection(host, port, timeout=timeout)
+    )
+    try:
+        connection.request("GET", page)
+        answer = connection.getresponse()
+        return answer.status, answer.read(1_000).decode(errors="replace").strip()
+    finally:
+        connection.close()
+
+
+class _NoError(Exception):
+    """The answer is no."""
+
+
+def _why_not(ask: Callable[[float], object], deadline_s: float) -> str:
+    try:
+        ask(deadline_s)
+    except _NoError as no:
+        return str(no)
+    except TimeoutError:
+        return f"no answer within {deadline_s:g} s"
+    except ConnectionRefusedError:
+        return "nobody listens"
+    except (OSError, http.client.HTTPException):
+        return ""
+    return ""
+
+
+def _unverified() -> ssl.SSLContext:
+    """For asking our own process on our own machine how it is, by an address that its certificate need not name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

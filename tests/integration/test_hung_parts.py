@@ -1,0 +1,162 @@
+"""Parts of a real engine that are stopped: each is found, and the engine delivers again without a hand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from jobs.monitoring.exposition import Readings
+from jobs.monitoring.process_accounts import role
+from jobs.monitoring.stack_monitor import get
+from tests.support.command import Engine, wait_until
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(900)]
+
+# Short, but not so short that a machine five times slower takes a busy part for a hung one.
+SETTINGS = """
+[stack]
+hang_timeout_s = 12
+job_hang_timeout_s = 20
+start_timeout_s = 600
+[gateway]
+workers = 2
+hang_timeout_s = 8
+[dispatch]
+hang_timeout_s = 8
+task_slots = 2
+"""
+
+PARTS = ("kafka", "gateway", "dispatch")
+
+# For what takes twenty seconds to be noticed, and ten to start, on a quiet machine.
+PATIENCE_S = 400
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """One engine for this module; the last test stops it."""
+    engine = Engine(tmp_path_factory.mktemp("engine"))
+    config = engine.home / "settings.toml"
+    config.write_text(SETTINGS)
+    try:
+        engine.up("--config", str(config))
+        yield engine
+    finally:
+        engine.down()
+
+
+@pytest.fixture(scope="module")
+def receiver(engine: Engine) -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        engine.run("subscribe", "hung//.", "--to", receiver.url("/hung"))
+        yield receiver
+
+
+def part(engine: Engine, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = engine.status()["parts"][name]
+    return found
+
+
+def of_the_job(engine: Engine) -> dict[str, list[psutil.Process]]:
+    """The job's processes: `jvm`, `driver`, `daemon` and `workers`."""
+    leader = part(engine, "dispatch")["pid"]
+    found: dict[str, list[psutil.Process]] = {"jvm": [], "driver": [], "daemon": [], "workers": []}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader:
+                kind = role("dispatch", process.cmdline()).removeprefix("dispatch-")
+                found["daemon" if kind == "workers" and process.ppid() == leader else kind].append(process)
+    return found
+
+
+def delivers(engine: Engine, receiver: Receiver, what: str) -> None:
+    """Something new is delivered, however often it has to be handed in until the gateway takes it."""
+
+    def published() -> bool:
+        return engine.run("publish", "hung/a", "-", input=f"<x>{what}</x>", check=False).returncode == 0
+
+    wait_until(published, PATIENCE_S, f"{what} is accepted")
+    wait_until(lambda: any(what.encode() in one.body for one in receiver.requests), PATIENCE_S, f"{what} is delivered")
+
+
+def stop(*processes: psutil.Process) -> None:
+    for process in processes:
+        process.suspend()
+        wait_until(lambda process=process: process.status() == psutil.STATUS_STOPPED, 60, "it is stopped")  # type: ignore[misc]
+
+
+def killed(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, receiver: Receiver) -> None:
+    delivers(engine, receiver, "before")
+    metrics = f"{engine.status()['addresses']['metrics']}/metrics"
+    gateway = psutil.Process(part(engine, "gateway")["pid"])
+    stopped = [gateway.children()[0], *of_the_job(engine)["workers"]]
+    stop(*stopped)
+    delivers(engine, receiver, "without-workers")
+    wait_until(lambda: all(map(killed, stopped)), PATIENCE_S, "all of them are killed")
+    wait_until(lambda: len(gateway.children()) == 2, PATIENCE_S, "the gateway has two workers again")
+
+    daemon = of_the_job(engine)["daemon"]
+    stop(*daemon)
+    wait_until(lambda: all(map(killed, daemon)), PATIENCE_S, "the daemon is killed")
+    for worker in of_the_job(engine)["workers"]:
+        worker.kill()
+    delivers(engine, receiver, "without-daemon")
+
+    def counted() -> dict[str, float]:
+        now = Readings.of(get(metrics, timeout=60).decode())
+        return {name: now.sum(f"arborcast_{name}_hung_workers_total") for name in ("gateway", "dispatch")}
+
+    # Spark itself may have ended some of the idle ones before us; of those that had a task there was at least one.
+    wait_until(lambda: counted()["gateway"] == 1 and counted()["dispatch"] >= 2, 120, "counted")
+    assert {name: one["restarts"] for name, one in engine.status()["parts"].items()} == dict.fromkeys(PARTS, 0)
+    log = (engine.home / "log" / "dispatch.log").read_text()
+    assert log.count("and was killed; Spark replaces it") == counted()["dispatch"]
+
+
+@pytest.mark.parametrize("others", [("kafka", "jvm"), ("gateway", "driver")], ids="+".join)
+def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver, others: tuple[str, str]) -> None:
+    """Two at a time: Kafka and the job's JVM; the parent of the gateway's workers and the job's driver."""
+    own, of_job = others
+    before = engine.status()["parts"]
+    stopped = [psutil.Process(before[own]["pid"]), *of_the_job(engine)[of_job]]
+    assert len(stopped) == 2
+    stop(*stopped)
+    wait_until(lambda: part(engine, own)["silent_s"] > 0 or killed(stopped[0]), PATIENCE_S, "its silence is noticed")
+    # Nobody who looks meanwhile has to wait for them.
+    engine.run("top", "--once", check=False)
+    asked = {check["name"]: check["level"] for check in json.loads(engine.run("doctor", "--json", check=False).stdout)}
+    assert "fail" in (asked.get(own), asked.get("dispatch")) or asked["engine"] == "warn"
+
+    def back(name: str) -> bool:
+        now = part(engine, name)
+        return bool(now["hangs"] > before[name]["hangs"] and now["state"] == "ready" and not now["silent_s"])
+
+    for name in (own, "dispatch"):
+        wait_until(lambda name=name: back(name), PATIENCE_S, f"{name} is back")  # type: ignore[misc]
+        assert "did not answer for" in part(engine, name)["last_exit"]
+        assert "is stopped) and was killed" in part(engine, name)["last_exit"]
+    delivers(engine, receiver, f"after-{own}")
+    shown = engine.run("status").stdout
+    assert f"{own} was restarted once; last time it did not answer for" in shown
+    metrics = Readings.of(get(f"{engine.status()['addresses']['metrics']}/metrics", timeout=60).decode())
+    assert metrics.by("arborcast_part_hangs_total", "part")[own] == 1
+
+
+def test_down_waits_for_nobody_who_is_stopped(engine: Engine) -> None:
+    status = engine.status()
+    job = of_the_job(engine)
+    stop(*job["driver"], *job["jvm"], *(psutil.Process(status["parts"][name]["pid"]) for name in ("kafka", "gateway")))
+    stop(psutil.Process(status["pid"]))
+    engine.down()
+    assert engine.processes() == []

@@ -137,9 +137,9 @@ class GatewayProcess:
             tracing=make_tracing(settings.tracing, "gateway"),
             gate=gate(settings),
         )
-        metrics = WorkerMetrics(share) if share else Registry()
-        self._declare(metrics)
-        app = GatewayApp(self._gateway, metrics, self._obstacle, self._caught_up)
+        self._metrics = WorkerMetrics(share) if share else Registry()
+        self._declare(self._metrics)
+        app = GatewayApp(self._gateway, self._metrics, self._obstacle, self._caught_up)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
@@ -148,6 +148,8 @@ class GatewayProcess:
         """Serve until stopped; returns the exit status."""
         self._server.stop_on_signals()
         self._spawn(self._start_parts(), "start")
+        if isinstance(self._metrics, WorkerMetrics):
+            self._spawn(self._metrics.publish_forever(self._own_obstacle), "metrics")
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
         await self._server.serve(sockets=[listener])
@@ -262,9 +264,6 @@ class GatewayProcess:
         if self._tls is not None:
             declare_handshakes(metrics, self._tls.handshakes)
         declare_duties(metrics, lambda: self._duties is not None and self._duties.ours)
-        if isinstance(metrics, WorkerMetrics):
-            arguments = (self._own_obstacle,)
-            threading.Thread(target=metrics.publish_forever, args=arguments, name="metrics", daemon=True).start()
 
 
 async def _within(seconds: float, work: Callable[[], None]) -> None:

@@ -116,7 +116,7 @@ class BareConnection:
         self._state = state
         self.wire = Wire()
         self.protocol = GatewayProtocol(config, state, {}, loop(), limits=limits)
-        self.protocol.app = app  # type: ignore[assignment]  # any application
+        self.protocol.app = app
         self.protocol.connection_made(self.wire)
 
     def send(self, packet: bytes, turns: int = 4) -> None:

@@ -166,7 +166,7 @@ def test_a_request_that_has_its_answer_gets_no_other(connection: BareConnection)
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})  # type: ignore[operator]
         await send({"type": "http.response.body"})  # type: ignore[operator]
 
-    connection.protocol.app = hasty  # type: ignore[assignment]
+    connection.protocol.app = hasty
     connection.send(CHUNKED)
     connection.send(b"zz")
     assert connection.answered.count(b"HTTP/1.1 ") == 1

@@ -65,6 +65,7 @@ class Request:
     """What rates count by: the user, else the address."""
     traceparent: str = ""
     """The trace that the client's request belongs to, empty for none; see topic_model/trace_context.py."""
+    _sources: dict[int, Source] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -73,7 +74,10 @@ class Request:
 
     def source(self, depth: int) -> Source:
         """For cutting elements out of the body as they were sent, down to `depth` levels (the envelope is level 1)."""
-        return Source(self.document, self.root, depth, self.operation.getparent())
+        source = self._sources.get(depth)
+        if source is None:
+            source = self._sources[depth] = Source(self.document, self.root, depth, self.operation.getparent())
+        return source
 
 
 def parse(document: bytes, content_type: bytes = b"") -> Request:

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from ingest.access.authenticator import CERTIFICATE
 from ingest.access.connections import PeerConnections
 from ingest.access.tls import Handshakes
+from ingest.inflight import HELD, SMALL, Held, Inflight
 from ingest.settings import GatewaySettings
 
 # Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
@@ -53,6 +54,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self,
         *arguments: Any,
         limits: GatewaySettings,
+        inflight: Inflight,
         peers: PeerConnections | None = None,
         send_timeout_s: float = 30.0,
         handshakes: Handshakes | None = None,
@@ -61,6 +63,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._handshakes = handshakes
         self._limits = limits
+        self._inflight = inflight
         self._peers = peers
         self._send_timeout_s = send_timeout_s
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
@@ -75,6 +78,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self._began_now = False
         self._packet = 0
         self._deadline: asyncio.TimerHandle | None = None
+        self._held: Held | None = None  # of the last request
+        self._in_parts = False  # its body did not come in the packet of its head
+        self._waits = False  # for room: nothing is read
         self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
@@ -99,6 +105,10 @@ class GatewayProtocol(HttpToolsProtocol):
             self._unread.cancel()
         if self._peers is not None and self.client is not None:
             self._peers.closed(self.client[0])
+        while self.pipeline:
+            self._drop_newest()
+        if self._held is not None:
+            self._inflight.whole(self._held)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -132,6 +142,8 @@ class GatewayProtocol(HttpToolsProtocol):
             if self._unreported > self._limits.max_header_bytes:
                 self._refuse_head()
                 return
+        if self._open and self._handed_over and not self._goes_on():
+            return
         if self._open or not self._busy:
             if self._deadline is None:
                 self._expect_request()
@@ -160,6 +172,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse_head()
             return
         before = self.cycle
+        self._held = self.scope[HELD] = Held(self._inflight, self)  # type: ignore[typeddict-unknown-key]  # ours
         super().on_headers_complete()
         self._handed_over = True
         if self.cycle is not before and self._announces_too_much():
@@ -172,8 +185,10 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
         self._reported = True
-        if not self._deaf:
-            super().on_body(body)
+        if self._deaf or self._held is None or self.cycle.response_complete:
+            return
+        self._held.add(len(body))
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
@@ -181,8 +196,26 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._open = False
         self._reported = True
+        if self._in_parts and self._held is not None:
+            self._in_parts = False
+            self._inflight.whole(self._held)
         if not self._deaf:
             super().on_message_complete()
+
+    def go_on(self) -> None:
+        """See inflight.Body."""
+        self._waits = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def let_go(self, reason: str) -> None:
+        """See inflight.Body."""
+        self._refuse(503, reason, _RETRY_AFTER)
+
+    @property
+    def may_read(self) -> bool:
+        """Not while requests wait for their turn (uvicorn would go on after each answer), or a body for room."""
+        return not (self._waits or self.pipeline)
 
     def linger(self) -> None:
         """Say that nothing more comes from us, throw away what comes from there, and close a little later."""
@@ -234,6 +267,21 @@ class GatewayProtocol(HttpToolsProtocol):
             return False
         return True
 
+    def _goes_on(self) -> bool:
+        """Ask for room for a body that comes in parts; whether the connection goes on."""
+        if self._held is None or self._held.over:
+            return True
+        self._in_parts = True
+        expected = self._announced()
+        if expected is None:
+            expected = self._limits.max_body_bytes if self._held.came > SMALL else 0
+        if expected <= self._limits.max_body_bytes and not self._inflight.partly(self._held, expected):
+            if self._deaf:
+                return False
+            self._waits = True
+            self.flow.pause_reading()
+        return True
+
     def _expect_request(self) -> None:
         self._deadline = self.loop.call_later(self._limits.request_timeout_s, self._too_late)
 
@@ -264,7 +312,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Answer the request that is coming in, and nothing after it; those before it are answered first."""
         begun = self._open and self._handed_over
         if begun and self.pipeline:
-            self.pipeline.popleft()  # it waits in the queue itself, as the newest
+            self._drop_newest()  # it waits in the queue itself
         elif begun:
             self._end_running(status, reason, extra)
             return
@@ -277,6 +325,9 @@ class GatewayProtocol(HttpToolsProtocol):
         last = self.pipeline[0][0] if self.pipeline else self._running
         last.keep_alive = False
         self._let_linger(last)
+
+    def _drop_newest(self) -> None:
+        self.pipeline.popleft()[0].scope[HELD].release()  # type: ignore[typeddict-item]  # ours
 
     def _end_running(self, status: int, reason: str, extra: bytes) -> None:
         """The application has the head of the request, and waits for the rest."""
@@ -303,10 +354,15 @@ class GatewayProtocol(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _announces_too_much(self) -> bool:
-        for name, value in self.headers:
+        announced = self._announced()
+        return announced is not None and announced > self._limits.max_body_bytes
+
+    def _announced(self) -> int | None:
+        """The length of the body, where its head says it."""
+        for name, value in self.cycle.scope["headers"]:
             if name == b"content-length":
-                return value.isdigit() and int(value) > self._limits.max_body_bytes
-        return False
+                return int(value) if value.isdigit() else None
+        return None
 
     def _head_without_upgrade(self) -> bytes:
         lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]
@@ -321,14 +377,14 @@ class GatewayProtocol(HttpToolsProtocol):
 
 
 class _Flow(FlowControl):
-    """Reads no further while requests wait for their turn: uvicorn would, after each answer."""
+    """Reads on only when the protocol may."""
 
     def __init__(self, protocol: GatewayProtocol) -> None:
         super().__init__(protocol.transport)
         self._protocol = protocol
 
     def resume_reading(self) -> None:
-        if not self._protocol.pipeline:
+        if self._protocol.may_read:
             super().resume_reading()
 
 

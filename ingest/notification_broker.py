@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -32,8 +33,12 @@ from topic_model.records import SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
-# Envelope, Body, Notify, NotificationMessage, Message, payload.
-_PAYLOAD_DEPTH = 6
+PAYLOAD_DEPTH = 6
+"""Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""
+
+# So many messages are read before other requests have their turn: some milliseconds.
+_AT_A_TIME = 250
+
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
 
@@ -48,7 +53,7 @@ _topics = TopicMemory()
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
-    notifications = _read_notify(gateway, request)
+    notifications = await _read_notify(gateway, request)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
@@ -154,8 +159,8 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return termination.to_ms(termination.grant(element.text or "", now, initial=initial))
 
 
-def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
-    source = request.source(_PAYLOAD_DEPTH)
+async def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
+    source = request.source(PAYLOAD_DEPTH)
     accepted_ms = termination.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
@@ -173,6 +178,8 @@ def _read_notify(gateway: Gateway, request: Request) -> list[Notification]:
                     traceparent=request.traceparent,
                 )
             )
+            if len(notifications) % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
     return notifications

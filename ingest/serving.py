@@ -114,7 +114,13 @@ def make_server(
     """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
     limits = limits or LimitSettings()
     peers = PeerConnections(limits.connections_per_client) if limits.connections_per_client else None
-    protocol = functools.partial(GatewayProtocol, limits=settings, peers=peers, send_timeout_s=limits.send_timeout_s)
+    protocol = functools.partial(
+        GatewayProtocol,
+        limits=settings,
+        inflight=app.inflight,
+        peers=peers,
+        send_timeout_s=limits.send_timeout_s,
+    )
     config = uvicorn.Config(
         app,
         http=protocol,  # type: ignore[arg-type]  # any factory will do

@@ -1,4 +1,4 @@
-"""How much one tag may hold: attributes and namespace declarations.
+"""How much a request may hold in tags, and one tag in attributes and namespace declarations.
 
 libxml2 takes any number of them, and so do we in linear time; receivers of a payload may not, since many a parser
 compares each attribute with each other. libxml2's own bounds (256 levels, names of 50,000 characters, 10 MB in one
@@ -24,6 +24,27 @@ MAX_DECLARATIONS_IN_ALL = 100_000
 _LARGE = 3_000
 _LARGE_TAG = re.compile(rb"<([^\s<>/!?][^<]{%d,})" % (_LARGE - 2))
 _ATTRIBUTE = re.compile(rb"([^\s=\"'<>/]++)\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+')|(>)")
+
+# What libxml2 needs for an element or an attribute, with a text in it; measured, and a little more.
+_NODE_MEMORY = 260
+
+
+def memory_to_read(document: bytes, elements: int) -> int:
+    """How many bytes of memory it takes to parse a document, and to cut it up.
+
+    Raises MalformedMessage for one with more than so many elements and attributes, which takes a hundred times its size
+    and more. They are counted without parsing, so that what looks like one inside a text counts too.
+    """
+    quotes = document.count(b'"') + document.count(b"'")
+    found = document.count(b"<") - document.count(b"</") + min(document.count(b"="), quotes // 2)
+    if found > elements:
+        raise MalformedMessage(f"the request has {found} elements and attributes, {elements} are taken")
+    return most_memory_to_read(len(document), found)
+
+
+def most_memory_to_read(size: int, elements: int) -> int:
+    """The same for a document of so many bytes, elements and attributes."""
+    return 2 * size + _NODE_MEMORY * elements
 
 
 def check_tags(document: bytes) -> None:

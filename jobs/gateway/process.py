@@ -37,6 +37,7 @@ from jobs.gateway.metrics import (
     declare_directory,
     declare_duties,
     declare_handshakes,
+    declare_inflight,
     declare_log,
     declare_pull_points,
     declare_ready,
@@ -140,6 +141,7 @@ class GatewayProcess:
         self._metrics = WorkerMetrics(share) if share else Registry()
         self._declare(self._metrics)
         app = GatewayApp(self._gateway, self._metrics, self._obstacle, self._caught_up)
+        declare_inflight(self._metrics, app.inflight)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None

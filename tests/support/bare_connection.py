@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from ingest.http_protocol import GatewayProtocol
+from ingest.inflight import HELD, Inflight
 from ingest.settings import GatewaySettings
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -80,6 +81,7 @@ class Noting:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             whole = message["type"] == "http.request"
+        scope[HELD].release()
         self.asked.append((scope["method"], scope["path"], body, whole))
         self.headers.append(scope["headers"])
         if self.hold is not None:
@@ -111,11 +113,12 @@ def spin(turns: int = 4) -> None:
 class BareConnection:
     """A connection that is open until `lose`."""
 
-    def __init__(self, app: Application, limits: GatewaySettings) -> None:
+    def __init__(self, app: Application, limits: GatewaySettings, inflight: Inflight | None = None) -> None:
         config, state = _config()
+        self._inflight = inflight or Inflight(limits.inflight_bytes)
         self._state = state
         self.wire = Wire()
-        self.protocol = GatewayProtocol(config, state, {}, loop(), limits=limits)
+        self.protocol = GatewayProtocol(config, state, {}, loop(), limits=limits, inflight=self._inflight)
         self.protocol.app = app
         self.protocol.connection_made(self.wire)
 
@@ -145,3 +148,4 @@ class BareConnection:
         spin()
         assert not self._state.connections
         assert not self._state.tasks
+        assert not self._inflight.taken, "memory is held that nobody has"

@@ -41,7 +41,7 @@ from ingest.onvif import device_service, event_service
 from ingest.publishers import registration
 from ingest.request_metrics import RequestMetrics
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
-from ingest.tag_limits import memory_to_read, most_memory_to_read
+from ingest.tag_limits import NODE_MEMORY, memory_to_read
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
 from topic_model.metrics import CONTENT_TYPE, Registry
 from topic_model.trace_context import read_traceparent
@@ -107,7 +107,7 @@ class GatewayApp:
         self._limit = gateway.settings.max_body_bytes
         self._elements = gateway.settings.max_elements
         # Room for the largest body and for reading it, while others that come take their part.
-        least = 2 * (self._limit + most_memory_to_read(self._limit, self._elements))
+        least = 2 * (3 * self._limit + NODE_MEMORY * self._elements)
         self.inflight = Inflight(max(gateway.settings.inflight_bytes, least), FreedMemory().give_back_soon)
         """What the HTTP protocol counts bodies in."""
         self._parsers = ThreadPoolExecutor(_PARSERS, "parse")
@@ -120,22 +120,19 @@ class GatewayApp:
         """One request."""
         held: Held = scope.get(HELD) or Held(self.inflight)
         try:
-            await self._answer(scope, receive, send, held)
+            path: str = scope["path"]
+            target = target_of(path)
+            if target is None:
+                await self._page(scope, path, receive, send)
+            elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
+                await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
+            elif scope["method"] != "POST":
+                message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
+                await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+            else:
+                await self._soap(scope, target, receive, send, held)
         finally:
             held.release()
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, held: Held) -> None:
-        path: str = scope["path"]
-        target = target_of(path)
-        if target is None:
-            await self._page(scope, path, receive, send)
-        elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
-            await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
-        elif scope["method"] != "POST":
-            message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
-            await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
-        else:
-            await self._soap(scope, target, receive, send, held)
 
     async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send, held: Held) -> None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -149,7 +146,13 @@ class GatewayApp:
                 return
             if gate is not None and visitor is not None:
                 gate.received(visitor, len(body))
-            request = await self._parsed(body, _header(headers, b"content-type"), held)
+            memory = memory_to_read(body, self._elements)
+            if len(body) > SMALL:
+                request = await self._parsed_elsewhere(body, _header(headers, b"content-type"), held, memory)
+            elif self.inflight.take(held, memory):
+                request = parse(body, _header(headers, b"content-type"))
+            else:
+                raise self.inflight.no_room()
             request.traceparent = _traceparent(headers)
             if gate is not None and visitor is not None:
                 request.caller = await gate.identify(visitor, request.root)
@@ -183,15 +186,9 @@ class GatewayApp:
                 self._requests.add(operation, "200")
                 await _send_reply(send, request, reply)
 
-    async def _parsed(self, body: bytes, content_type: bytes, held: Held) -> Request:
-        needed = memory_to_read(body, self._elements)
-        large = len(body) > SMALL
-        if not self.inflight.take(held, needed):
-            if not large:
-                raise self.inflight.no_room()
-            await self.inflight.wait(held, needed)
-        if not large:
-            return parse(body, content_type)
+    async def _parsed_elsewhere(self, body: bytes, content_type: bytes, held: Held, memory: int) -> Request:
+        if not self.inflight.take(held, memory):
+            await self.inflight.wait(held, memory)
         return await asyncio.get_running_loop().run_in_executor(self._parsers, _parse_large, body, content_type)
 
     async def _enter(self, gate: Gate, scope: Scope, receive: Receive, held: Held) -> Visitor:

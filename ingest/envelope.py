@@ -65,7 +65,7 @@ class Request:
     """What rates count by: the user, else the address."""
     traceparent: str = ""
     """The trace that the client's request belongs to, empty for none; see topic_model/trace_context.py."""
-    _sources: dict[int, Source] = field(default_factory=dict, init=False, repr=False)
+    _cut: tuple[int, Source] | None = None
 
     @property
     def name(self) -> str:
@@ -74,10 +74,9 @@ class Request:
 
     def source(self, depth: int) -> Source:
         """For cutting elements out of the body as they were sent, down to `depth` levels (the envelope is level 1)."""
-        source = self._sources.get(depth)
-        if source is None:
-            source = self._sources[depth] = Source(self.document, self.root, depth, self.operation.getparent())
-        return source
+        if self._cut is None or self._cut[0] != depth:
+            self._cut = depth, Source(self.document, self.root, depth, self.operation.getparent())
+        return self._cut[1]
 
 
 def parse(document: bytes, content_type: bytes = b"") -> Request:

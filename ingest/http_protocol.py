@@ -175,7 +175,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._held = self.scope[HELD] = Held(self._inflight, self)  # type: ignore[typeddict-unknown-key]  # ours
         super().on_headers_complete()
         self._handed_over = True
-        if self.cycle is not before and self._announces_too_much():
+        if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
             self._let_linger(self.cycle)
         self.headers = []  # for the trailers, which are nobody's headers
@@ -353,10 +353,6 @@ class GatewayProtocol(HttpToolsProtocol):
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
-    def _announces_too_much(self) -> bool:
-        announced = self._announced()
-        return announced is not None and announced > self._limits.max_body_bytes
-
     def _announced(self) -> int | None:
         """The length of the body, where its head says it."""
         for name, value in self.cycle.scope["headers"]:
@@ -384,7 +380,7 @@ class _Flow(FlowControl):
         self._protocol = protocol
 
     def resume_reading(self) -> None:
-        if self._protocol.may_read:
+        if self.read_paused and self._protocol.may_read:
             super().resume_reading()
 
 

@@ -65,8 +65,9 @@ class Held:
         self.came = 0
         self.counted = 0  # of the budget
         self.over = False
-        self.step = 0  # how much had come when it last came on, and when that was
-        self.since = 0.0
+        # How much had come when it last came on, and when that was: of one that comes in parts.
+        self.step: int
+        self.since: float
 
     def add(self, size: int) -> None:
         """So many bytes of the body have come."""
@@ -117,7 +118,8 @@ class Inflight:
         held.over = True
         self.taken -= held.counted
         held.counted = 0
-        self.whole(held)
+        if self._coming or self._waiting:
+            self.whole(held)
         if self._waiting or self._readers:
             self._look_at(0)
         if self._top - self.taken >= _FELL:
@@ -159,7 +161,7 @@ class Inflight:
 
     def take(self, held: Held, size: int) -> bool:
         """Whether `held` has so many bytes more, for what is made of its body."""
-        if not self._make_room(size, self._limit):
+        if self.taken + size > self._limit and not self._make_room(size, self._limit):
             return False
         self.count(held, size)
         return True

@@ -41,7 +41,7 @@ from ingest.onvif import device_service, event_service
 from ingest.publishers import registration
 from ingest.request_metrics import RequestMetrics
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
-from ingest.tag_limits import NODE_MEMORY, memory_to_read
+from ingest.tag_limits import COPIES, NODE_MEMORY, memory_to_read
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
 from topic_model.metrics import CONTENT_TYPE, Registry
 from topic_model.trace_context import read_traceparent
@@ -107,7 +107,7 @@ class GatewayApp:
         self._limit = gateway.settings.max_body_bytes
         self._elements = gateway.settings.max_elements
         # Room for the largest body and for reading it, while others that come take their part.
-        least = 2 * (3 * self._limit + NODE_MEMORY * self._elements)
+        least = 2 * ((1 + COPIES) * self._limit + NODE_MEMORY * self._elements)
         self.inflight = Inflight(max(gateway.settings.inflight_bytes, least), FreedMemory().give_back_soon)
         """What the HTTP protocol counts bodies in."""
         self._parsers = ThreadPoolExecutor(_PARSERS, "parse")

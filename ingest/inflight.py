@@ -25,8 +25,8 @@ SMALL: Final = 64 * 1024
 HELD: Final = "arborcast.held"
 """Where a request's Held is, in its ASGI scope."""
 
-# Bodies that come in pieces may have so much of the budget, and those that wait for it so much more.
-_BODIES, _WAITING = 3 / 4, 7 / 8
+# Bodies that come in pieces may have so much of the budget, and what those that wait have sent already so much more.
+_BODIES, _WAITING = 5 / 8, 3 / 4
 
 # How long somebody waits for room. Not long: what waits holds a connection, and its client may find another gateway.
 _WAIT_S = 5.0
@@ -39,7 +39,7 @@ _STALLED_S = 1.0
 _LOOK_S = 0.25
 
 # When so much less is held than at the top, the memory is worth giving back to the system.
-_FELL = 16 * 1024 * 1024
+_FELL = 4 * 1024 * 1024
 
 RETRY_AFTER_S = 1.0
 

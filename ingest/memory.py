@@ -10,8 +10,9 @@ import asyncio
 import ctypes
 from collections.abc import Callable
 
-# Large requests often come together: once, when they are through.
+# Large requests often come together: once, when they are through, and not again at once.
 _PAUSE_S = 1.0
+_BETWEEN_S = 10.0
 
 
 def trimming() -> Callable[[], object] | None:
@@ -29,14 +30,18 @@ class FreedMemory:
     def __init__(self) -> None:
         self._trim = trimming()
         self._asked = False
+        self._next = 0.0
 
     def give_back_soon(self) -> None:
         """On the event loop. Cheap when it was asked a moment ago."""
         if self._trim is None or self._asked:
             return
         self._asked = True
-        asyncio.get_running_loop().call_later(_PAUSE_S, self._give_back, self._trim)
+        loop = asyncio.get_running_loop()
+        loop.call_later(max(_PAUSE_S, self._next - loop.time()), self._give_back, self._trim)
 
     def _give_back(self, trim: Callable[[], object]) -> None:
         self._asked = False
-        asyncio.get_running_loop().run_in_executor(None, trim)
+        loop = asyncio.get_running_loop()
+        self._next = loop.time() + _BETWEEN_S
+        loop.run_in_executor(None, trim)

@@ -29,7 +29,7 @@ class GatewaySettings:
     )
     max_elements: int = setting(
         200_000,
-        "Request bodies with more elements and attributes are refused with 400: each takes some 250 bytes of memory "
+        "Request bodies with more elements and attributes are refused with 400: each takes up to 400 bytes of memory "
         "while its body is read.",
         minimum=1_000,
     )

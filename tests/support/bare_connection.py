@@ -97,10 +97,10 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 @cache
-def _config() -> tuple[uvicorn.Config, ServerState]:
+def _config() -> uvicorn.Config:
     config = uvicorn.Config(lambda: None, http="httptools", ws="none", lifespan="off", log_config=None)
     config.load()
-    return config, ServerState()
+    return config
 
 
 def spin(turns: int = 4) -> None:
@@ -114,18 +114,17 @@ class BareConnection:
     """A connection that is open until `lose`."""
 
     def __init__(self, app: Application, limits: GatewaySettings, inflight: Inflight | None = None) -> None:
-        config, state = _config()
         self._inflight = inflight or Inflight(limits.inflight_bytes)
-        self._state = state
+        self._state = ServerState()
         self.wire = Wire()
-        self.protocol = GatewayProtocol(config, state, {}, loop(), limits=limits, inflight=self._inflight)
+        self.protocol = GatewayProtocol(_config(), self._state, {}, loop(), limits=limits, inflight=self._inflight)
         self.protocol.app = app
         self.protocol.connection_made(self.wire)
 
     def send(self, packet: bytes, turns: int = 4) -> None:
         """What the socket would give, if it were read from."""
-        assert self.wire.reading, "nobody reads"
         if not self.wire.closed:
+            assert self.wire.reading, "nobody reads"
             self.protocol.data_received(packet)
             spin(turns)
 

@@ -161,6 +161,13 @@ def test_a_body_that_breaks_off_behind_others_is_let_go(connection: BareConnecti
     assert b"connection: close" in connection.answered.rpartition(b"HTTP/1.1 ")[2]
 
 
+def test_what_is_sent_behind_the_last_answer_is_not_carried_out(connection: BareConnection, app: Noting) -> None:
+    # HTTP/1.0 ends the connection.
+    connection.send(b"GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + GET % 2)
+    assert [path for _, path, *_ in app.asked] == ["/1"]
+    assert connection.wire.closed
+
+
 def test_a_request_that_has_its_answer_gets_no_other(connection: BareConnection) -> None:
     async def hasty(scope: object, receive: object, send: object) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})  # type: ignore[operator]

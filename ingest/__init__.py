@@ -2,7 +2,8 @@
 
     serving, http_protocol    HTTP: uvicorn, and bounds for hostile clients
     app                 from an HTTP request to an operation and back
-    tag_limits          how much one tag of a request may hold
+    inflight, memory    how much memory requests may hold together, and giving it back
+    tag_limits          how much a request may hold in tags, and one tag
     xml_reading, envelope, answers, faults, errors, namespaces   SOAP: reading, answering, refusing
     notification_broker, subscription_manager              the port types
     topic_reading, filters, endpoints, fragments, termination, addresses, ids     what requests are made of

@@ -6,9 +6,12 @@ than parsing it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ingest import (
@@ -30,12 +33,15 @@ from ingest.envelope import Request, parse
 from ingest.errors import Compressed, TooLarge, UnknownOperation, UnreadableRequest
 from ingest.faults import Answer
 from ingest.gateway import Gateway, Operation, Reply
+from ingest.inflight import HELD, SMALL, Held, Inflight
 from ingest.legacy import operations as legacy
+from ingest.memory import FreedMemory
 from ingest.namespaces import wsnt
 from ingest.onvif import device_service, event_service
 from ingest.publishers import registration
 from ingest.request_metrics import RequestMetrics
 from ingest.service_wsdl import FOLDER, ServiceDescriptions
+from ingest.tag_limits import COPIES, NODE_MEMORY, memory_to_read
 from topic_model.errors import InfrastructureError, PeerError, UnknownResource
 from topic_model.metrics import CONTENT_TYPE, Registry
 from topic_model.trace_context import read_traceparent
@@ -75,7 +81,10 @@ _NO_BODY = {"type": "http.response.body", "body": b""}
 
 # Of requests that carry no notifications. What a Subscribe says is kept in the memory of every process, and what any of
 # them says is walked through element by element.
-_MAX_SMALL = 64 * 1024
+_MAX_SMALL = SMALL
+
+# Threads that parse large bodies: libxml2 does it without the GIL, so the event loop goes on.
+_PARSERS = 2
 
 _TEXT = b"text/plain; charset=utf-8"
 
@@ -103,6 +112,12 @@ class GatewayApp:
         self._started = started
         self._lives = lives
         self._limit = gateway.settings.max_body_bytes
+        self._elements = gateway.settings.max_elements
+        # Room for the largest body and for reading it, while others that come take their part.
+        least = 2 * ((1 + COPIES) * self._limit + NODE_MEMORY * self._elements)
+        self.inflight = Inflight(max(gateway.settings.inflight_bytes, least), FreedMemory().give_back_soon)
+        """What the HTTP protocol counts bodies in."""
+        self._parsers = ThreadPoolExecutor(_PARSERS, "parse")
         counted = RequestMetrics(metrics)
         self._requests = counted.answered
         self._refused = counted.refused
@@ -110,31 +125,41 @@ class GatewayApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        path: str = scope["path"]
-        target = target_of(path)
-        if target is None:
-            await self._page(scope, path, receive, send)
-        elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
-            await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
-        elif scope["method"] != "POST":
-            message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
-            await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
-        else:
-            await self._soap(scope, target, receive, send)
+        held: Held = scope.get(HELD) or Held(self.inflight)
+        try:
+            path: str = scope["path"]
+            target = target_of(path)
+            if target is None:
+                await self._page(scope, path, receive, send)
+            elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
+                await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
+            elif scope["method"] != "POST":
+                message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
+                await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+            else:
+                await self._soap(scope, target, receive, send, held)
+        finally:
+            held.release()
 
-    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send) -> None:
+    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send, held: Held) -> None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         request: Request | None = None
         operation = "unknown"
         try:
             gate = self._gateway.gate
-            visitor = None if gate is None else await self._enter(gate, scope, receive)
+            visitor = None if gate is None else await self._enter(gate, scope, receive, held)
             body = await _read_body(headers, receive, self._limit)
             if body is None:
                 return
             if gate is not None and visitor is not None:
                 gate.received(visitor, len(body))
-            request = parse(body, _header(headers, b"content-type"))
+            memory = memory_to_read(body, self._elements)
+            if len(body) > SMALL:
+                request = await self._parsed_elsewhere(body, _header(headers, b"content-type"), held, memory)
+            elif self.inflight.take(held, memory):
+                request = parse(body, _header(headers, b"content-type"))
+            else:
+                raise self.inflight.no_room()
             request.traceparent = _traceparent(headers)
             if gate is not None and visitor is not None:
                 request.caller = await gate.identify(visitor, request.root)
@@ -168,10 +193,16 @@ class GatewayApp:
                 self._requests.add(operation, "200")
                 await _send_reply(send, request, reply)
 
-    async def _enter(self, gate: Gate, scope: Scope, receive: Receive) -> Visitor:
+    async def _parsed_elsewhere(self, body: bytes, content_type: bytes, held: Held, memory: int) -> Request:
+        if not self.inflight.take(held, memory):
+            await self.inflight.wait(held, memory)
+        return await asyncio.get_running_loop().run_in_executor(self._parsers, _parse_large, body, content_type)
+
+    async def _enter(self, gate: Gate, scope: Scope, receive: Receive, held: Held) -> Visitor:
         try:
             return await gate.enter(scope)
         except AccessRefused:
+            held.release()
             # What was sent with it is taken off the connection, so that the next request can follow; none of it is
             # kept. Where that would be too much, TooLarge ends the connection.
             await _read_body(scope["headers"], receive, self._limit, keep=False)
@@ -197,7 +228,7 @@ class GatewayApp:
             # Counted (arborcast_gateway_refused_total); what is behind it says so itself, once and not per request.
             logger.debug("refused: %s", error)
             return faults.of_infrastructure(error, soap, addressing)
-        if isinstance(error, UnreadableRequest):
+        if request is None and isinstance(error, UnreadableRequest):
             soap = error.soap
         return faults.of_peer(error, soap, addressing, self._gateway.now())
 
@@ -235,6 +266,16 @@ class GatewayApp:
             await _send(send, 404, b"there is no such document\n", _TEXT)
         else:
             await _send(send, 200, document, b"text/xml; charset=utf-8")
+
+
+def _parse_large(body: bytes, content_type: bytes) -> Request:
+    """Parse it and, as that takes longer still, find its messages in the bytes: all that needs nothing but the body."""
+    request = parse(body, content_type)
+    if request.name == _NOTIFY:
+        # What is wrong with it is said when it is asked for again, in the client's SOAP.
+        with contextlib.suppress(PeerError):
+            request.source(notification_broker.PAYLOAD_DEPTH)
+    return request
 
 
 def _find(request: Request, target: Target) -> Operation:
@@ -283,7 +324,8 @@ async def _read_body(
         if len(body) > limit:
             raise TooLarge(f"the request has {len(body)} bytes, {limit} are taken")
         return body
-    parts = [body]
+    # Not as a list: of a body that comes byte by byte that would be many times as large.
+    whole = bytearray(body)
     size = len(body)
     while message.get("more_body", False):
         message = await receive()
@@ -292,10 +334,10 @@ async def _read_body(
         piece = message.get("body", b"")
         size += len(piece)
         if keep:
-            parts.append(piece)
+            whole += piece
         if size > limit:
             raise TooLarge(f"the request has more than {limit} bytes")
-    return b"".join(parts)
+    return bytes(whole)
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -63,6 +63,7 @@ class Request:
     """What rates count by: the user, else the address."""
     traceparent: str = ""
     """The trace that the client's request belongs to, empty for none; see topic_model/trace_context.py."""
+    _cut: tuple[int, Source] | None = None
 
     @property
     def name(self) -> str:
@@ -71,7 +72,9 @@ class Request:
 
     def source(self, depth: int) -> Source:
         """For cutting elements out of the body as they were sent, down to `depth` levels (the envelope is level 1)."""
-        return Source(self.document, self.root, depth, self.operation.getparent())
+        if self._cut is None or self._cut[0] != depth:
+            self._cut = depth, Source(self.document, self.root, depth, self.operation.getparent())
+        return self._cut[1]
 
 
 def parse(document: bytes, content_type: bytes = b"") -> Request:

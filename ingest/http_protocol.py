@@ -1,9 +1,10 @@
 """HTTP/1.1 on one connection: uvicorn's protocol, with what it gets wrong for us, and bounds for hostile clients.
 
-Bounded are the size of a request's head, the number of its headers, the time until it is there as a whole (a client
-that sends a byte every few seconds holds nothing for long), the time for which a client may leave its answer unread,
-and the number of connections, in all and from one address. The size of bodies is the application's business. A request
-that comes in one packet, as nearly all do, pays for none of it but a few additions.
+Bounded are the size of a request's head and of whatever else comes without being body (trailers, chunk extensions),
+the number of headers, the time until a request is there as a whole (a client that sends a byte every few seconds holds
+nothing for long), the time for which a client may leave its answer unread, the number of requests that a client sends
+ahead, and the number of connections, in all and from one address. The size of bodies is the application's business. A
+request that comes in one packet, as nearly all do, pays for none of it but a few additions.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import asyncio
 from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from ingest.access.authenticator import CERTIFICATE
 from ingest.access.connections import PeerConnections
 from ingest.access.tls import Handshakes
+from ingest.inflight import HELD, SMALL, Held, Inflight
 from ingest.settings import GatewaySettings
 
 # Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
@@ -27,6 +31,11 @@ _UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 _LINGER_S = 2.0
 
 _RETRY_AFTER = b"retry-after: 1\r\n"
+_ALLOW = b"allow: GET, HEAD, POST\r\n"
+
+# So many requests may wait on a connection for the answer to an earlier one. Nearly no client sends any ahead, and a
+# packet has room for thousands.
+_AHEAD = 64
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -34,14 +43,18 @@ class GatewayProtocol(HttpToolsProtocol):
 
     It takes no upgrades, and says so by ignoring them, as RFC 9110 (7.8) allows. Java's HTTP client offers
     `Upgrade: h2c` with every POST. httptools takes any Upgrade for the end of HTTP on the connection: it reports a
-    message without body and reads no further. So when that happens, nothing of this message is passed on, and it is
-    parsed again by a new parser with the offer left out.
+    message without body and reads no further. So when that happens, nothing of this message is passed on, and its head
+    is parsed again by a new parser with the offer left out. CONNECT, which means the same, is refused.
+
+    Whatever comes either gets a request further or is counted, and what is counted ends the connection: no bytes keep
+    the parser busy for nothing, and none gather that nobody looks at.
     """
 
     def __init__(
         self,
         *arguments: Any,
         limits: GatewaySettings,
+        inflight: Inflight,
         peers: PeerConnections | None = None,
         send_timeout_s: float = 30.0,
         handshakes: Handshakes | None = None,
@@ -50,19 +63,24 @@ class GatewayProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._handshakes = handshakes
         self._limits = limits
+        self._inflight = inflight
         self._peers = peers
         self._send_timeout_s = send_timeout_s
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
-        # Of the request that is coming in: whether there is one, whether its head is, whether the application has it,
-        # and how large its head is so far.
+        self._running: RequestResponseCycle | None = None  # what the application was given last
+        # Of the request that is coming in: whether there is one, whether the application has it, and how many bytes
+        # have come since the parser last reported something. Headers are reported when all of them are there.
         self._open = False
-        self._in_head = False
         self._handed_over = False
-        self._head_bytes = 0
+        self._unreported = 0
+        self._reported = False
         self._began_now = False
         self._packet = 0
         self._deadline: asyncio.TimerHandle | None = None
+        self._held: Held | None = None  # of the last request
+        self._in_parts = False  # its body did not come in the packet of its head
+        self._waits = False  # for room: nothing is read
         self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
@@ -71,6 +89,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._handshakes.succeeded += 1
         too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
+        self.flow = _Flow(self)
         self._certificate = transport.get_extra_info("peercert")
         if self._peers is not None and self.client is not None and self._peers.opened(self.client[0]):
             self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
@@ -86,6 +105,10 @@ class GatewayProtocol(HttpToolsProtocol):
             self._unread.cancel()
         if self._peers is not None and self.client is not None:
             self._peers.closed(self.client[0])
+        while self.pipeline:
+            self._drop_newest()
+        if self._held is not None:
+            self._inflight.whole(self._held)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -107,18 +130,20 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._unset_keepalive_if_required()
-        self._began_now = False
+        self._began_now = self._reported = False
         self._packet = len(data)
         self._feed(data)
         if self._deaf or self.transport.is_closing():
             return
-        if self._in_head:
-            # Headers are only reported when they are complete, so what has arrived counts.
-            if not self._began_now:
-                self._head_bytes += len(data)
-            if self._head_bytes > self._limits.max_header_bytes:
+        if self._reported:
+            self._unreported = 0
+        else:
+            self._unreported += len(data)
+            if self._unreported > self._limits.max_header_bytes:
                 self._refuse_head()
                 return
+        if self._open and self._handed_over and not self._goes_on():
+            return
         if self._open or not self._busy:
             if self._deadline is None:
                 self._expect_request()
@@ -127,9 +152,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
-        self._open = self._in_head = self._began_now = True
+        self._open = self._began_now = self._reported = True
         self._handed_over = False
-        self._head_bytes = 0
         self._forget_deadline()  # it was for the request before
         super().on_message_begin()
         if self._certificate:
@@ -139,7 +163,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Called by the parser."""
         if self.parser.should_upgrade() or self._deaf:
             return
-        self._in_head = False
+        self._reported = True
         # What came in one small packet is small.
         small = self._began_now and self._packet <= self._limits.max_header_bytes
         if not (small or self._head_size() <= self._limits.max_header_bytes) or (
@@ -148,24 +172,50 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse_head()
             return
         before = self.cycle
+        self._held = self.scope[HELD] = Held(self._inflight, self)  # type: ignore[typeddict-unknown-key]  # ours
         super().on_headers_complete()
         self._handed_over = True
-        if self.cycle is not before and self._announces_too_much():
+        if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
-            self.cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
+            self._let_linger(self.cycle)
+        self.headers = []  # for the trailers, which are nobody's headers
+        if len(self.pipeline) > _AHEAD:
+            self._refuse(429, f"more than {_AHEAD} requests were sent ahead of their answers")
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
-        if not self._deaf:
-            super().on_body(body)
+        self._reported = True
+        if self._deaf or self._held is None or self.cycle.response_complete:
+            return
+        self._held.add(len(body))
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
         if self.parser.should_upgrade():
             return
         self._open = False
+        self._reported = True
+        if self._in_parts and self._held is not None:
+            self._in_parts = False
+            self._inflight.whole(self._held)
         if not self._deaf:
             super().on_message_complete()
+
+    def go_on(self) -> None:
+        """See inflight.Body."""
+        self._waits = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def let_go(self, reason: str) -> None:
+        """See inflight.Body."""
+        self._refuse(503, reason, _RETRY_AFTER)
+
+    @property
+    def may_read(self) -> bool:
+        """Not while requests wait for their turn (uvicorn would go on after each answer), or a body for room."""
+        return not (self._waits or self.pipeline)
 
     def linger(self) -> None:
         """Say that nothing more comes from us, throw away what comes from there, and close a little later."""
@@ -177,24 +227,60 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.close)
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     @property
     def _busy(self) -> bool:
         """Whether the application is at work for this connection."""
-        return self.cycle is not None and not self.cycle.response_complete
+        return self._running is not None and not self._running.response_complete
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes | memoryview) -> None:
+        # Each turn takes something off `data`, or is the last.
         while True:
             try:
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                rest = data[upgrade.args[0] :]
-                data = self._head_without_upgrade() + rest
-                self.parser = httptools.HttpRequestParser(self)
+                taken: int = upgrade.args[0]
+                data = memoryview(data)[taken:]
+                if not taken or not self._read_again() or not data:
+                    return
             except httptools.HttpParserError:
-                if not self._deaf:
-                    self._refuse(400, "Invalid HTTP request received.")
+                self._refuse_syntax()
                 return
+
+    def _read_again(self) -> bool:
+        """Have a new parser read the head that offers an upgrade, without the offer; whether it does."""
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(405, "this is no proxy: CONNECT is not taken", _ALLOW)
+            return False
+        head = self._head_without_upgrade()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the parser before
+        try:
+            # Apart from what is behind it, which may be long and hold further offers.
+            self.parser.feed_data(head)
+        except (httptools.HttpParserUpgrade, httptools.HttpParserError):
+            self._refuse_syntax()
+            return False
+        return True
+
+    def _goes_on(self) -> bool:
+        """Ask for room for a body that comes in parts; whether the connection goes on."""
+        if self._held is None or self._held.over:
+            return True
+        self._in_parts = True
+        expected = self._announced()
+        if expected is None:
+            expected = self._limits.max_body_bytes if self._held.came > SMALL else 0
+        if expected <= self._limits.max_body_bytes and not self._inflight.partly(self._held, expected):
+            if self._deaf:
+                return False
+            self._waits = True
+            self.flow.pause_reading()
+        return True
 
     def _expect_request(self) -> None:
         self._deadline = self.loop.call_later(self._limits.request_timeout_s, self._too_late)
@@ -214,28 +300,49 @@ class GatewayProtocol(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self._refuse(
             431,
-            f"the head of a request may have {self._limits.max_headers} headers and "
+            f"the head of a request, and what else is not its body, may have {self._limits.max_headers} headers and "
             f"{self._limits.max_header_bytes} bytes",
         )
 
+    def _refuse_syntax(self) -> None:
+        if not self._deaf:
+            self._refuse(400, "Invalid HTTP request received.")
+
     def _refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
-        """Answer the request that is coming in, and nothing after it."""
-        if self._busy and self._open and self._handed_over and not self.pipeline:
-            if self.cycle.response_started:
-                self.transport.close()
-                return
-            # The application waits for the rest of this very request, and would for ever.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        """Answer the request that is coming in, and nothing after it; those before it are answered first."""
+        begun = self._open and self._handed_over
+        if begun and self.pipeline:
+            self._drop_newest()  # it waits in the queue itself
+        elif begun:
+            self._end_running(status, reason, extra)
+            return
+        if self._running is None or not self._busy:
             self._answer_and_linger(status, reason, extra)
-        elif self._busy:
-            # Earlier requests on this connection come first: theirs is the last answer then.
-            self._deaf = True
-            self._forget_deadline()
-            self.cycle.keep_alive = False
-            self.pipeline.clear()
+            return
+        # Earlier requests on this connection: the answer to the newest is the last one.
+        self._deaf = True
+        self._forget_deadline()
+        last = self.pipeline[0][0] if self.pipeline else self._running
+        last.keep_alive = False
+        self._let_linger(last)
+
+    def _drop_newest(self) -> None:
+        self.pipeline.popleft()[0].scope[HELD].release()  # type: ignore[typeddict-item]  # ours
+
+    def _end_running(self, status: int, reason: str, extra: bytes) -> None:
+        """The application has the head of the request, and waits for the rest."""
+        cycle = self.cycle
+        if cycle.response_complete:
+            self.linger()
+        elif cycle.response_started:
+            self.transport.close()
         else:
+            cycle.disconnected = True
+            cycle.message_event.set()
             self._answer_and_linger(status, reason, extra)
+
+    def _let_linger(self, cycle: RequestResponseCycle) -> None:
+        cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
 
     def _answer_and_linger(self, status: int, reason: str, extra: bytes = b"") -> None:
         body = f"{reason}\n".encode()
@@ -246,11 +353,12 @@ class GatewayProtocol(HttpToolsProtocol):
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
-    def _announces_too_much(self) -> bool:
-        for name, value in self.headers:
+    def _announced(self) -> int | None:
+        """The length of the body, where its head says it."""
+        for name, value in self.cycle.scope["headers"]:
             if name == b"content-length":
-                return value.isdigit() and int(value) > self._limits.max_body_bytes
-        return False
+                return int(value) if value.isdigit() else None
+        return None
 
     def _head_without_upgrade(self) -> bytes:
         lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]
@@ -262,6 +370,18 @@ class GatewayProtocol(HttpToolsProtocol):
                 value = b",".join(kept)
             lines.append(name + b": " + value)
         return b"\r\n".join([*lines, b"", b""])
+
+
+class _Flow(FlowControl):
+    """Reads on only when the protocol may."""
+
+    def __init__(self, protocol: GatewayProtocol) -> None:
+        super().__init__(protocol.transport)
+        self._protocol = protocol
+
+    def resume_reading(self) -> None:
+        if self.read_paused and self._protocol.may_read:
+            super().resume_reading()
 
 
 class _LingeringTransport:

@@ -7,34 +7,47 @@ with Listener(lambda message: print(message.topic, message.payload)) as listener
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-import re
+import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
+
+import uvicorn
+from uvicorn.server import ServerState
 
 from ingest import faults
 from ingest.errors import UnreadableRequest
 from ingest.gateway import utc_now
+from ingest.http_protocol import GatewayProtocol
+from ingest.inflight import HELD, Held, Inflight
 from ingest.ownership import HEADER, agreement
 from ingest.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
+from ingest.settings import GatewaySettings
 from topic_model.errors import PeerError, SignatureError
 
 __all__ = ["Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 
 logger = logging.getLogger(__name__)
 
-# A broker that stops in the middle of a request must not hold a thread for ever.
+_BACKLOG = 128
+
+# A broker that stops in the middle of a request must not hold a connection for ever.
 _READ_TIMEOUT_S = 30
 
-_MAX_BODY = 64 * 1024 * 1024
+# How long a stop waits for callbacks that are at work.
+_STOP_S = 1.0
 
-# Python's int() takes signs, underscores and other scripts' digits too.
-_LENGTH = re.compile(r"[0-9]{1,10}")
-_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
+# Of the event loop, from accepting a connection to its protocol; three in CPython's.
+_TURNS = 5
+
+_MAX_BODY = 64 * 1024 * 1024
+_INFLIGHT = 4 * _MAX_BODY
+_LIMITS = GatewaySettings(max_body_bytes=_MAX_BODY, request_timeout_s=_READ_TIMEOUT_S)
 
 
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
@@ -45,39 +58,45 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Listener:
-    """Receives pushes in threads and hands over each message; what the callback raises makes the broker try again.
+    """Receives pushes and hands over each message; what the callback raises makes the broker try again.
 
-    The callback may run in several threads at once. Port 0 takes a free one; see `url`. With `verify`, a push for which
-    it raises is answered 401 and not handed over.
+    The callback runs in threads, perhaps in several at once. Port 0 takes a free one; see `url`. With `verify`, a push
+    for which it raises is answered 401 and not handed over.
     """
 
     def __init__(
         self, on_message: OnMessage, port: int = 0, host: str = "127.0.0.1", *, verify: Verify | None = None
     ) -> None:
-        self._server = _Server((host, port), on_message, verify)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="listener", daemon=True)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._host, self._port = self._socket.getsockname()[:2]
+        self._app = _ThreadedApp(on_message, verify)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        return int(self._server.server_address[1])
+        return int(self._port)
 
     @property
     def url(self) -> str:
         """What to give as ConsumerReference."""
-        host = str(self._server.server_address[0])
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
 
     def start(self) -> None:
         """Begin to receive."""
         self._thread.start()
+        self._ready.wait()
 
     def stop(self) -> None:
         """Stop receiving."""
-        if self._thread.is_alive():
-            self._server.shutdown()
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
-        self._server.server_close()
+        self._socket.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -87,6 +106,42 @@ class Listener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        config = uvicorn.Config(
+            self._app, ws="none", lifespan="off", interface="asgi3", log_config=None, timeout_keep_alive=_READ_TIMEOUT_S
+        )
+        config.load()
+        state = ServerState()
+        inflight = Inflight(_INFLIGHT)
+        server = await self._loop.create_server(
+            lambda: GatewayProtocol(config, state, {}, limits=_LIMITS, inflight=inflight), sock=self._socket
+        )
+        self._ready.set()
+        await self._stopping.wait()
+        # What was accepted a moment ago must be among the connections before the server is closed: asyncio would lose
+        # it.
+        with contextlib.suppress(NotImplementedError):
+            self._loop.remove_reader(self._socket)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            # Those whose messages are being handled get their answers.
+            await asyncio.wait(state.tasks, timeout=_STOP_S)
+        while state.connections:
+            for connection in list(state.connections):
+                connection.transport.abort()
+            await asyncio.sleep(0)
 
 
 class ListenerApp:
@@ -107,24 +162,71 @@ class ListenerApp:
         if scope["method"] != "POST":
             await _respond(send, Response(405))
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        held: Held | None = scope.get(HELD)
+        try:
+            await _respond(send, await self._answer(scope["headers"], receive))
+        finally:
+            if held is not None:
+                held.release()
+
+    async def _answer(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive) -> Response:
+        codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+        if codings not in ([], [b"chunked"]):
+            return Response(400)  # nothing is unpacked for a stranger
         body = await _whole_body(receive)
         if body is None:
-            await _respond(send, Response(413))
-            return
+            return Response(413)
+        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        return await self._handled(named, body)
+
+    async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         messages = _accept(headers, body, self._verify)
         if isinstance(messages, Response):
-            await _respond(send, messages)
-            return
+            return messages
         try:
             for message in messages:
                 handled = self._on_message(message)
                 if handled is not None:
                     await handled
         except Exception:
-            await _respond(send, _failed())
-        else:
-            await _respond(send, Response(202))
+            return _failed()
+        return Response(202)
+
+
+class _ThreadedApp(ListenerApp):
+    """With a callback that may block: each push has a thread of its own, which nobody waits for at the end."""
+
+    def __init__(self, on_message: OnMessage, verify: Verify | None) -> None:
+        super().__init__(on_message, verify)
+        self._hand_over = on_message
+
+    async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Response] = loop.create_future()
+
+        def tell(response: Response) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        def work() -> None:
+            response = self._handled_here(headers, body)
+            # The listener may have been stopped meanwhile.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, response)
+
+        threading.Thread(target=work, name="push", daemon=True).start()
+        return await answer
+
+    def _handled_here(self, headers: Mapping[str, str], body: bytes) -> Response:
+        try:
+            messages = _accept(headers, body, self._verify)
+            if isinstance(messages, Response):
+                return messages
+            for message in messages:
+                self._hand_over(message)
+        except Exception:
+            return _failed()
+        return Response(202)
 
 
 @dataclass(frozen=True)
@@ -161,84 +263,6 @@ def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> l
 def _failed() -> Response:
     logger.exception("a pushed message could not be handled; the broker will try again")
     return Response(500)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], on_message: OnMessage, verify: Verify | None) -> None:
-        super().__init__(address, _Handler)
-        self.on_message = on_message
-        self.verify = verify
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = _READ_TIMEOUT_S
-    disable_nagle_algorithm = True
-    server: _Server
-
-    def do_POST(self) -> None:
-        body = self._body()
-        if body is None:
-            return
-        messages = _accept({k.lower(): v for k, v in self.headers.items()}, body, self.server.verify)
-        if isinstance(messages, Response):
-            self._answer(messages)
-            return
-        try:
-            for message in messages:
-                self.server.on_message(message)
-        except Exception:
-            self._answer(_failed())
-        else:
-            self._answer(Response(202))
-
-    def log_message(self, format: str, *args: object) -> None:
-        """No access log on stderr."""
-        logger.debug(format, *args)
-
-    def _body(self) -> bytes | None:
-        """The request's body; None when it could not be read and the answer is given."""
-        codings, lengths = (self.headers.get_all(name) or [] for name in ("Transfer-Encoding", "Content-Length"))
-        if [each.lower() for each in codings] == ["chunked"] and not lengths:
-            return self._chunks()
-        # Where it ends must be said in one way only, or a proxy in front may read something else.
-        length = lengths[0] if lengths else "0"
-        if codings or len(lengths) > 1 or not _LENGTH.fullmatch(length) or int(length) > _MAX_BODY:
-            self._refuse()
-            return None
-        return self.rfile.read(int(length))
-
-    def _chunks(self) -> bytes | None:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            written = self.rfile.readline(64).partition(b";")[0].strip()
-            length = int(written, 16) if _CHUNK_SIZE.fullmatch(written) else -1
-            size += length
-            if length < 0 or size > _MAX_BODY:
-                self._refuse()
-                return None
-            if length == 0:
-                while self.rfile.readline(1024).strip():
-                    pass
-                return b"".join(parts)
-            parts.append(self.rfile.read(length))
-            self.rfile.readline(2)
-
-    def _refuse(self) -> None:
-        self.close_connection = True
-        self._answer(Response(400))
-
-    def _answer(self, response: Response) -> None:
-        self.send_response(response.status)
-        if response.content_type:
-            self.send_header("Content-Type", response.content_type)
-        self.send_header("Content-Length", str(len(response.body)))
-        self.end_headers()
-        self.wfile.write(response.body)
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

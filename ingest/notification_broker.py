@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -34,8 +35,12 @@ from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
-# Envelope, Body, Notify, NotificationMessage, Message, payload.
-_PAYLOAD_DEPTH = 6
+PAYLOAD_DEPTH = 6
+"""Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""
+
+# So many messages are read before other requests have their turn: some milliseconds.
+_AT_A_TIME = 250
+
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
 
@@ -51,7 +56,7 @@ _topics = TopicMemory()
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     topics: dict[bytes, TopicPath] = {}
-    notifications = _read_notify(gateway, request, topics)
+    notifications = await _read_notify(gateway, request, topics)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
@@ -158,9 +163,9 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return termination.to_ms(termination.grant(element.text or "", now, initial=initial))
 
 
-def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
+async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
     """The messages; into `topics` those topics that were not known."""
-    source = request.source(_PAYLOAD_DEPTH)
+    source = request.source(PAYLOAD_DEPTH)
     accepted_ms = termination.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
@@ -178,6 +183,8 @@ def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPa
                     traceparent=request.traceparent,
                 )
             )
+            if len(notifications) % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
     return notifications

@@ -123,8 +123,13 @@ def make_server(
     limits = limits or LimitSettings()
     trusted = proxies(settings)
     each = limits.connections_per_client
-    peers = PeerConnections(each, trusted.connection_key) if each else None
-    protocol = functools.partial(GatewayProtocol, limits=settings, peers=peers, send_timeout_s=limits.send_timeout_s)
+    protocol = functools.partial(
+        GatewayProtocol,
+        limits=settings,
+        inflight=app.inflight,
+        peers=PeerConnections(each, trusted.connection_key) if each else None,
+        send_timeout_s=limits.send_timeout_s,
+    )
     config = uvicorn.Config(
         app,
         http=protocol,  # type: ignore[arg-type]  # any factory will do

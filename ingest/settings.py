@@ -38,6 +38,19 @@ class GatewaySettings:
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Larger request bodies are refused with 413.", minimum=1024, unit="bytes"
     )
+    max_elements: int = setting(
+        200_000,
+        "Request bodies with more elements and attributes are refused with 400: each takes up to 400 bytes of memory "
+        "while its body is read.",
+        minimum=1_000,
+    )
+    inflight_bytes: int = setting(
+        256 * 1024 * 1024,
+        "Memory for requests that are not answered yet: bodies as they come, and what reading them takes; at least "
+        "what one of the largest takes. Beyond it large bodies wait a few seconds, then get 503 (per worker).",
+        minimum=16 * 1024 * 1024,
+        unit="bytes",
+    )
     max_header_bytes: int = setting(
         32 * 1024, "Larger heads of requests (address and headers) are refused with 431.", minimum=1024, unit="bytes"
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ingest.access.tls import Handshakes
 from ingest.gateway import Gateway
+from ingest.inflight import Inflight
 from ingest.notification_log import NotificationLog
 from ingest.pull_queues import PullQueues
 from ingest.view import ControlView
@@ -65,6 +66,21 @@ def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
         "Of these, those refused because there were tls.handshakes_per_client of their address, or cut off because "
         "there were more than tls.handshakes in all.",
         lambda: handshakes.refused,
+    )
+
+
+def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
+    """What requests hold that are not answered yet."""
+    metrics.gauge(
+        "arborcast_gateway_inflight_bytes",
+        "Memory for requests that are not answered yet; at most gateway.inflight_bytes.",
+        lambda: inflight.taken,
+    )
+    metrics.counted(
+        "arborcast_gateway_inflight_refused_total",
+        "Requests that were sent away with 503 because gateway.inflight_bytes were held, or because their bodies did "
+        "not come on while others waited.",
+        lambda: inflight.refused,
     )
 
 

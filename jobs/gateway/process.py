@@ -37,6 +37,7 @@ from jobs.gateway.metrics import (
     declare_directory,
     declare_duties,
     declare_handshakes,
+    declare_inflight,
     declare_log,
     declare_pull_points,
     declare_ready,
@@ -137,11 +138,12 @@ class GatewayProcess:
             tracing=make_tracing(settings.tracing, "gateway"),
             gate=gate(settings),
         )
-        metrics = WorkerMetrics(share) if share else Registry()
-        self._declare(metrics)
+        self._metrics = WorkerMetrics(share) if share else Registry()
+        self._declare(self._metrics)
         self._beats = LoopBeats(share, settings.gateway.hang_timeout_s) if share else None
         lives = self._beats.ill if self._beats else lambda: ""
-        app = GatewayApp(self._gateway, metrics, self._obstacle, self._caught_up, lives)
+        app = GatewayApp(self._gateway, self._metrics, self._obstacle, self._caught_up, lives)
+        declare_inflight(self._metrics, app.inflight)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
@@ -152,6 +154,8 @@ class GatewayProcess:
         self._spawn(self._start_parts(), "start")
         if self._beats is not None:
             self._spawn(self._beats.beat_forever(), "beat")
+        if isinstance(self._metrics, WorkerMetrics):
+            self._spawn(self._metrics.publish_forever(self._own_obstacle), "metrics")
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
         await self._server.serve(sockets=[listener])
@@ -266,9 +270,6 @@ class GatewayProcess:
         if self._tls is not None:
             declare_handshakes(metrics, self._tls.handshakes)
         declare_duties(metrics, lambda: self._duties is not None and self._duties.ours)
-        if isinstance(metrics, WorkerMetrics):
-            arguments = (self._own_obstacle,)
-            threading.Thread(target=metrics.publish_forever, args=arguments, name="metrics", daemon=True).start()
 
 
 async def _within(seconds: float, work: Callable[[], None]) -> None:

@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,25 +111,44 @@ class WorkerMetrics(Registry):
         """See Registry.text."""
         texts = {str(self._share.number): super().text()}
         for file in self._share.folder.glob("*.metrics"):
-            if file.stem not in texts:
-                texts[file.stem] = file.read_text()
+            # The parent takes away what a worker that died has left.
+            with contextlib.suppress(FileNotFoundError):
+                if file.stem not in texts:
+                    texts[file.stem] = file.read_text()
         return merged(dict(sorted(texts.items())), "worker")
 
-    def publish_forever(self, obstacle: Callable[[], str]) -> None:
-        """Leave them for the other workers, and whether this one is ready. Ends with the process."""
-        own = self._share.folder / f"{self._share.number}.metrics"
-        fresh, ready = own.with_suffix(".new"), own.with_suffix(_READY)
-        # The parent takes the folder away when all is over.
-        with contextlib.suppress(FileNotFoundError):
+    async def publish_forever(self, obstacle: Callable[[], str]) -> None:
+        """Leave them for the other workers, and whether this one is ready; ends when the parent has.
+
+        They are read on the event loop, which changes what they are read from; only the disk is left to a thread.
+        """
+        loop = asyncio.get_running_loop()
+        writer = ThreadPoolExecutor(1, "metrics")
+        told = False
+        try:
             while True:
-                fresh.write_text(super().text())
-                fresh.rename(own)
-                if obstacle():
-                    ready.unlink(missing_ok=True)
-                    time.sleep(_POLL_S)
-                else:
-                    ready.touch()
-                    time.sleep(_PUBLISH_S)
+                hindered = bool(obstacle())
+                try:
+                    await loop.run_in_executor(writer, self._leave, super().text(), not hindered)
+                    told = False
+                except FileNotFoundError:
+                    return
+                except OSError as error:
+                    logger.log(logging.DEBUG if told else logging.ERROR, "metrics cannot be left: %s", error)
+                    told = True
+                await asyncio.sleep(_POLL_S if hindered else _PUBLISH_S)
+        finally:
+            writer.shutdown(wait=False)
+
+    def _leave(self, text: str, ready: bool) -> None:
+        own = self._share.folder / f"{self._share.number}.metrics"
+        fresh, mark = own.with_suffix(".new"), own.with_suffix(_READY)
+        if not ready:
+            mark.unlink(missing_ok=True)
+        fresh.write_text(text)
+        fresh.rename(own)
+        if ready:
+            mark.touch()
 
 
 class LoopBeats:

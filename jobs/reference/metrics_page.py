@@ -12,6 +12,7 @@ from jobs.gateway.metrics import (
     declare_directory,
     declare_duties,
     declare_handshakes,
+    declare_inflight,
     declare_log,
     declare_pull_points,
     declare_ready,
@@ -92,6 +93,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_duties(gateway, nobody)
     declare_handshakes(gateway, nobody)
     declare_workers(gateway, nobody)
+    declare_inflight(gateway, nobody)
     RequestMetrics(gateway)
     job = JobMetrics().registry
     declare_process(job)

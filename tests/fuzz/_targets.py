@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tests.fuzz._checks_http import HTTP_SEEDS, HTTP_SNIPPETS, check_http
 from tests.fuzz._checks_records import (
     check_control,
     check_envelope,
@@ -102,6 +103,7 @@ _XPATH_SNIPPETS = (
 )
 
 TARGETS: Mapping[str, Target] = {
+    "http": Target(check_http, HTTP_SEEDS, HTTP_SNIPPETS),
     "gateway": Target(check_gateway, GATEWAY_SEEDS, _XML_SNIPPETS),
     "legacy": Target(
         check_legacy,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzz._checks_http import SEVERAL_REQUESTS, check_every_cut
 from tests.fuzz._generate import Generator, spoiled
 from tests.fuzz._targets import TARGETS
 
@@ -40,6 +41,11 @@ def test_the_first_numbered_inputs(name: str) -> None:
     generator = Generator(target.seeds, target.snippets, 0)
     for number in range(_NUMBERED):
         target.check(generator.make(number))
+
+
+def test_requests_cut_at_every_place() -> None:
+    for seed in SEVERAL_REQUESTS:
+        check_every_cut(seed)
 
 
 @pytest.mark.parametrize("file", sorted(_FOUND.glob("*/*")), ids=lambda file: f"{file.parent.name}/{file.name}")

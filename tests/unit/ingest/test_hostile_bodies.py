@@ -9,6 +9,7 @@ that does not end; each expression by itself is in tests/unit/test_regular_expre
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 from xml.sax.saxutils import escape
@@ -153,12 +154,14 @@ def answered(body: bytes) -> tuple[GatewayParts, HttpAnswer, int]:
         nonlocal steps
         steps += event in ("call", "c_call")
 
-    before = sys.getprofile()
+    before, before_in_threads = sys.getprofile(), threading.getprofile()
     sys.setprofile(count)
+    threading.setprofile(count)  # large bodies are parsed in one
     try:
         answer = parts.post(body)
     finally:
         sys.setprofile(before)
+        threading.setprofile(before_in_threads)
     return parts, answer, steps
 
 

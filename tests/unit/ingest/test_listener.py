@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import requests
 
+from ingest import listener as listener_module
 from ingest.listener import Listener, ListenerApp, ReceivedMessage
 from tests.support import soap_messages as soap
 from topic_model.topics import TopicPath
@@ -121,7 +123,7 @@ def raw(head: bytes, body: bytes) -> tuple[bytes, int]:
         (CHUNKED, b"0x%x\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n"),
         (CHUNKED, b"-1\r\n" + PUSH),
         (CHUNKED, b"1_0\r\n" + PUSH),
-        (CHUNKED, b"fffffffff\r\n" + PUSH),
+        (CHUNKED, b"f" * 17 + b"\r\n" + PUSH),
         (CHUNKED, b"\r\n" + PUSH),
     ],
 )
@@ -131,7 +133,74 @@ def test_a_push_whose_end_is_not_certain_is_refused(head: bytes, body: bytes) ->
     assert messages == 0
 
 
-def test_chunks_are_read() -> None:
-    answer, messages = raw(CHUNKED, b"%X;a=b\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n")
+@pytest.mark.parametrize("extension", ["a=b", "a=" + "x" * 300, 'a="' + "1\t" * 20 + '"'])
+@pytest.mark.parametrize("trailers", ["", "X: y\r\n", "X: y\r\n" * 50])
+def test_chunks_are_read(extension: str, trailers: str) -> None:
+    half = len(PUSH) // 2
+    chunks = b"".join(b"%X;%s\r\n%s\r\n" % (len(part), extension.encode(), part) for part in (PUSH[:half], PUSH[half:]))
+    answer, messages = raw(CHUNKED, chunks + b"0\r\n" + trailers.encode() + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 202 ")
     assert messages == 1
+
+
+@pytest.mark.parametrize("endless", [b"X: y\r\n", b"x"])
+def test_what_follows_the_chunks_ends(endless: bytes) -> None:
+    with (
+        Listener(lambda _: None) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+    ):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + CHUNKED + b"\r\n0\r\n" + endless)
+        connection.settimeout(0.001)
+        answer = b""
+        for _ in range(1_000):
+            try:
+                connection.sendall(endless * 1_000)
+                answer = connection.recv(4096)
+                break
+            except TimeoutError:
+                continue
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_nothing_is_unpacked() -> None:
+    assert post(ListenerApp(lambda _: None), PUSH, headers={"transfer-encoding": "gzip, chunked"}) == 400
+
+
+def test_callbacks_may_wait_for_each_other() -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def wait(_: ReceivedMessage) -> None:
+        together.wait()
+
+    with Listener(wait) as listener:
+        senders = [threading.Thread(target=requests.post, args=(listener.url, PUSH)) for _ in range(3)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+    assert not together.broken
+
+
+def test_a_callback_that_does_not_end_holds_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "_STOP_S", 0.01)
+    begun, over = threading.Event(), threading.Event()
+
+    def wait(_: ReceivedMessage) -> None:
+        begun.set()
+        over.wait(20)
+
+    with (
+        Listener(wait) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+    ):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n" + PUSH)
+        assert begun.wait(20)
+        listener.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", listener.port), timeout=1)
+    over.set()
+
+
+def test_the_port_of_another_is_told() -> None:
+    with Listener(lambda _: None) as listener, pytest.raises(OSError, match="in use"):
+        Listener(lambda _: None, port=listener.port)

@@ -1,0 +1,192 @@
+"""Bodies that are made to fill the memory, sent to the gateway's application behind its real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from ingest import app as application
+from ingest import envelope, fragments, inflight, memory, notification_broker
+from ingest.addresses import Kind, Target
+from ingest.envelope import parse
+from ingest.inflight import SMALL, Held
+from ingest.settings import GatewaySettings
+from ingest.tag_limits import memory_to_read
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from tests.support.served_app import exchange, served
+
+MB = 1024 * 1024
+# The least that there may be is what comes out: twice a body, four copies of it, and its elements.
+SETTINGS = GatewaySettings(inflight_bytes=16 * MB, max_elements=1_000)
+LIMIT = 2 * (20 * MB + 400 * 1_000)
+
+START = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\n"
+
+
+def post(size: int) -> bytes:
+    """A Notify of about this size."""
+    body = soap.envelope(soap.notify(soap.message(payload=f"<n>{'x' * size}</n>")))
+    return START + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def test_elements_are_counted_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("parsed")
+
+    parts = GatewayParts(SETTINGS)
+    monkeypatch.setattr(application, "parse", never)
+    answer = parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{'<a b=/>' * 1_000}</n>"))))
+    assert answer.status == 400
+    assert "elements and attributes, 1000 are taken" in answer.reason
+
+
+@pytest.mark.parametrize("text", ["a=b " * 5_000, '"a", ' * 5_000, "&lt;a/&gt;" * 5_000])
+def test_text_is_no_element(text: str) -> None:
+    assert GatewayParts(SETTINGS).post(soap.envelope(soap.notify(soap.message(payload=f"<n>{text}</n>")))).status == 202
+
+
+@pytest.mark.parametrize("unit", ["<b/>", "<b></b>", "<b>x</b>", "<b/>x", "<b a='1'/>", '<b a=""/>x'])
+def test_what_reading_takes_is_not_underestimated(unit: str) -> None:
+    document = soap.envelope(soap.notify(soap.message(payload=f"<n>{unit * 20_000}</n>")))
+    nodes = sum(1 + len(each.attrib) for each in parse(document).root.iter())
+    assert memory_to_read(document, 200_000) >= 4 * len(document) + 400 * nodes
+
+
+@pytest.mark.parametrize(("size", "inline"), [(100, True), (2 * SMALL, False)])
+def test_large_bodies_are_parsed_elsewhere(size: int, inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return parse(*arguments)
+
+    monkeypatch.setattr(application, "parse", noted)
+    body = post(size).partition(b"\r\n\r\n")[2]
+    assert GatewayParts().post(body).status == 202
+    assert (threads == [threading.current_thread()]) is inline
+
+
+def test_bodies_held_open_hold_no_more_than_the_budget_and_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "_STALLED_S", 0.1)
+    monkeypatch.setattr(inflight, "_LOOK_S", 0.02)
+    parts = GatewayParts(SETTINGS)
+    whole = post(4 * MB - 10_000)
+    with contextlib.ExitStack() as stack, served(parts) as port:
+        for _ in range(20):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                # What the kernel takes; the rest would be sent when it is read.
+                one.send(whole[:-1])
+        deadline = time.monotonic() + 20
+        while parts.app.inflight.taken < LIMIT / 2:
+            assert time.monotonic() < deadline, "nothing was read"
+        # What is small has its answer at once, and what is large when one that does not come on has gone.
+        assert exchange(port, post(100)).startswith(b"HTTP/1.1 202 ")
+        assert parts.app.inflight.taken <= LIMIT
+        large = post(3 * MB)
+        while not exchange(port, large[:1_000], large[1_000:]).startswith(b"HTTP/1.1 202 "):
+            assert time.monotonic() < deadline
+        assert parts.app.inflight.taken <= LIMIT
+    assert parts.app.inflight.refused
+    assert parts.app.inflight.taken == 0
+
+
+def test_whatever_is_asked_nothing_stays_held() -> None:
+    parts = GatewayParts(SETTINGS)
+    chunked = START + b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65_536
+    with served(parts) as port:
+        for sent in (
+            post(100),
+            post(100_000),
+            post(100).replace(b"/wsn/NotificationBroker", b"/elsewhere"),
+            post(100_000).replace(b"POST", b"PUT"),
+            START + b"Content-Length: 3\r\n\r\n<a>",
+            START + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+            chunked + b"\r\n0\r\n\r\n",
+            chunked + b"zz",
+            post(100) * 3 + b"no HTTP\r\n\r\n",
+        ):
+            assert exchange(port, sent).startswith(b"HTTP/1.1 ")
+        with socket.create_connection(("127.0.0.1", port)) as one:
+            one.sendall(post(100_000)[:-1])
+            one.sendall(b"")
+        deadline = time.monotonic() + 20
+        while parts.app.inflight.taken:
+            assert time.monotonic() < deadline, "something stays held"
+            time.sleep(0.01)
+
+
+def test_where_all_is_held_the_answer_is_to_come_again() -> None:
+    parts = GatewayParts(SETTINGS)
+    parts.app.inflight.count(Held(parts.app.inflight), LIMIT)
+    answer = parts.post(soap.envelope(soap.notify()))
+    assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
+    assert "hold all the memory" in answer.reason
+    assert parts.notifications.accepted == []
+
+
+def test_memory_is_given_back_once_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    monkeypatch.setattr(memory, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(memory, "_BETWEEN_S", 0.0)
+    monkeypatch.setattr(memory, "trimming", lambda: lambda: done.append(threading.get_ident()))
+
+    async def run() -> None:
+        freed = memory.FreedMemory()
+        for expected in (1, 2):
+            for _ in range(10):
+                freed.give_back_soon()
+            while len(done) < expected:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert len(done) == 2
+    assert threading.get_ident() not in done
+
+
+def test_the_c_library_gives_memory_back() -> None:
+    trim = memory.trimming()
+    assert trim is None or trim() in (0, 1)
+
+
+def test_many_messages_leave_others_their_turn() -> None:
+    count = 3_000
+    parts = GatewayParts()
+    request = parse(soap.envelope(soap.notify(*[soap.message("t:a", "<a/>")] * count)))
+
+    async def turns_while_reading() -> int:
+        reading = asyncio.ensure_future(notification_broker.notify(parts.gateway, request, Target(Kind.BROKER, "")))
+        turns = 0
+        while not reading.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(turns_while_reading()) > count / notification_broker._AT_A_TIME
+    assert len(parts.notifications.accepted) == count
+
+
+def test_messages_are_found_in_large_bodies_where_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    class Noted(fragments.Source):
+        def __init__(self, *arguments: Any) -> None:
+            threads.append(threading.current_thread())
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(envelope, "Source", Noted)
+    assert GatewayParts().post(soap.envelope(soap.notify(*[soap.message()] * 1_000))).status == 202
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+    # What is wrong with it is told in the SOAP of the client.
+    answer = GatewayParts().post(soap.envelope(f"<wsnt:Notify>{'<b/>' * 30_000}</wsnt:Notify>", "1.2"))
+    assert answer.status == 413
+    assert soap.NAMESPACES["1.2"].encode() in answer.body

@@ -22,6 +22,9 @@ _VERSION_FOR_ALL = 1
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
 
+UNSTAMPED = -1
+"""No position in the control log: the notification belongs to those who are there when it is matched."""
+
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     """One accepted notification.
@@ -34,7 +37,9 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
     message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
     delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
-    `trace_context`), empty for none; readers who do not know it pass it over.
+    `trace_context`), empty for none; readers who do not know it pass it over. `control` is the position in the control
+    log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions as they were
+    there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it.
     """
 
     id: str
@@ -49,6 +54,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     request_size: int = 1
     replay: str = ""
     traceparent: str = ""
+    control: int = UNSTAMPED
 
     @property
     def original_id(self) -> str:
@@ -56,11 +62,12 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.id.removesuffix(_AGAIN + self.replay) if self.replay else self.id
 
 
-def replayed(notification: Notification, replay: str, only: str, now_ms: int) -> Notification:
+def replayed(notification: Notification, replay: str, only: str, now_ms: int, control: int) -> Notification:
     """The notification once more, for one subscription, as part of this replay.
 
-    It has an id of its own, so that everything that is kept of deliveries tells it from the first time, and its age
-    begins anew: a replay of last week's notifications is not too old to be delivered.
+    It has an id of its own, so that everything that is kept of deliveries tells it from the first time, and it is
+    accepted anew, with the control log at this position: a replay of last week's notifications is not too old to be
+    delivered, and goes to a subscription of today.
     """
     return msgspec.structs.replace(
         notification,
@@ -70,6 +77,7 @@ def replayed(notification: Notification, replay: str, only: str, now_ms: int) ->
         request=b"",
         request_size=1,
         replay=replay,
+        control=control,
     )
 
 

@@ -15,18 +15,15 @@ from dispatch.audit.kept import check_kept
 from dispatch.audit.ledger import Evaluations, Ledger
 from dispatch.audit.reading import LogReading, notification_in
 from dispatch.audit.report import Problem
-from dispatch.matching.filters import Conditions, Subject
+from dispatch.matching.filters import Conditions, wanting
 from topic_model import records
 from topic_model.notifications import Notification
 from topic_model.records import ControlRecord
-from topic_model.routing import RoutingTable
+from topic_model.routing import History, RoutingTable
 from topic_model.settings import KafkaSettings
 
 # Compaction of the control log leaves a day alone; see `topic_model.kafka_topics`.
 _CONTROL_HISTORY_MS = 24 * 3_600_000
-
-# By clocks of several machines: a subscription that ended that soon after the evaluation may have been over for it.
-_CLOCKS_MS = 60_000
 
 
 def examine_deeply(
@@ -68,10 +65,10 @@ class _Run(NamedTuple):
 
 
 class _Past:
-    """The routing table as it was, going forward."""
+    """The routing table as it was, going forward, with all that changed before."""
 
     def __init__(self, control: LogReading) -> None:
-        self.table = RoutingTable(remembered_answers=100_000)
+        self.table = RoutingTable(remembered_answers=100_000, history=History())
         (partition,) = control.beginnings()
         stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
         self._records = control.read({partition: stretch})
@@ -88,7 +85,7 @@ class _Past:
             offset, change = self._next
             if offset >= control:
                 return
-            self.table.apply(change)
+            self.table.apply(change, offset)
             self._next = None
 
 
@@ -104,9 +101,9 @@ def _not_delivered(
         past = _Past(control)
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
+            recipients = past.table.recipients()
             for notification, at in _notifications(log, runs):
-                by_ms = int(evaluations.written_ms[at]) + _CLOCKS_MS
-                wanted = _wanted(past.table, conditions, notification, by_ms)
+                wanted = [each.subscription.id for each in wanting(recipients, conditions, notification)]
                 missing = _without(deliveries, notification.id, wanted)
                 count += len(missing)
                 problems += [
@@ -124,21 +121,6 @@ def _not_delivered(
                     for subscription in missing[: limit - len(problems)]
                 ]
     return problems, count
-
-
-def _wanted(table: RoutingTable, conditions: Conditions, notification: Notification, by_ms: int) -> list[str]:
-    """Who was to have it, without those whose time may have been over."""
-    wanted = []
-    subject: Subject | None = None
-    for subscription in table.match(notification.topic):
-        if subscription.expired(by_ms) or (notification.only and notification.only != subscription.id):
-            continue
-        if subscription.content or subscription.producer:
-            subject = subject or Subject(conditions, notification)
-            if not subject.passes(subscription):
-                continue
-        wanted.append(subscription.id)
-    return wanted
 
 
 def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -> list[str]:

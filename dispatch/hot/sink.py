@@ -14,9 +14,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,9 +31,9 @@ from dispatch.hot.pull_points import PullDelivery
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
 from dispatch.hot.reports import PartitionReport
-from dispatch.hot.settlement import Settlement, waits
+from dispatch.hot.settlement import Settlement, cancelled, waits
 from dispatch.hot.sink_journal import SinkJournal
-from dispatch.matching.filters import Conditions, Subject
+from dispatch.matching.filters import Conditions, wanting
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
 from dispatch.push_spans import make_push_spans
@@ -46,7 +45,6 @@ from topic_model.errors import InfrastructureError, RecordVersionError
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
 from topic_model.settings import KafkaSettings, SecretSettings
-from topic_model.snapshot import SnapshotView
 from topic_model.subscriptions import Subscription
 from topic_model.tracing import NO_TRACING, TracingSettings
 
@@ -155,18 +153,17 @@ class _Worker:
         return self._settings == _kept_settings(job)
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
-        """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it
-        ended is in the control log."""
+        """Match every notification with those whom it belongs to. Who has ended since it was accepted gets nothing any
+        more, and a row says so."""
         push = job.push
         lanes = Lanes(
             LaneLimits(push.max_notify_messages, push.max_notify_bytes),
             Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
         )
-        view = job.view.open()
+        recipients = job.view.open()
         settled = _settled_before(job)
         matched: defaultdict[int, list[Matched]] = defaultdict(list)
         self.journal.begin(job.batch)
-        now_ms = int(time.time() * 1000)
         for row in rows:
             try:
                 notification = notifications.decode(bytes(row.value))
@@ -176,30 +173,23 @@ class _Worker:
                 # It will never be readable; stopping here would stop everybody for ever.
                 logger.error("skipped offset %d of partition %d: %s", row.offset, row.partition, error)
                 continue
-            wanted = list(self._wanting(view, notification, now_ms))
+            wanted = list(wanting(recipients, self._conditions, notification))
             matched[row.partition].append(
                 Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
             )
             self.journal.placed(notification, row.partition, row.offset)
-            for subscription in wanted:
-                if not settled or (subscription.id, notification.id) not in settled:
+            for subscription, ended in wanted:
+                if settled and (subscription.id, notification.id) in settled:
+                    continue
+                if ended:
+                    settlement.put_off(subscription, (notification,), cancelled("it ended before this was matched"))
+                else:
                     self._hand_over(job.diversions, lanes, settlement, subscription, notification)
         for partition, counts in matched.items():
             self.journal.matched(partition, job.view.control, counts)
             settlement.report.notifications += len(counts)
             settlement.report.deliveries += sum(each.subscriptions for each in counts)
         return lanes
-
-    def _wanting(self, view: SnapshotView, notification: Notification, now_ms: int) -> Iterator[Subscription]:
-        subject: Subject | None = None
-        for subscription in view.match(notification.topic):
-            if subscription.expired(now_ms) or (notification.only and notification.only != subscription.id):
-                continue
-            if subscription.content or subscription.producer:
-                subject = subject or Subject(self._conditions, notification)
-                if not subject.passes(subscription):
-                    continue
-            yield subscription
 
     def _hand_over(
         self,

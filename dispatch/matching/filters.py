@@ -1,4 +1,4 @@
-"""Content and producer filters: what a subscription asks beyond its topics, decided in the workers after the match.
+"""Who gets a notification: those whom it belongs to by its topic, and whose content and producer filters it fulfils.
 
 Conditions are compiled once per worker. A payload is parsed at most once per notification, and only when a subscription
 that matched has a content filter; equal conditions of many subscriptions are evaluated once.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 
 from topic_model.conditions import Condition, Document, Unanswerable, compile_condition, parse_document
 from topic_model.errors import ConditionError
 from topic_model.notifications import Notification
+from topic_model.routing import Recipient, Recipients
 from topic_model.subscriptions import Subscription, XPathFilter
 
 logger = logging.getLogger(__name__)
@@ -113,3 +115,15 @@ class Subject:
                 self._conditions.note("unreadable", f"the {kind} of topic {self._notification.topic}: {error}")
                 self._documents[kind] = None
         return self._documents[kind]
+
+
+def wanting(recipients: Recipients, conditions: Conditions, notification: Notification) -> Iterator[Recipient]:
+    """Who gets a notification. The sink delivers by this, the audit and the trace judge by it."""
+    subject: Subject | None = None
+    for recipient in recipients.of(notification):
+        subscription = recipient.subscription
+        if subscription.content or subscription.producer:
+            subject = subject or Subject(conditions, notification)
+            if not subject.passes(subscription):
+                continue
+        yield recipient

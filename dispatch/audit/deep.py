@@ -103,7 +103,8 @@ def _not_delivered(
             past.advance(as_of)
             recipients = past.table.recipients()
             for notification, at in _notifications(log, runs):
-                wanted = [each.subscription.id for each in wanting(recipients, conditions, notification)]
+                there, ended = wanting(recipients, conditions, notification)
+                wanted = [each.id for each in (*there, *ended)]
                 missing = _without(deliveries, notification.id, wanted)
                 count += len(missing)
                 problems += [

@@ -173,18 +173,19 @@ class _Worker:
                 # It will never be readable; stopping here would stop everybody for ever.
                 logger.error("skipped offset %d of partition %d: %s", row.offset, row.partition, error)
                 continue
-            wanted = list(wanting(recipients, self._conditions, notification))
+            there, ended = wanting(recipients, self._conditions, notification)
             matched[row.partition].append(
-                Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
+                Matched(
+                    notification.id, notification.topic, notification.accepted_ms, row.offset, len(there) + len(ended)
+                )
             )
             self.journal.placed(notification, row.partition, row.offset)
-            for subscription, ended in wanted:
-                if settled and (subscription.id, notification.id) in settled:
-                    continue
-                if ended:
-                    settlement.put_off(subscription, (notification,), cancelled("it ended before this was matched"))
-                else:
+            for subscription in there:
+                if not settled or (subscription.id, notification.id) not in settled:
                     self._hand_over(job.diversions, lanes, settlement, subscription, notification)
+            for subscription in ended:
+                if not settled or (subscription.id, notification.id) not in settled:
+                    settlement.put_off(subscription, (notification,), cancelled("it ended before this was matched"))
         for partition, counts in matched.items():
             self.journal.matched(partition, job.view.control, counts)
             settlement.report.notifications += len(counts)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
 
 from topic_model.conditions import Condition, Document, Unanswerable, compile_condition, parse_document
 from topic_model.errors import ConditionError
 from topic_model.notifications import Notification
-from topic_model.routing import Recipient, Recipients
+from topic_model.routing import Found, Recipients
 from topic_model.subscriptions import Subscription, XPathFilter
 
 logger = logging.getLogger(__name__)
@@ -117,13 +116,16 @@ class Subject:
         return self._documents[kind]
 
 
-def wanting(recipients: Recipients, conditions: Conditions, notification: Notification) -> Iterator[Recipient]:
+def wanting(recipients: Recipients, conditions: Conditions, notification: Notification) -> Found:
     """Who gets a notification. The sink delivers by this, the audit and the trace judge by it."""
-    subject: Subject | None = None
-    for recipient in recipients.of(notification):
-        subscription = recipient.subscription
-        if subscription.content or subscription.producer:
-            subject = subject or Subject(conditions, notification)
-            if not subject.passes(subscription):
-                continue
-        yield recipient
+    found = recipients.of(notification)
+    for part in found:
+        for each in part:
+            if each.content or each.producer:
+                return _passing(found, Subject(conditions, notification))
+    return found
+
+
+def _passing(found: Found, subject: Subject) -> Found:
+    there, ended = ([each for each in part if subject.passes(each)] for part in found)
+    return Found(there, ended)

@@ -228,5 +228,5 @@ class RoutingView:
             self._shared.changed.destroy()
         self._overlay, self._version = overlay, self._history.version
         past = self._table.packed_past()
-        needed = overlay.size or past.data
+        needed = overlay.size or past.pieces
         return SharedView(base, self._context.broadcast(Changed(overlay, past)) if needed else None, 0)

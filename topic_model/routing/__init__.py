@@ -17,7 +17,7 @@ routes      what it tells about itself
 from __future__ import annotations
 
 from topic_model.routing.checkpoint import Checkpoint
-from topic_model.routing.history import History, PackedPast, Recipient, Recipients
+from topic_model.routing.history import Found, History, PackedPast, Recipients
 from topic_model.routing.overlay import Delta, Overlay
 from topic_model.routing.routes import Route, Statistics
 from topic_model.routing.table import RoutingTable
@@ -25,10 +25,10 @@ from topic_model.routing.table import RoutingTable
 __all__ = [
     "Checkpoint",
     "Delta",
+    "Found",
     "History",
     "Overlay",
     "PackedPast",
-    "Recipient",
     "Recipients",
     "Route",
     "RoutingTable",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -32,9 +32,8 @@ Standing = Literal["belongs", "made later", "paused", "over"]
 # Answers that are kept of what changed; it is asked anew after every change.
 _TOPICS_REMEMBERED = 10_000
 
-# An index holds more changes than it was made for, as many again and at least so many: the next position may lie a
-# little further back.
-_SPARE = 64
+# Changes that are packed, and unpacked, together.
+_PIECE = 64
 
 
 def standing(subscription: Subscription, made_later: bool, accepted_ms: int) -> Standing:
@@ -65,30 +64,53 @@ class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
     selected: tuple[TopicPath, ...] = ()
 
 
-Recent = tuple[Sequence[Change], Mapping[str, Subscription]]
-"""Changes in order, and subscriptions of now: at least those that changed, without those that ended."""
+class Recent(NamedTuple):
+    """The changes from the position `reaches` on, in order, and subscriptions of now: at least those that changed,
+    without those that ended."""
+
+    reaches: int
+    changes: Sequence[Change]
+    now: Mapping[str, Subscription]
 
 
-class _Past(msgspec.Struct, frozen=True, array_like=True):
-    changes: Sequence[Change] = ()
-    now: Sequence[Subscription] = ()
+class _Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Some changes as bytes, the last of them at this position."""
+
+    last: int
+    changes: bytes
+    now: bytes
 
 
-class PackedPast(msgspec.Struct, frozen=True):
-    """A past as it travels to the workers, most of whom never have to look into it. `newest` is the position of the
-    last change, -1 when there is none."""
+class PackedPast(msgspec.Struct, frozen=True, array_like=True):
+    """A past as it travels to the workers, most of whom look at little of it, or nothing."""
 
-    newest: int = -1
-    data: bytes = b""
+    pieces: tuple[_Piece, ...] = ()
 
-    def open(self) -> Recent:
-        """What is in it."""
-        past = _past_decoder.decode(self.data) if self.data else _Past()
-        return past.changes, {each.id: each for each in past.now}
+    @property
+    def newest(self) -> int:
+        """The position of the last change, -1 when there is none."""
+        return self.pieces[-1].last if self.pieces else -1
+
+    def recent(self, at: int) -> Recent:
+        """The changes from this position on, and some before."""
+        first = _first(bisect_left(self.pieces, at, key=lambda piece: piece.last), len(self.pieces))
+        changes: list[Change] = []
+        now: dict[str, Subscription] = {}
+        for piece in self.pieces[first:]:
+            changes += _changes_decoder.decode(piece.changes)
+            now.update((each.id, each) for each in _now_decoder.decode(piece.now))
+        return Recent(self.pieces[first - 1].last + 1 if first else 0, changes, now)
 
 
-_past_encoder = msgspec.msgpack.Encoder()
-_past_decoder = msgspec.msgpack.Decoder(_Past)
+_encoder = msgspec.msgpack.Encoder()
+_changes_decoder = msgspec.msgpack.Decoder(list[Change])
+_now_decoder = msgspec.msgpack.Decoder(list[Subscription])
+
+
+def _first(wanted: int, end: int) -> int:
+    """Where to begin when what is wanted begins there: as many again before it. The next one to be asked for may lie a
+    little further back."""
+    return max(0, 2 * wanted - end)
 
 
 class History:
@@ -121,29 +143,33 @@ class History:
         """The position of the last change, -1 when there is none."""
         return self._changes[-1].position if self._changes else -1
 
-    @property
-    def changes(self) -> Sequence[Change]:
-        """In the order of their positions; not to be changed."""
-        return self._changes
+    def recent(self, at: int, subscriptions: Mapping[str, Subscription]) -> Recent:
+        """The changes from this position on, and some before, beside the subscriptions of now."""
+        first = _first(bisect_left(self._changes, at, key=_position), len(self._changes))
+        reaches = self._changes[first - 1].position + 1 if first else 0
+        return Recent(reaches, self._changes[first:], subscriptions)
 
     def packed(self, subscriptions: Mapping[str, Subscription]) -> PackedPast:
-        """What changed, beside the subscriptions of now, for the workers."""
-        if not self._changes:
-            return PackedPast()
-        ids = dict.fromkeys(change.id for change in self._changes)
-        now = [found for each in ids if (found := subscriptions.get(each)) is not None]
-        return PackedPast(self.newest, _past_encoder.encode(_Past(self._changes, now)))
+        """All of them, for the workers."""
+        pieces = []
+        for begin in range(0, len(self._changes), _PIECE):
+            changes = self._changes[begin : begin + _PIECE]
+            ids = {change.id for change in changes}
+            now = [found for each in ids if (found := subscriptions.get(each)) is not None]
+            pieces.append(_Piece(changes[-1].position, _encoder.encode(changes), _encoder.encode(now)))
+        return PackedPast(tuple(pieces))
 
 
 def _position(change: Change) -> int:
     return change.position
 
 
-class Recipient(NamedTuple):
-    """A subscription that a notification belongs to: as it is now or, when it has `ended` since, as it was."""
+class Found(NamedTuple):
+    """The subscriptions that a notification belongs to: those that are `there`, as they are now, and those that have
+    `ended` since, as they were."""
 
-    subscription: Subscription
-    ended: bool = False
+    there: Sequence[Subscription]
+    ended: Sequence[Subscription]
 
 
 class Recipients:
@@ -152,57 +178,48 @@ class Recipients:
     Made anew when the view changes.
     """
 
-    def __init__(self, view: Resolver, newest: int, recent: Callable[[], Recent]) -> None:
+    def __init__(self, view: Resolver, newest: int, recent: Callable[[int], Recent]) -> None:
         self.view = view
         self._newest = newest
-        self._open = recent
-        self._recent: Recent | None = None
+        self._recent = recent
         self._known: _Known | None = None
-        self._reaches = 0
 
     @classmethod
     def packed(cls, view: Resolver, past: PackedPast) -> Recipients:
         """With a past that has travelled."""
-        return cls(view, past.newest, past.open)
+        return cls(view, past.newest, past.recent)
 
-    def of(self, notification: Notification) -> Iterator[Recipient]:
+    def of(self, notification: Notification) -> Found:
         """To be asked of a view that has come at least as far as the position that the notification is stamped with.
         One without a stamp belongs to those whom the view has."""
-        at, accepted_ms, only = notification.control, notification.accepted_ms, notification.only
-        found = self.view.match(notification.topic)
-        if not 0 <= at <= self._newest:
-            for subscription in found:
-                if not subscription.expired(accepted_ms) and (not only or only == subscription.id):
-                    yield Recipient(subscription)
-            return
+        at, accepted_ms = notification.control, notification.accepted_ms
+        matched = self.view.match(notification.topic)
+        if 0 <= at <= self._newest:
+            found = self._then(notification, matched)
+        else:
+            found = Found([each for each in matched if not each.expired(accepted_ms)], ())
+        if notification.only:
+            found = Found(*([each for each in part if each.id == notification.only] for part in found))
+        return found
+
+    def _then(self, notification: Notification, matched: Iterable[Subscription]) -> Found:
+        at, accepted_ms = notification.control, notification.accepted_ms
         known = self._known_at(at)
-        for subscription in found:
-            if (
-                known.last.get(subscription.id, -1) < at
-                and not subscription.expired(accepted_ms)
-                and (not only or only == subscription.id)
-            ):
-                yield Recipient(subscription)
-        for span in known.spans(notification.topic, self.view):
-            was = span.state
-            if (
-                span.after < at <= span.until
-                and standing(was, span.made_later, accepted_ms) == "belongs"
-                and (not only or only == was.id)
-            ):
+        last = known.last
+        there = [each for each in matched if last.get(each.id, -1) < at and not each.expired(accepted_ms)]
+        ended = []
+        for after, until, was, made_later, _ in known.spans(notification.topic, self.view):
+            if after < at <= until and standing(was, made_later, accepted_ms) == "belongs":
                 now = known.now.get(was.id)
-                yield Recipient(was, True) if now is None else Recipient(now)
+                if now is None:
+                    ended.append(was)
+                else:
+                    there.append(now)
+        return Found(there, ended)
 
     def _known_at(self, at: int) -> _Known:
-        """The changes at this position and behind it, and perhaps some before."""
-        if self._known is None or at < self._reaches:
-            if self._recent is None:
-                self._recent = self._open()
-            changes, now = self._recent
-            first = bisect_left(changes, at, key=_position)
-            first = max(0, first - max(_SPARE, len(changes) - first))
-            self._reaches = changes[first - 1].position + 1 if first else 0
-            self._known = _Known(changes[first:], now)
+        if self._known is None or at < self._known.reaches:
+            self._known = _Known(self._recent(at))
         return self._known
 
 
@@ -219,9 +236,9 @@ class _Span(NamedTuple):
 class _Known(Resolver):
     """Subscriptions that have changed, as they were, by what they select; `last` is where each changed last."""
 
-    def __init__(self, changes: Sequence[Change], now: Mapping[str, Subscription]) -> None:
+    def __init__(self, recent: Recent) -> None:
         super().__init__(0)
-        self.now = now
+        self.reaches, changes, self.now = recent
         self.last: dict[str, int] = {}
         self._spans: dict[str, list[_Span]] = {}
         self._xpaths: dict[str, list[_Span]] = {}

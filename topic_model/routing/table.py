@@ -116,7 +116,7 @@ class RoutingTable(Resolver):
     def recipients(self) -> Recipients:
         """Whom notifications belong to, for as long as the table does not change."""
         history = self.history
-        return Recipients(self, history.newest, lambda: (history.changes, self._subscriptions))
+        return Recipients(self, history.newest, lambda at: history.recent(at, self._subscriptions))
 
     def packed_past(self) -> PackedPast:
         """What changed lately, to be asked beside a snapshot and its overlay."""

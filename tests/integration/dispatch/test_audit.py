@@ -189,8 +189,8 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         def change(before: Subscription, **changes: object) -> None:
             log.control(SubscriptionRecord(msgspec.structs.replace(before, **changes)))
 
-        def accept(name: str, **more: int) -> None:
-            made[name] = log.accept(name, accepted_ms=since_ms + 100, **more)
+        def accept(name: str) -> None:
+            made[name] = log.accept(name, accepted_ms=since_ms + 100)
 
         lost = ["row", "counted", "evaluation", "parked", "letter", "too-old"]
         for name in lost:

@@ -92,16 +92,15 @@ def go_back(checkpoint: str, topic: str, reached: Mapping[int, int]) -> bool:
     return True
 
 
-def reached(checkpoint: str, topic: str) -> dict[int, int] | None:
-    """The offsets behind the last batch that is done, by partition, none when no batch is; None when the checkpoint
-    cannot be looked at from here."""
+def settled(checkpoint: str, topic: str) -> dict[int, int] | None:
+    """The offsets, by partition, before which no batch will look again: none when no batch is done; None when the
+    checkpoint cannot be looked at from here."""
     if "://" in checkpoint.removeprefix("file://"):
         return None
     folder = _folder(checkpoint)
     done = _newest(folder, "commits") if folder else None
-    if folder is None or done is None:
-        return {}
-    return _ends(folder, done, topic)
+    # The last commit may be torn, and its batch repeated then.
+    return _ends(folder, done - 1, topic) if folder and done else {}
 
 
 def _ends(folder: Path, batch: int, topic: str) -> dict[int, int] | None:

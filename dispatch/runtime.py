@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dispatch.checkpoint import mended, reached
+from dispatch.checkpoint import mended, settled
 from dispatch.gate import StopGate
 from dispatch.guard import Vault
 from dispatch.hot.sink import SinkJob
@@ -197,7 +197,7 @@ class DispatchJob:
         progress = progress_of(self._keepers[0].query) if self._keepers else None
         if progress is not None:
             return progress.settled
-        return reached(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
+        return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
 
     def _warm_up(self) -> None:
         settings = self._settings

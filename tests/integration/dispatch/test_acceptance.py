@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from dispatch.audit import audit
 from dispatch.audit.reading import LogReading
+from dispatch.matching import view as view_module
+from dispatch.matching.bases import FileBases
 from dispatch.matching.unmatched import Unmatched
+from dispatch.matching.view import Changed, RoutingView
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 from topic_model.records import SubscriptionRecord, Tombstone
@@ -102,13 +108,13 @@ def test_recipients_are_those_of_the_acceptance(
         steps.accept("late", "delivered")
 
         settings = job_settings(tmp_path, kafka_settings)
-        with running(spark, settings):
-            rows = attempt_rows(settings, len(steps.expected))
+        with running(spark, settings, timeout=300):
+            rows = attempt_rows(settings, len(steps.expected), timeout=300)
             # While it runs: the end comes before the batch, or after it.
             log.subscribe(subscription("brief", receiver.url("/brief"), "brief"))
             brief = log.accept("brief")
             log.end("brief")
-            rows = attempt_rows(settings, len(steps.expected) + 1)
+            rows = attempt_rows(settings, len(steps.expected) + 1, timeout=300)
             report = audit(kafka_settings, steps.now_ms - 120_000, deep=True)
         pushed = {path: len(receiver.received(path)) for path in ("/pulled", "/paused", "/ended")}
 
@@ -144,3 +150,59 @@ def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaS
     while (seen := far.seen()) is None:
         time.sleep(0.01)
     assert seen == 5
+
+
+class NoSpark:
+    """Broadcasts to nobody."""
+
+    def __init__(self, value: Changed) -> None:
+        self.value = value
+
+    @classmethod
+    def broadcast(cls, value: Changed) -> NoSpark:
+        return cls(value)
+
+    def destroy(self) -> None:
+        """There is nothing to be freed."""
+
+
+class Oldest:
+    """What waits, as a test says."""
+
+    def __init__(self, position: int) -> None:
+        self.position: int | None = position
+        self.looks = 0
+
+    def oldest(self) -> int | None:
+        return self.position
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def seen(self) -> int | None:
+        return self.position if self.looks else None
+
+
+def test_what_changed_before_all_that_waits_is_forgotten(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "_LONG_PAST", 5)
+    monkeypatch.setattr(view_module, "_LOOK_S", 0)
+    oldest = Oldest(4)
+    context = cast(SparkContext, NoSpark)
+    with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), unmatched=oldest)) as view:
+
+        def remembered() -> list[int]:
+            changed = view.refresh(10).changed
+            return [] if changed is None else [each.position for each in changed.value.past.recent(0).changes]
+
+        log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(8)))
+        assert remembered() == [4, 5, 6, 7], "of a day only what may be asked for"
+        assert oldest.looks == 0
+        log.subscribe(subscription("s8", "http://r/", "a"), subscription("s9", "http://r/", "a"))
+        assert remembered() == [4, 5, 6, 7, 8, 9]
+        oldest.position = 7
+        log.subscribe(subscription("s10", "http://r/", "a"))
+        assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "it is being looked for: nobody waits"
+        log.subscribe(subscription("s11", "http://r/", "a"))
+        assert remembered() == [7, 8, 9, 10, 11]

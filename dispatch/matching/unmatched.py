@@ -11,17 +11,14 @@ from collections.abc import Callable, Mapping
 
 from dispatch.audit.balance import Stretch
 from dispatch.audit.reading import LogReading, notification_in
-from topic_model.errors import InfrastructureError
+from topic_model.errors import ArborcastError
 from topic_model.notifications import UNSTAMPED
 from topic_model.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
-# What was stamped may not have come into its log yet, and one gateway's view may be behind another's.
+# So long a notification may be on its way into the log after it was stamped, or one gateway's view behind another's.
 _ON_THE_WAY_MS = 10_000
-
-# How many notifications may be damaged, or without a stamp, before we give up.
-_MOST_READ = 100
 
 
 class Unmatched:
@@ -44,18 +41,19 @@ class Unmatched:
         settled = self._settled()
         if settled is None:
             return None
-        with LogReading(self._kafka, "control") as control:
-            (oldest,) = control.at(int(time.time() * 1000) - self._on_the_way_ms).values()
+        since_ms, oldest = int(time.time() * 1000), sys.maxsize
         with LogReading(self._kafka, "notifications") as log:
             begins, ends = log.beginnings(), log.ends()
             for partition, end in ends.items():
                 first = max(settled.get(partition, 0), begins[partition])
-                if first < end:
-                    stamp = _first_stamp(log, partition, first, end)
-                    if stamp is None:
-                        return None
-                    oldest = min(oldest, stamp)
-        return oldest
+                for record in log.read({partition: Stretch(first, min(first + 1, end))}):
+                    since_ms = min(since_ms, record.timestamp)
+                    notification = notification_in(record)
+                    if notification is not None and notification.control != UNSTAMPED:
+                        oldest = min(oldest, notification.control)
+        with LogReading(self._kafka, "control") as control:
+            (position,) = control.at(since_ms - self._on_the_way_ms).values()
+        return min(oldest, position)
 
     def look(self) -> None:
         """Begin to find out, in a thread: no batch waits for it. Nothing when that is under way."""
@@ -73,15 +71,6 @@ class Unmatched:
     def _look(self) -> None:
         try:
             self._found = self.oldest()
-        except InfrastructureError as error:
+        except ArborcastError as error:
             # What need not be remembered is remembered until the next look.
             logger.debug("it is not known which notification is the oldest that waits: %s", error)
-
-
-def _first_stamp(log: LogReading, partition: int, first: int, end: int) -> int | None:
-    """That of the first notification which has one; beyond all positions when none has."""
-    for record in log.read({partition: Stretch(first, min(end, first + _MOST_READ))}):
-        notification = notification_in(record)
-        if notification is not None and notification.control != UNSTAMPED:
-            return notification.control
-    return None if end > first + _MOST_READ else sys.maxsize

@@ -213,8 +213,8 @@ class RoutingView:
         now = time.monotonic()
         if self._looked is None:
             # The log has a day of changes, of which mostly none is needed: not one of them is to be kept.
-            self._looked = now
             oldest = self._unmatched.oldest()
+            self._looked = now
         else:
             oldest = self._unmatched.seen()
             if len(self._history) > _LONG_PAST and now > self._looked + _LOOK_S:

@@ -122,7 +122,7 @@ def logs(kafka: KafkaSettings) -> Iterator[Logs]:
 
 
 @contextmanager
-def running(spark: SparkSession, settings: JobSettings, timeout: float = 60.0) -> Iterator[StopGate]:
+def running(spark: SparkSession, settings: JobSettings, timeout: float = 300.0) -> Iterator[StopGate]:
     """The job in a thread, ready when the context is entered, stopped in order when it is left."""
     gate = StopGate()
     ready = threading.Event()
@@ -150,7 +150,7 @@ def running(spark: SparkSession, settings: JobSettings, timeout: float = 60.0) -
 
 
 def attempt_rows(
-    settings: JobSettings, expected: int, timeout: float = 30.0, of_batches: bool = False
+    settings: JobSettings, expected: int, timeout: float = 150.0, of_batches: bool = False
 ) -> list[dict[str, object]]:
     """The rows of the attempts table (`of_batches`: without those of the redelivery) once there are `expected`."""
     location = ATTEMPTS.location(settings.tables, settings.home)

@@ -108,13 +108,13 @@ def test_recipients_are_those_of_the_acceptance(
         steps.accept("late", "delivered")
 
         settings = job_settings(tmp_path, kafka_settings)
-        with running(spark, settings, timeout=300):
-            rows = attempt_rows(settings, len(steps.expected), timeout=300)
+        with running(spark, settings):
+            rows = attempt_rows(settings, len(steps.expected))
             # While it runs: the end comes before the batch, or after it.
             log.subscribe(subscription("brief", receiver.url("/brief"), "brief"))
             brief = log.accept("brief")
             log.end("brief")
-            rows = attempt_rows(settings, len(steps.expected) + 1, timeout=300)
+            rows = attempt_rows(settings, len(steps.expected) + 1)
             report = audit(kafka_settings, steps.now_ms - 120_000, deep=True)
         pushed = {path: len(receiver.received(path)) for path in ("/pulled", "/paused", "/ended")}
 

@@ -82,15 +82,25 @@ class Logs:
         return self.accept(topic, payload, control=UNSTAMPED)
 
     def accept(
-        self, topic: str, payload: bytes = b"<x/>", control: int | None = None, accepted_ms: int | None = None
+        self,
+        topic: str,
+        payload: bytes = b"<x/>",
+        control: int | None = None,
+        accepted_ms: int | None = None,
+        again: str = "",
+        only: str = "",
     ) -> str:
-        """Append one notification that was accepted now, or then, with the control log as it is, or was; its id."""
-        notification_id = f"n{next(self._numbers)}"
+        """Append one notification that was accepted now, or then, with the control log as it is, or was; its id.
+
+        `again` is the id of one that is sent again as the current message of its topic, to `only` this subscription.
+        """
+        notification_id = again or f"n{next(self._numbers)}"
         notification = Notification(
             notification_id,
             TopicPath(topic),
             payload,
             int(time.time() * 1000) if accepted_ms is None else accepted_ms,
+            only=only,
             control=self.position if control is None else control,
         )
         key, value = notifications.encode(notification)

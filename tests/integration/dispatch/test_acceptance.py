@@ -57,10 +57,11 @@ class Steps:
         self.log.control(SubscriptionRecord(after))
         return after
 
-    def accept(self, topic: str, *outcomes: str, ago_ms: int = 30_000) -> None:
-        """A notification on the topic that is called as its subscription."""
-        name = self.log.accept(topic, accepted_ms=self.now_ms - ago_ms)
+    def accept(self, topic: str, *outcomes: str, ago_ms: int = 30_000, again: str = "") -> str:
+        """A notification on the topic that is called as its subscription, or the same one again for it alone."""
+        name = self.log.accept(topic, accepted_ms=self.now_ms - ago_ms, again=again, only=topic if again else "")
         self.expected |= {(topic, name, outcome) for outcome in outcomes}
+        return name
 
 
 @pytest.mark.spark
@@ -103,8 +104,10 @@ def test_recipients_are_those_of_the_acceptance(
         log.control(Tombstone("sub:ended"))
         steps.accept("ended")
 
-        steps.accept("late", ago_ms=70_000)
+        steps.accept("late", ago_ms=80_000)
+        current = steps.accept("late", ago_ms=70_000)
         steps.subscribe("late")
+        steps.accept("late", "delivered", again=current)
         steps.accept("late", "delivered")
 
         settings = job_settings(tmp_path, kafka_settings)

@@ -25,6 +25,9 @@ from topic_model.settings import KafkaSettings
 # Compaction of the control log leaves a day alone; see `topic_model.kafka_topics`.
 _CONTROL_HISTORY_MS = 24 * 3_600_000
 
+# Between the clocks of gateways and brokers.
+_CLOCKS_MS = 60_000
+
 
 def examine_deeply(
     kafka: KafkaSettings,
@@ -48,7 +51,7 @@ def examine_deeply(
             "compaction keeps only what still holds: whether a subscription that is over or changed since has had "
             "them cannot be told"
         )
-    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, limit)
+    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, report.since_ms, limit)
     report.blame(problems, count, limit)
     check_kept(kafka, ledger, found, read_on, patience_s, limit)
 
@@ -65,11 +68,12 @@ class _Run(NamedTuple):
 
 
 class _Past:
-    """The routing table as it was, going forward, with all that changed before."""
+    """The routing table as it was, going forward, with what has changed since the first were accepted."""
 
-    def __init__(self, control: LogReading) -> None:
-        self.table = RoutingTable(remembered_answers=100_000, history=History())
+    def __init__(self, control: LogReading, since_ms: int) -> None:
         (partition,) = control.beginnings()
+        horizon = control.at(since_ms - _CLOCKS_MS)[partition]
+        self.table = RoutingTable(remembered_answers=100_000, history=History(horizon))
         stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
         self._records = control.read({partition: stretch})
         self._next: tuple[int, ControlRecord] | None = None
@@ -90,7 +94,7 @@ class _Past:
 
 
 def _not_delivered(
-    kafka: KafkaSettings, log: LogReading, ledger: Ledger, evaluations: Evaluations, limit: int
+    kafka: KafkaSettings, log: LogReading, ledger: Ledger, evaluations: Evaluations, since_ms: int, limit: int
 ) -> tuple[list[Problem], int]:
     """Deliveries that are missing: some of them, and how many."""
     deliveries = np.sort(ledger.deliveries().key)
@@ -98,7 +102,7 @@ def _not_delivered(
     problems: list[Problem] = []
     count = 0
     with LogReading(kafka, "control") as control:
-        past = _Past(control)
+        past = _Past(control, since_ms)
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
             recipients = past.table.recipients()

@@ -92,13 +92,31 @@ def go_back(checkpoint: str, topic: str, reached: Mapping[int, int]) -> bool:
     return True
 
 
+def settled(checkpoint: str, topic: str) -> dict[int, int] | None:
+    """The offsets, by partition, before which no batch will look again: none when no batch is done; None when the
+    checkpoint cannot be looked at from here."""
+    if "://" in checkpoint.removeprefix("file://"):
+        return None
+    folder = _folder(checkpoint)
+    done = _newest(folder, "commits") if folder else None
+    # The last commit may be torn, and its batch repeated then.
+    return _ends(folder, done - 1, topic) if folder and done else {}
+
+
+def _ends(folder: Path, batch: int, topic: str) -> dict[int, int] | None:
+    """Where a batch ends, by partition; None when that cannot be read."""
+    try:
+        # A version, the batch's metadata, and one line for each source.
+        source = json.loads((folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2])[topic]
+        return {int(partition): int(end) for partition, end in source.items()}
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return None
+
+
 def _within(folder: Path, batch: int, topic: str, reached: Mapping[int, int]) -> bool:
     """Whether a batch ends at or before these positions."""
-    try:
-        ends = json.loads((folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2])[topic]
-        return all(end <= reached.get(int(partition), 0) for partition, end in ends.items())
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
-        return False
+    ends = _ends(folder, batch, topic)
+    return ends is not None and all(end <= reached.get(partition, 0) for partition, end in ends.items())
 
 
 def _newest(folder: Path, kind: str) -> int | None:

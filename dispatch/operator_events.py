@@ -14,7 +14,8 @@ import logging
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 from xml.sax.saxutils import escape
 
 from dispatch.durable_writer import DurableWriter
@@ -58,12 +59,20 @@ def payload(event: OperatorEvent) -> bytes:
     return f'<Event xmlns="{NAMESPACE}" kind="{event.kind}" at="{event.at_ms}">{children}</Event>'.encode()
 
 
-class OperatorEvents:
-    """Publishes events. `known` says whether a topic is in the tree already."""
+class View(Protocol):
+    """What is needed of `matching.view.RoutingView`."""
 
-    def __init__(self, kafka: KafkaSettings, known: Callable[[TopicPath], bool]) -> None:
+    def has_topic(self, path: TopicPath) -> bool: ...
+
+    def catch_up(self, timeout_s: float) -> int: ...
+
+
+class OperatorEvents:
+    """Publishes events."""
+
+    def __init__(self, kafka: KafkaSettings, view: View) -> None:
         self._kafka = kafka
-        self._known = known
+        self._view = view
         self._queue: queue.Queue[OperatorEvent | None] = queue.Queue(_MOST_KEPT)
         self._thread = threading.Thread(target=self._run, name="operator-events", daemon=True)
 
@@ -72,7 +81,7 @@ class OperatorEvents:
 
         Raises InfrastructureError when the control log cannot be written.
         """
-        missing = [TopicRecord(path) for path in TOPICS.values() if not self._known(path)]
+        missing = [TopicRecord(path) for path in TOPICS.values() if not self._view.has_topic(path)]
         if missing:
             log = ControlLog(self._kafka)
             try:
@@ -103,8 +112,17 @@ class OperatorEvents:
         writer = DurableWriter(self._kafka, "notifications")
         while (event := self._queue.get()) is not None:
             try:
+                # Whoever has been told that it is subscribed gets it.
+                control = self._view.catch_up(self._kafka.request_timeout_s)
                 key, value = notifications.encode(
-                    Notification(uuid.uuid4().hex, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER)
+                    Notification(
+                        uuid.uuid4().hex,
+                        TOPICS[event.kind],
+                        payload(event),
+                        event.at_ms,
+                        publisher=PUBLISHER,
+                        control=control,
+                    )
                 )
                 writer.send(partition_of_key(key, writer.partitions), value, key)
                 writer.settle(self._kafka.request_timeout_s)

@@ -50,7 +50,8 @@ class Span:
 class Replay:
     """One replay to one subscription. Used by one thread.
 
-    `table` is the control log as it is now: the subscription's filters of today decide, not those of then.
+    `table` is the control log as it is now: the subscription's filters of today decide, not those of then. What is sent
+    is accepted as of that table.
     """
 
     def __init__(self, kafka: KafkaSettings, table: RoutingTable, subscription_id: str, span: Span) -> None:
@@ -96,7 +97,9 @@ class Replay:
                 for notification, offset in _readable(log, partition, Stretch(offsets[0], offsets[-1] + 1)):
                     if offset not in chosen:
                         continue
-                    again = replayed(notification, self.id, self._subscription.id, int(time.time() * 1000))
+                    again = replayed(
+                        notification, self.id, self._subscription.id, int(time.time() * 1000), self._table.position
+                    )
                     key, value = notifications.encode(again)
                     writer.send(partition_of_key(key, writer.partitions), value, key)
                     sent += 1

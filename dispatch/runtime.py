@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dispatch.checkpoint import mended
+from dispatch.checkpoint import mended, settled
 from dispatch.gate import StopGate
 from dispatch.guard import Vault
 from dispatch.hot.sink import SinkJob
@@ -19,9 +19,11 @@ from dispatch.hot.touch import touch
 from dispatch.hot.warmup import empty_frame, warm_up
 from dispatch.keeper import Keeper
 from dispatch.matching.bases import bases_for, workers_are_here
+from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.job_sources import JobSources, Watched, watched_query
 from dispatch.monitoring.metrics import JobMetrics
+from dispatch.monitoring.progress import progress_of
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.operator_events import OperatorEvents
 from dispatch.push_spans import make_push_spans
@@ -89,11 +91,15 @@ class DispatchJob:
         self._settings = settings
         self._gate = gate
         self._view = RoutingView(
-            settings.kafka, spark.sparkContext, bases_for(spark.sparkContext, settings.home / "routing")
+            settings.kafka,
+            spark.sparkContext,
+            bases_for(spark.sparkContext, settings.home / "routing"),
+            unmatched=Unmatched(settings.kafka, self._settled),
         )
+        self._keepers: tuple[Keeper, ...] = ()
         metrics = metrics or JobMetrics()
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
-        self._events = OperatorEvents(settings.kafka, self._view.has_topic)
+        self._events = OperatorEvents(settings.kafka, self._view)
         self._redeliverer = Redeliverer(
             settings.kafka,
             settings.push,
@@ -190,6 +196,13 @@ class DispatchJob:
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
+
+    def _settled(self) -> Mapping[int, int] | None:
+        """What the batches are through with, by partition of their log; None when that is not known."""
+        progress = progress_of(self._keepers[0].query) if self._keepers else None
+        if progress is not None:
+            return progress.settled
+        return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
 
     def _warm_up(self) -> None:
         settings = self._settings

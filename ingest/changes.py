@@ -26,8 +26,9 @@ class AppendsRecords(Protocol):
 class Changes(Protocol):
     """How operations change the shared state."""
 
-    async def commit(self, records: Sequence[ControlRecord]) -> None:
-        """Return when the records are in the log and applied to our view. Raises InfrastructureError."""
+    async def commit(self, records: Sequence[ControlRecord]) -> int:
+        """Return when the records are in the log and applied to our view: the offset of the first of them. Raises
+        InfrastructureError."""
 
     async def catch_up(self) -> None:
         """Return when our view has everything that any gateway has answered for until now. Raises
@@ -44,10 +45,11 @@ class ControlChanges:
         self._timeout_s = kafka.request_timeout_s
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
 
-    async def commit(self, records: Sequence[ControlRecord]) -> None:
+    async def commit(self, records: Sequence[ControlRecord]) -> int:
         """See Changes."""
-        offset = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
-        await self._view.wait_applied(offset, self._timeout_s)
+        last = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
+        await self._view.wait_applied(last, self._timeout_s)
+        return last - len(records) + 1
 
     async def catch_up(self) -> None:
         """See Changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +17,8 @@ from ingest.termination import to_ms
 from ingest.topic_reading import read_topic
 from topic_model.errors import TopicNotSupported
 from topic_model.expressions import XPathPattern, compile_normal
+from topic_model.notifications import UNSTAMPED, Notification
+from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
@@ -59,23 +62,44 @@ async def check_few(gateway: Gateway, subscription: Subscription) -> None:
         )
 
 
-async def send_current_messages(gateway: Gateway, subscription: Subscription) -> None:
+class Since(NamedTuple):
+    """Since when a subscription is as its subscriber has asked for it now: the offset of the record that says so, and
+    the time just before. `new`: it was not there before."""
+
+    offset: int
+    at_ms: int
+    new: bool = False
+
+    def reaches_anyway(self, subscription: Subscription, notification: Notification) -> bool:
+        """Whether a notification was accepted since then, so that it reaches the subscription by itself.
+
+        After a restore from a backup the stamps of those from before say nothing, but their times do.
+        """
+        if notification.control == UNSTAMPED or notification.accepted_ms < self.at_ms:
+            return False
+        before = notification.control <= self.offset
+        return standing(subscription, before, notification.accepted_ms) == "belongs" if self.new else not before
+
+
+async def send_current_messages(gateway: Gateway, subscription: Subscription, since: Since) -> None:
     """Put the current messages of its topics in line for a subscriber that is in force: they are stored then.
 
-    They are the notifications that were accepted then, under their own ids: a subscriber that gets one of them twice,
-    because it was accepted at this very moment, can tell. Their age begins anew: the last reading of a topic may be
-    older than what is still delivered otherwise.
+    They are the notifications that were accepted then, under their own ids, without those that reach the subscriber
+    anyway. Their age begins anew: the last reading of a topic may be older than what is still delivered otherwise.
     """
+    # What was accepted before the subscription is in force, and is on its way into the log, belongs here.
+    await gateway.notifications.settled()
     # Asked for anew: what was accepted since the subscription is in force reaches it anyway, what was before is here.
     paths = await _topics_with_message(gateway, subscription)
     for start in range(0, len(paths), _AT_A_TIME):
         current = await gateway.retained.latest(paths[start : start + _AT_A_TIME])
-        if current:
-            now_ms = to_ms(gateway.now())
-            only = [
-                msgspec.structs.replace(notification, only=subscription.id, accepted_ms=now_ms)
-                for notification in current
-            ]
+        now_ms, position = to_ms(gateway.now()), gateway.table.position
+        only = [
+            msgspec.structs.replace(notification, only=subscription.id, accepted_ms=now_ms, control=position)
+            for notification in current
+            if not since.reaches_anyway(subscription, notification)
+        ]
+        if only:
             await gateway.notifications.append(only)
 
 

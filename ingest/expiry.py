@@ -1,6 +1,7 @@
 """Ending subscriptions whose time is over and whose grace has passed, and registrations whose time is over.
 
-Pushes stop at the termination time by themselves (the sink looks at it); this only takes away what nobody renewed.
+What is accepted behind its termination time does not belong to a subscription; this takes away what nobody renewed,
+and with it what still waits.
 With several gateways each does it; the second end of a subscription changes nothing.
 """
 

@@ -44,6 +44,8 @@ class NotificationSink(Protocol):
         self, notifications: Sequence[Notification], retained: Sequence[Notification] = ()
     ) -> asyncio.Future[None]: ...
 
+    async def settled(self) -> None: ...
+
 
 class CurrentMessages(Protocol):
     """Where the current messages of topics are; see RetainedMessages."""
@@ -90,7 +92,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self._admission = TopicAdmission(self.topics)
-        self._being_added: dict[TopicPath, asyncio.Future[None]] = {}
+        self._being_added: dict[TopicPath, asyncio.Future[int]] = {}
 
     def named_in(self, request: Request, kind: Kind) -> str:
         """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in
@@ -121,7 +123,7 @@ class Gateway:
                     records.append(record)
         others = [self._being_added[path] for path in unknown if path in self._being_added]
         if records:
-            added: asyncio.Future[None] = asyncio.ensure_future(self.changes.commit(records))
+            added: asyncio.Future[int] = asyncio.ensure_future(self.changes.commit(records))
             for record in records:
                 self._being_added[record.path] = added
             try:

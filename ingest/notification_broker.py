@@ -12,7 +12,7 @@ from lxml import etree
 from ingest import addresses, answers, ids, termination
 from ingest.access.rights import check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target
-from ingest.current_message import check_few, send_current_messages
+from ingest.current_message import Since, check_few, send_current_messages
 from ingest.endpoints import judge_consumer, read_reference
 from ingest.envelope import Request
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
@@ -82,6 +82,9 @@ async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> Non
 async def _store(gateway: Gateway, notifications: Sequence[Notification]) -> None:
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit(notification.topic for notification in notifications)
+    # It belongs to the subscriptions that are there now, whenever it is matched.
+    accepted = {"control": gateway.table.position, "accepted_ms": termination.to_ms(gateway.now())}
+    notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
     tree = gateway.table.topics
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if tree.policy(each.topic).retain}
@@ -107,9 +110,9 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")
-        granted, told = await _renewed_equal(gateway, wanted, policy.protection)
+        granted, told, since = await _renewed_equal(gateway, wanted, policy.protection)
     if policy.current_message:
-        await send_current_messages(gateway, granted)
+        await send_current_messages(gateway, granted, since)
     body = (
         f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
         f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
@@ -119,10 +122,11 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
 
 
-async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | None) -> tuple[Subscription, str]:
+async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | None) -> tuple[Subscription, str, Since]:
     """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none.
 
-    It is protected as wished, else as it was. Also returns the signing secret that was made for it, empty if none was.
+    It is protected as wished, else as it was. Also returns the signing secret that was made for it, empty if none was,
+    and since when it is as it is.
     """
     async with gateway.locks.hold(wanted.identity()):
         while (existing := gateway.table.find_equal(wanted)) is not None:
@@ -133,13 +137,20 @@ async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | No
                 renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
                 renewed, told = _protected(gateway, renewed, wish)
                 resumed = gateway.suspensions.taking_back(existing.id)
+                now_ms, offset = termination.to_ms(gateway.now()), gateway.table.position - 1
                 if renewed != existing or resumed:
-                    await gateway.changes.commit([SubscriptionRecord(renewed), *resumed])
-                return renewed, told
+                    offset = await gateway.changes.commit([SubscriptionRecord(renewed), *resumed])
+                return renewed, told, Since(offset, now_ms)
         check_room(gateway, wanted.owner)
         wanted, told = _protected(gateway, wanted, wish)
-        await gateway.changes.commit([SubscriptionRecord(wanted)])
-        return wanted, told
+        made, since = await commit_new(gateway, wanted)
+        return made, told, since
+
+
+async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subscription, Since]:
+    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it."""
+    made = msgspec.structs.replace(subscription, created_ms=termination.to_ms(gateway.now()))
+    return made, Since(await gateway.changes.commit([SubscriptionRecord(made)]), made.created_ms, new=True)
 
 
 def _protected(gateway: Gateway, subscription: Subscription, wish: Wish | None) -> tuple[Subscription, str]:

@@ -121,6 +121,11 @@ class NotificationLog:
         self._loop = asyncio.get_running_loop()
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
+    async def settled(self) -> None:
+        """Return when all that is under way now is stored, or refused."""
+        if self._under_way:
+            await asyncio.wait([append.future for append in self._under_way])
+
     async def stop(self) -> None:
         """Wait a moment for what is under way, then let go."""
         with self._ending:

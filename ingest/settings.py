@@ -82,7 +82,7 @@ class GatewaySettings:
     )
     expiry_grace_s: int = setting(
         3_600,
-        "An expired subscription gets nothing any more, but can still be renewed for so long; then it is gone.",
+        "Nothing accepted later is for an expired subscription, but it can be renewed for so long; then it is gone.",
         minimum=0,
         unit="s",
     )

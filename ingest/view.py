@@ -33,7 +33,7 @@ class ControlView(LogView[ControlRecord]):
     ) -> None:
         self.table = RoutingTable()
         self._kafka = kafka
-        self._folds: tuple[Fold, ...] = (self.table, *folds)
+        self._folds = tuple(folds)
         self._observer = observe
         super().__init__("control", on_failure)
 
@@ -44,6 +44,7 @@ class ControlView(LogView[ControlRecord]):
         if self._observer is not None:
             self._observer(record)
 
-    def _fold(self, record: ControlRecord, _offset: int) -> None:
+    def _fold(self, record: ControlRecord, offset: int) -> None:
+        self.table.apply(record, offset)
         for fold in self._folds:
             fold.apply(record)

@@ -20,8 +20,8 @@ _HOUR_MS = 3_600_000
 # What a record of the `parked` and `dead` logs may be longer than the notification in it.
 PARKED_OVERHEAD = 16 * 1024
 
-# A reader that was away for less than this still sees why a subscription ended, not only that it is gone: compaction
-# leaves records alone for so long, and tombstones after it.
+# A reader that was away for less than this still sees what a subscription was when a notification was accepted, and why
+# it ended, not only that it is gone: compaction leaves records alone for so long, and tombstones after it.
 _CONTROL_HISTORY_MS = 24 * _HOUR_MS
 
 

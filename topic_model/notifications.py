@@ -24,6 +24,9 @@ _VERSION_FOR_ALL = 1
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
 
+UNSTAMPED = -1
+"""No position in the control log: the notification belongs to those who are there when it is matched."""
+
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     """One accepted notification.
@@ -37,7 +40,9 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
     delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
     `trace_context`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is parked, says
-    that the subscription's conditions are still to be asked whether it wants it.
+    that the subscription's conditions are still to be asked whether it wants it. `control` is the position in the
+    control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions as
+    they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it.
     """
 
     id: str
@@ -53,6 +58,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     replay: str = ""
     traceparent: str = ""
     unjudged: bool = False
+    control: int = UNSTAMPED
 
     @property
     def original_id(self) -> str:
@@ -60,11 +66,12 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.id.removesuffix(_AGAIN + self.replay) if self.replay else self.id
 
 
-def replayed(notification: Notification, replay: str, only: str, now_ms: int) -> Notification:
+def replayed(notification: Notification, replay: str, only: str, now_ms: int, control: int) -> Notification:
     """The notification once more, for one subscription, as part of this replay.
 
-    It has an id of its own, so that everything that is kept of deliveries tells it from the first time, and its age
-    begins anew: a replay of last week's notifications is not too old to be delivered.
+    It has an id of its own, so that everything that is kept of deliveries tells it from the first time, and it is
+    accepted anew, with the control log at this position: a replay of last week's notifications is not too old to be
+    delivered, and goes to a subscription of today.
     """
     return msgspec.structs.replace(
         notification,
@@ -74,6 +81,7 @@ def replayed(notification: Notification, replay: str, only: str, now_ms: int) ->
         request=b"",
         request_size=1,
         replay=replay,
+        control=control,
     )
 
 

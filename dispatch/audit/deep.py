@@ -15,17 +15,17 @@ from dispatch.audit.kept import check_kept
 from dispatch.audit.ledger import Evaluations, Ledger
 from dispatch.audit.reading import LogReading, notification_in
 from dispatch.audit.report import Problem
-from dispatch.matching.filters import Conditions, Subject
+from dispatch.matching.filters import Conditions, wanting
 from topic_model import records
 from topic_model.notifications import Notification
 from topic_model.records import ControlRecord
-from topic_model.routing import RoutingTable
+from topic_model.routing import History, RoutingTable
 from topic_model.settings import KafkaSettings
 
 # Compaction of the control log leaves a day alone; see `topic_model.kafka_topics`.
 _CONTROL_HISTORY_MS = 24 * 3_600_000
 
-# By clocks of several machines: a subscription that ended that soon after the evaluation may have been over for it.
+# Between the clocks of gateways and brokers.
 _CLOCKS_MS = 60_000
 
 
@@ -51,7 +51,7 @@ def examine_deeply(
             "compaction keeps only what still holds: whether a subscription that is over or changed since has had "
             "them cannot be told"
         )
-    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, limit)
+    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, report.since_ms, limit)
     report.blame(problems, count, limit)
     check_kept(kafka, ledger, found, read_on, patience_s, limit)
 
@@ -68,11 +68,12 @@ class _Run(NamedTuple):
 
 
 class _Past:
-    """The routing table as it was, going forward."""
+    """The routing table as it was, going forward, with what has changed since the first were accepted."""
 
-    def __init__(self, control: LogReading) -> None:
-        self.table = RoutingTable(remembered_answers=100_000)
+    def __init__(self, control: LogReading, since_ms: int) -> None:
         (partition,) = control.beginnings()
+        horizon = control.at(since_ms - _CLOCKS_MS)[partition]
+        self.table = RoutingTable(remembered_answers=100_000, history=History(horizon))
         stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
         self._records = control.read({partition: stretch})
         self._next: tuple[int, ControlRecord] | None = None
@@ -88,12 +89,12 @@ class _Past:
             offset, change = self._next
             if offset >= control:
                 return
-            self.table.apply(change)
+            self.table.apply(change, offset)
             self._next = None
 
 
 def _not_delivered(
-    kafka: KafkaSettings, log: LogReading, ledger: Ledger, evaluations: Evaluations, limit: int
+    kafka: KafkaSettings, log: LogReading, ledger: Ledger, evaluations: Evaluations, since_ms: int, limit: int
 ) -> tuple[list[Problem], int]:
     """Deliveries that are missing: some of them, and how many."""
     deliveries = np.sort(ledger.deliveries().key)
@@ -101,12 +102,13 @@ def _not_delivered(
     problems: list[Problem] = []
     count = 0
     with LogReading(kafka, "control") as control:
-        past = _Past(control)
+        past = _Past(control, since_ms)
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
+            recipients = past.table.recipients()
             for notification, at in _notifications(log, runs):
-                by_ms = int(evaluations.written_ms[at]) + _CLOCKS_MS
-                wanted = _wanted(past.table, conditions, notification, by_ms)
+                there, ended = wanting(recipients, conditions, notification)
+                wanted = [each.id for each in (*there, *ended)]
                 missing = _without(deliveries, notification.id, wanted)
                 count += len(missing)
                 problems += [
@@ -124,21 +126,6 @@ def _not_delivered(
                     for subscription in missing[: limit - len(problems)]
                 ]
     return problems, count
-
-
-def _wanted(table: RoutingTable, conditions: Conditions, notification: Notification, by_ms: int) -> list[str]:
-    """Who was to have it, without those whose time may have been over."""
-    wanted = []
-    subject: Subject | None = None
-    for subscription in table.match(notification.topic):
-        if subscription.expired(by_ms) or (notification.only and notification.only != subscription.id):
-            continue
-        if subscription.content or subscription.producer:
-            subject = subject or Subject(conditions, notification)
-            if not subject.passes(subscription):
-                continue
-        wanted.append(subscription.id)
-    return wanted
 
 
 def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -> list[str]:

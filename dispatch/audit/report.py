@@ -18,6 +18,12 @@ Kind = Literal[
 ]
 """How a notification does not balance."""
 
+NOT_LOOKED_AT = (
+    "whether each notification was matched with all the subscriptions that it belongs to",
+    "whether what waits is among what is parked, and what was given up among the dead letters",
+)
+"""What only the deeper examination looks at."""
+
 MAX_PROBLEMS = 100
 """So many are named unless said otherwise; all are counted."""
 
@@ -89,6 +95,11 @@ class Report:
         """Whether everything is accounted for."""
         return self.unbalanced == 0
 
+    @property
+    def not_looked_at(self) -> tuple[str, ...]:
+        """What may be wrong although everything balances."""
+        return () if self.deep else NOT_LOOKED_AT
+
     def blame(self, problems: list[Problem], count: int | None = None, limit: int = MAX_PROBLEMS) -> None:
         """Add problems; `count` is how many there are when not all of them are given."""
         self.unbalanced += len(problems) if count is None else count
@@ -97,5 +108,6 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """For scripts."""
         document = asdict(self) | {"balanced": self.balanced, "totals": self.totals.as_json()}
+        document["not_looked_at"] = self.not_looked_at
         document["subscriptions"] = {name: tally.as_json() for name, tally in self.subscriptions.items()}
         return document

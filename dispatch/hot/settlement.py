@@ -54,6 +54,11 @@ def waits(detail: str) -> PutOff:
     return PutOff(Verdict("parked"), failed("waiting", detail))
 
 
+def cancelled(detail: str) -> PutOff:
+    """Not to be tried any more: the subscription is over."""
+    return PutOff(Verdict("cancelled"), failed("ended", detail))
+
+
 class Settlement:
     """One partition of one batch. `report` is what it has learned."""
 
@@ -93,7 +98,7 @@ class Settlement:
         self._note_failure(endpoint, push, outcome, cut_off)
         if verdict.state == "cancelled":
             self.report.gone.add(subscription.id)
-            return PutOff(verdict, failed("ended", "its receiver is gone (410)"))
+            return cancelled("its receiver is gone (410)")
         if outcome.endpoint_away:
             return waits(f"the push before it ended with {outcome.error!r}")
         failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1

@@ -14,9 +14,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,7 +33,7 @@ from dispatch.hot.pull_points import PullDelivery
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
 from dispatch.hot.reports import PartitionReport
-from dispatch.hot.settlement import PutOff, Settlement, waits
+from dispatch.hot.settlement import PutOff, Settlement, cancelled, waits
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.matching.filters import TOO_MUCH, Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
@@ -51,7 +50,6 @@ from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
 from topic_model.recent import Recent
 from topic_model.settings import KafkaSettings, SecretSettings
-from topic_model.snapshot import SnapshotView
 from topic_model.subscriptions import Subscription
 from topic_model.tracing import NO_TRACING, TracingSettings
 
@@ -167,18 +165,17 @@ class _Worker:
         return self._settings == _kept_settings(job)
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
-        """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it
-        ended is in the control log."""
+        """Match every notification with those whom it belongs to. Who has ended since it was accepted gets nothing any
+        more, and a row says so."""
         push = job.push
         lanes = Lanes(
             LaneLimits(push.max_notify_messages, push.max_notify_bytes),
             Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
         )
-        view = job.view.open()
+        recipients = job.view.open()
         settled = _settled_before(job)
         matched: defaultdict[int, list[Matched]] = defaultdict(list)
         self.journal.begin(job.batch)
-        now_ms = int(time.time() * 1000)
         judge = Judge(
             self._conditions, Allowance(push.conditions_ms, push.owner_conditions_ms), job.diversions.unjudged
         )
@@ -192,7 +189,9 @@ class _Worker:
                 # It will never be readable; stopping here would stop everybody for ever.
                 logger.error("skipped offset %d of partition %d: %s", row.offset, row.partition, error)
                 continue
-            wanted = judge.wanted(notification, self._wanting(view, notification, now_ms))
+            found = recipients.of(notification)
+            ended = {subscription.id for subscription in found.ended}
+            wanted = judge.wanted(notification, [*found.there, *found.ended])
             matched[row.partition].append(
                 Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
             )
@@ -201,7 +200,9 @@ class _Worker:
             for subscription, asked in wanted:
                 if settled and (subscription.id, notification.id) in settled:
                     continue
-                if asked:
+                if subscription.id in ended:
+                    settlement.put_off(subscription, (notification,), cancelled("it ended before this was matched"))
+                elif asked:
                     self._hand_over(job.diversions, lanes, settlement, subscription, notification)
                 else:
                     if unjudged is None:
@@ -214,11 +215,6 @@ class _Worker:
             settlement.report.notifications += len(counts)
             settlement.report.deliveries += sum(each.subscriptions for each in counts)
         return lanes
-
-    def _wanting(self, view: SnapshotView, notification: Notification, now_ms: int) -> Iterator[Subscription]:
-        for subscription in view.match(notification.topic):
-            if not subscription.expired(now_ms) and (not notification.only or notification.only == subscription.id):
-                yield subscription
 
     def _keep_unjudged(self, settlement: Settlement, subscription: Subscription, notification: Notification) -> None:
         """Nobody has asked its conditions: it waits until someone resumes the subscription."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from topic_model.records import ControlRecord, subscription_of
-from topic_model.routing import RoutingTable
+from topic_model.routing import History, RoutingTable
 from topic_model.subscriptions import Subscription
 from topic_model.suspensions import Suspensions
 
@@ -24,8 +24,8 @@ class Listener(Protocol):
 class ControlState:
     """A fold over the control log. One thread at a time applies; the questions may be asked in any."""
 
-    def __init__(self) -> None:
-        self.table = RoutingTable()
+    def __init__(self, history: History | None = None) -> None:
+        self.table = RoutingTable(history=history)
         self.suspensions = Suspensions()
         # How many subscriptions are pushed to each endpoint: forty bytes for each, the addresses are the table's own.
         self._at: dict[str, int] = {}
@@ -35,11 +35,11 @@ class ControlState:
         """Have somebody told of all changes from now on, in place of whoever was until now."""
         self._listener = listener
 
-    def apply(self, record: ControlRecord) -> None:
-        """Fold one record."""
+    def apply(self, record: ControlRecord, offset: int | None = None) -> None:
+        """Fold one record, from this place in the log."""
         changed = subscription_of(record)
         before = self.table.get(changed)
-        self.table.apply(record)
+        self.table.apply(record, offset)
         self.suspensions.apply(record)
         if changed:
             self._moved(_endpoint(before), _endpoint(self.table.get(changed)))

@@ -1,4 +1,4 @@
-"""Content and producer filters: what a subscription asks beyond its topics, decided in the workers after the match.
+"""Who gets a notification: those whom it belongs to by its topic, and whose content and producer filters it fulfils.
 
 Conditions are compiled once per worker. A payload is parsed at most once per notification, and only when a subscription
 that matched has a content filter; equal conditions of many subscriptions are evaluated once.
@@ -20,6 +20,7 @@ from topic_model.conditions import PER_MS, Condition, Document, Unanswerable, co
 from topic_model.errors import ConditionError
 from topic_model.notifications import Notification
 from topic_model.recent import Recent
+from topic_model.routing import Found, Recipients
 from topic_model.subscriptions import Subscription, XPathFilter
 
 logger = logging.getLogger(__name__)
@@ -252,3 +253,18 @@ def judged(
     if cost > allowance.of_owner(notification):
         return False, 0.0
     return subject.passes(subscription), cost
+
+
+def wanting(recipients: Recipients, conditions: Conditions, notification: Notification) -> Found:
+    """Who gets a notification, by the rule of the sink, whatever asking costs: audit and trace judge by this."""
+    found = recipients.of(notification)
+    for part in found:
+        for each in part:
+            if each.content or each.producer:
+                return _passing(found, Subject(conditions, notification))
+    return found
+
+
+def _passing(found: Found, subject: Subject) -> Found:
+    there, ended = ([each for each in part if subject.passes(each)] for part in found)
+    return Found(there, ended)

@@ -1,8 +1,9 @@
 """The routing table on the driver, and how the workers come by it.
 
-The driver folds the control log. Workers get a base (everything at some point of the log, see `bases`) and an overlay
-(what changed since, a Spark broadcast), each of which a worker opens once. With nothing changed a batch costs the look
-at the log's end; after a change a new overlay; a new base is made beside the batches (`rebasing`).
+The driver folds the control log. Workers get a base (everything at some point of the log, see `bases`) and, in a Spark
+broadcast, an overlay (what changed since) with the past in which notifications may have been accepted; a worker opens
+each of them once. With nothing changed a batch costs the look at the log's end; after a change a new overlay; a new
+base is made beside the batches (`rebasing`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple, Protocol
 
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
@@ -22,7 +24,7 @@ from dispatch.matching.rebasing import MIN_OVERLAY, Rebasing
 from dispatch.monitoring.sources import ViewSize
 from topic_model.control_log import ControlFollower
 from topic_model.records import ControlRecord
-from topic_model.routing import Overlay
+from topic_model.routing import History, Overlay, PackedPast, Recipients
 from topic_model.routing.routes import Route
 from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
@@ -33,6 +35,27 @@ from topic_model.topics import TopicPath
 # Looking at so many topics takes about a millisecond.
 _ROUTES_PIECE = 100
 
+# When the past has so many changes it is time to look what of it is still needed; not more often than that.
+_LONG_PAST = 1_000
+_LOOK_S = 5.0
+
+
+class LooksForOldest(Protocol):
+    """What is needed of `unmatched.Unmatched`, which no worker imports."""
+
+    def oldest(self) -> int | None: ...
+
+    def look(self) -> None: ...
+
+    def seen(self) -> int | None: ...
+
+
+class Changed(NamedTuple):
+    """What a broadcast carries."""
+
+    overlay: Overlay
+    past: PackedPast
+
 
 @dataclass(frozen=True)
 class SharedView:
@@ -40,18 +63,19 @@ class SharedView:
     read for it."""
 
     base: SharedBase
-    overlay: Broadcast[Overlay] | None
+    changed: Broadcast[Changed] | None
     control: int
 
-    def open(self) -> SnapshotView:
+    def open(self) -> Recipients:
         """In a worker: the view; opened once for as long as it is the same."""
         global _opened
         # A worker process has one Broadcast object per broadcast, however often a task names it.
-        if _opened is None or _opened.base != self.base or _opened.overlay is not self.overlay:
+        if _opened is None or _opened.base != self.base or _opened.changed is not self.changed:
             # What was unpacked of the base stays when only the overlay is new.
             snapshot = _opened.snapshot if _opened is not None and _opened.base == self.base else self.base.open()
-            overlay = self.overlay.value if self.overlay is not None else None
-            _opened = _Opened(self.base, snapshot, self.overlay, SnapshotView(snapshot, overlay))
+            overlay, past = self.changed.value if self.changed is not None else (None, PackedPast())
+            view = Recipients.packed(SnapshotView(snapshot, overlay), past)
+            _opened = _Opened(self.base, snapshot, self.changed, view)
         return _opened.view
 
 
@@ -59,27 +83,40 @@ class SharedView:
 class _Opened:
     base: SharedBase
     snapshot: Snapshot
-    overlay: Broadcast[Overlay] | None
-    view: SnapshotView
+    changed: Broadcast[Changed] | None
+    view: Recipients
 
 
 _opened: _Opened | None = None
 
 
 class RoutingView:
-    """The driver's side. Batches and the redelivery use it, each in a thread of its own."""
+    """The driver's side. Batches and the redelivery use it, each in a thread of its own.
+
+    `unmatched` knows where the oldest notification was accepted that is not matched yet: what changed before is
+    forgotten.
+    """
 
     def __init__(
-        self, kafka: KafkaSettings, context: SparkContext, bases: Bases, min_overlay: int = MIN_OVERLAY
+        self,
+        kafka: KafkaSettings,
+        context: SparkContext,
+        bases: Bases,
+        min_overlay: int = MIN_OVERLAY,
+        unmatched: LooksForOldest | None = None,
     ) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._state = ControlState()
+        self._unmatched = unmatched
+        self._looked: float | None = None
+        self._history = History()
+        self._state = ControlState(self._history)
         self._table = self._state.table
         self._follower = ControlFollower(kafka, self._apply)
         self._rebasing = Rebasing(self._table, bases, min_overlay)
         self._shared: SharedView | None = None
         self._overlay: Overlay | None = None  # what is in the broadcast
+        self._version = -1  # of the history, the same
         self._made_at = 0.0
         self._measured: tuple[Overlay, int] | None = None
         self.read_s = 0.0
@@ -111,11 +148,13 @@ class RoutingView:
         Arborcast has written to it.
         """
         with self._lock:
+            self._forget()
             began = time.perf_counter()
             self._follower.read_to_end(timeout_s)
             self.read_s = time.perf_counter() - began
             base, overlay = self._rebasing.current()
-            if self._shared is None or base != self._shared.base or overlay is not self._overlay:
+            same = overlay is self._overlay and self._history.version == self._version
+            if self._shared is None or base != self._shared.base or not same:
                 if self._shared is None or base != self._shared.base:
                     self._made_at = time.time()
                 self._shared = self._share(base, overlay)
@@ -178,10 +217,29 @@ class RoutingView:
         self._rebasing.close()
 
     def _apply(self, record: ControlRecord, offset: int) -> None:
-        self._state.apply(record)
+        self._state.apply(record, offset)
+
+    def _forget(self) -> None:
+        """Forget what changed before all that is not matched yet was accepted."""
+        if self._unmatched is None:
+            return
+        now = time.monotonic()
+        if self._looked is None:
+            # The log has a day of changes, of which mostly none is needed: not one of them is to be kept.
+            oldest = self._unmatched.oldest()
+            self._looked = now
+        else:
+            oldest = self._unmatched.seen()
+            if len(self._history) > _LONG_PAST and now > self._looked + _LOOK_S:
+                self._looked = now
+                self._unmatched.look()
+        if oldest is not None:
+            self._history.forget(oldest)
 
     def _share(self, base: SharedBase, overlay: Overlay) -> SharedView:
-        if self._shared is not None and self._shared.overlay is not None:
-            self._shared.overlay.destroy()
-        self._overlay = overlay
-        return SharedView(base, self._context.broadcast(overlay) if overlay.size else None, 0)
+        if self._shared is not None and self._shared.changed is not None:
+            self._shared.changed.destroy()
+        self._overlay, self._version = overlay, self._history.version
+        past = self._table.packed_past()
+        needed = overlay.size or past.pieces
+        return SharedView(base, self._context.broadcast(Changed(overlay, past)) if needed else None, 0)

@@ -159,6 +159,6 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
     "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
     **{
         name: _column(name)
-        for name in ("topic", "publisher", "message_id", "only", "payload", "producer", "traceparent")
+        for name in ("topic", "publisher", "message_id", "only", "payload", "producer", "traceparent", "control")
     },
 }

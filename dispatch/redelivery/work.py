@@ -188,7 +188,7 @@ class Redelivery:
     def _serve(self, lane: Lane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""
         subscription = None if lane.gone else self._subscriptions.subscription(lane.name)
-        if subscription is None or subscription.expired(now_ms):
+        if subscription is None:
             lane.seen = subscription
             self._cancel(lane, now_ms)
             return False

@@ -28,6 +28,7 @@ NOTIFICATIONS = TableSpec(
         Column("payload", "binary", "The child of wsnt:Message as a self-contained XML fragment, UTF-8."),
         Column("producer", "binary", "The wsnt:ProducerReference in the same form, empty for none."),
         Column("traceparent", "string", "The publisher's trace context (W3C), empty for none."),
+        Column("control", "long", "Where the control log stood for who accepted it; -1: not known."),
     ),
     partition_by=("day",),
     time="accepted_at",

@@ -15,6 +15,7 @@ from topic_model.records import (
     subscription_key,
 )
 from topic_model.routing import RoutingTable
+from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 from topic_model.suspensions import Suspensions
 
@@ -25,11 +26,12 @@ _APPEND_MS = 60_000
 
 
 class When(NamedTuple):
-    """A moment. `control` is where the control log ended for whoever matched then, if that is known: subscriptions come
-    and go within the milliseconds from there to the first push."""
+    """A moment. `control` is where the control log ended for whoever accepted something then (`accepted`), or matched
+    it, if that is known: subscriptions come and go within the milliseconds from there to the first push."""
 
     ms: int
     control: int | None = None
+    accepted: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class ControlHistory:
     def at(self, name: str, when: When) -> State | None:
         """The state of a subscription at a moment; None when it was not there yet, or nothing is known of it.
 
-        Where the states of that time have been compacted away, the next one that is known stands for them.
+        Where the states of that time have been compacted away, the next one that is known stands for them; and when
+        something was accepted, also where another gateway had made the subscription just before.
         """
         states = self.states.get(name, [])
         if when.control is None:
@@ -85,6 +88,9 @@ class ControlHistory:
         first = states[0] if states else None
         if first is None or first.subscription is None:
             return None
+        if when.accepted:
+            later = standing(first.subscription, True, when.ms) == "made later"
+            return None if later else first
         created_ms = first.subscription.created_ms
         compacted = 0 < created_ms < first.since_ms - _APPEND_MS
         return first if compacted and created_ms <= when.ms else None

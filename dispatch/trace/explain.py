@@ -12,6 +12,7 @@ from dispatch.trace.control import When
 from dispatch.trace.evidence import AttemptRow, Evidence, utc
 from dispatch.trace.story import DeliveryStory, Outcome, Step, Story
 from dispatch.trace.unmatched import expression_of, moment, no_match, without_attempts
+from topic_model.notifications import UNSTAMPED
 from topic_model.subscriptions import Subscription
 
 # How much of the payload a story shows.
@@ -23,7 +24,7 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
     notification = evidence.notification
     if notification is None and not evidence.attempts:
         return Story(evidence.id, found=False, notes=evidence.notes)
-    when = _matched_at(evidence)
+    when = _decided_at(evidence)
     by_subscription = {
         name: list(rows)
         for name, rows in groupby(sorted(evidence.attempts, key=itemgetter("subscription")), itemgetter("subscription"))
@@ -48,9 +49,15 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
     )
 
 
-def _matched_at(evidence: Evidence) -> When:
-    """When it was matched: as the batch has written it down; else just before the first attempt; else when it was
-    logged, for the batch follows at once."""
+def _decided_at(evidence: Evidence) -> When:
+    """The moment whose subscriptions it belongs to: when it was accepted, as its stamp says.
+
+    Without one, when it was matched: as the batch has written it down; else just before the first attempt; else when it
+    was logged, for the batch follows at once.
+    """
+    notification = evidence.notification
+    if notification is not None and notification.control != UNSTAMPED:
+        return When(notification.accepted_ms, notification.control, accepted=True)
     if evidence.attempts:
         ms = min(round(_time(row, "started_at").timestamp() * 1000) for row in evidence.attempts)
     else:

@@ -28,7 +28,7 @@ from dispatch.trace.progress import batch_of
 from topic_model import notifications, records
 from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import ConsumerRecord, TopicPartition, make_consumer, translated
-from topic_model.notifications import Notification
+from topic_model.notifications import UNSTAMPED, Notification
 from topic_model.settings import KafkaSettings
 
 # Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
@@ -108,6 +108,7 @@ class Gatherer:
             only=row["only"],
             # Not there in tables, and null in rows, that an older Arborcast has written.
             traceparent=row.get("traceparent") or "",
+            control=UNSTAMPED if (control := row.get("control")) is None else control,
         )
         return Evidence(
             notification_id,

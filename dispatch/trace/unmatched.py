@@ -13,6 +13,7 @@ from dispatch.trace.control import State, When
 from dispatch.trace.evidence import Evidence, Row, utc
 from dispatch.trace.story import Outcome
 from topic_model.notifications import Notification
+from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath, parent_of
 
@@ -30,16 +31,20 @@ def without_attempts(
     evidence: Evidence, subscription: Subscription, notification: Notification, when: When
 ) -> tuple[Outcome, str]:
     """Why a subscription whose topics match has no attempt."""
-    if not subscription.receives:
+    stood = standing(subscription, False, when.ms)
+    if stood == "paused":
         kind = "pull points" if subscription.pull_point else "its kind"
         return "skipped", f"the subscription was paused then, and for {kind} nothing is kept meanwhile"
-    if subscription.expired(when.ms):
+    if stood == "over":
         return "skipped", f"the subscription's time was over at {moment(subscription.terminates_ms or 0)}"
     if notification.only and notification.only != subscription.id:
         return "skipped", f"it was the topic's current message for the subscription {notification.only} alone"
     refused = _refused_by(subscription, notification)
     if refused:
         return "skipped", refused
+    now = evidence.control.now(subscription.id)
+    if now is not None and now.subscription is None and not (evidence.batch and evidence.batch.done):
+        return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
     if evidence.batch is not None and not evidence.batch.begun:
         return "pending", "the dispatch has not come to it yet"
     if evidence.batch is not None and evidence.batch.done:

@@ -30,7 +30,7 @@ from ingest.legacy import messages
 from ingest.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
 from ingest.lookups import check_name
 from ingest.namespaces import WSA, WSNT
-from ingest.notification_broker import accept, check_supported
+from ingest.notification_broker import accept, check_supported, commit_new
 from ingest.publishers.senders import check_topics
 from ingest.pull_points import open_pull_point
 from ingest.quotas import check_fan_out, check_room
@@ -38,7 +38,7 @@ from topic_model import expressions
 from topic_model.errors import PeerError, TopicNotSupported
 from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy, OutboundSettings
-from topic_model.records import SubscriptionRecord, ending
+from topic_model.records import ending
 from topic_model.subscriptions import EndpointReference, Subscription
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ async def _create(gateway: Gateway, wanted: Subscription) -> str:
         if gateway.table.find_equal(wanted) is not None:
             return REPEATED
         check_room(gateway, wanted.owner)
-        await gateway.changes.commit([SubscriptionRecord(wanted)])
+        await commit_new(gateway, wanted)
     return _reference("SubscriptionReference", wanted.address)
 
 

@@ -19,12 +19,11 @@ from ingest.errors import InvalidRequest, OperationRefused
 from ingest.filters import read_filters, read_policy
 from ingest.gateway import Gateway, Operation, Reply
 from ingest.namespaces import WSA, WSNT
-from ingest.notification_broker import check_supported, requested_termination, termination_element
+from ingest.notification_broker import check_supported, commit_new, requested_termination, termination_element
 from ingest.quotas import check_room
 from ingest.subscription_manager import held, replace
 from topic_model.errors import UnknownResource
 from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
-from topic_model.records import SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
@@ -76,9 +75,9 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     if policy.current_message:
         await check_few(gateway, created)
     check_room(gateway, created.owner)
-    await gateway.changes.commit([SubscriptionRecord(created)])
+    created, since = await commit_new(gateway, created)
     if policy.current_message:
-        await send_current_messages(gateway, created)
+        await send_current_messages(gateway, created, since)
     body = (
         f'<tev:CreatePullPointSubscriptionResponse xmlns:tev="{TEV}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
         f"<tev:SubscriptionReference><wsa:Address>{answers.text(address)}</wsa:Address></tev:SubscriptionReference>"

@@ -116,5 +116,7 @@ def _print(report: Report) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    for what in report.not_looked_at:
+        out.print(f"not looked at: {what} (--deep does)", markup=False, highlight=False, soft_wrap=True)
     verdict = "[bold green]balanced[/]" if report.balanced else f"[bold red]{report.unbalanced:,} do not balance[/]"
     out.print(f"{verdict} ({report.seconds:.1f} s)", highlight=False)

@@ -56,7 +56,7 @@ _JSON_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[{\[]")
 def read_tree(kafka: KafkaSettings) -> TopicTree:
     """The topic tree of the control log as it is now. Raises InfrastructureError."""
     tree = TopicTree()
-    _fold(kafka, tree.apply)
+    _fold(kafka, lambda record, _offset: tree.apply(record))
     return tree
 
 
@@ -71,16 +71,16 @@ def read_subscriptions(kafka: KafkaSettings) -> tuple[RoutingTable, Suspensions]
     """The routing table, and which of its subscriptions are suspended. Raises InfrastructureError."""
     table, suspensions = RoutingTable(), Suspensions()
 
-    def apply(record: ControlRecord) -> None:
-        table.apply(record)
+    def apply(record: ControlRecord, offset: int) -> None:
+        table.apply(record, offset)
         suspensions.apply(record)
 
     _fold(kafka, apply)
     return table, suspensions
 
 
-def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord], None]) -> None:
-    with closing(ControlFollower(kafka, lambda record, _offset: apply(record))) as follower:
+def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord, int], None]) -> None:
+    with closing(ControlFollower(kafka, apply)) as follower:
         follower.read_to_end(_READ_SECONDS)
 
 

@@ -24,7 +24,7 @@ from topic_model.control_log import ControlLog
 from topic_model.errors import InfrastructureError
 from topic_model.kafka_client import Producer, make_producer, translated
 from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
+from topic_model.notifications import UNSTAMPED, Notification
 from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
@@ -66,6 +66,8 @@ class Logs:
         self._control = ControlLog(kafka)
         self._producer: Producer = make_producer(kafka)
         self._numbers = itertools.count(1)
+        self.position = 0
+        """Behind the last control record that was written here."""
 
     def subscribe(self, *subscriptions: Subscription) -> None:
         self.control(*(SubscriptionRecord(each) for each in subscriptions))
@@ -74,14 +76,35 @@ class Logs:
         self.control(SubscriptionEnded(subscription_id, "unsubscribed", int(time.time() * 1000)))
 
     def control(self, *records: ControlRecord) -> None:
-        self._control.append(records)
+        self.position = self._control.append(records) + 1
 
     def notify(self, topic: str, payload: bytes = b"<x/>") -> str:
-        """Append one notification; its id."""
-        notification_id = f"n{next(self._numbers)}"
-        key, value = notifications.encode(
-            Notification(notification_id, TopicPath(topic), payload, int(time.time() * 1000))
+        """Append one notification, without a stamp; its id."""
+        return self.accept(topic, payload, control=UNSTAMPED)
+
+    def accept(
+        self,
+        topic: str,
+        payload: bytes = b"<x/>",
+        control: int | None = None,
+        accepted_ms: int | None = None,
+        again: str = "",
+        only: str = "",
+    ) -> str:
+        """Append one notification that was accepted now, or then, with the control log as it is, or was; its id.
+
+        `again` is the id of one that is sent again as the current message of its topic, to `only` this subscription.
+        """
+        notification_id = again or f"n{next(self._numbers)}"
+        notification = Notification(
+            notification_id,
+            TopicPath(topic),
+            payload,
+            int(time.time() * 1000) if accepted_ms is None else accepted_ms,
+            only=only,
+            control=self.position if control is None else control,
         )
+        key, value = notifications.encode(notification)
         self.raw(value, key)
         return notification_id
 

@@ -54,14 +54,19 @@ class ControlList:
     async def catch_up(self) -> None:
         """There is no other gateway."""
 
-    async def commit(self, records: Sequence[ControlRecord]) -> None:
+    async def commit(self, records: Sequence[ControlRecord]) -> int:
         await asyncio.sleep(0)  # others run in between, as they do while Kafka answers
         if self.error is not None:
             raise self.error
+        first = len(self.records)
         for record in records:
             self.records.append(record)
             for fold in self.folds:
-                fold.apply(record)
+                if isinstance(fold, RoutingTable):
+                    fold.apply(record, len(self.records) - 1)
+                else:
+                    fold.apply(record)
+        return first
 
 
 @dataclass
@@ -82,6 +87,9 @@ class NotificationList:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
+
+    async def settled(self) -> None:
+        """Nothing is ever under way."""
 
 
 @dataclass

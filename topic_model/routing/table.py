@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from topic_model.errors import ExpressionError
+from topic_model.notifications import UNSTAMPED
 from topic_model.records import (
     ControlRecord,
     SecretsResealed,
@@ -24,6 +25,7 @@ from topic_model.resealing import Resealings
 from topic_model.routing.checkpoint import Checkpoint
 from topic_model.routing.expiry import Expiry
 from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
+from topic_model.routing.history import Change, History, PackedPast, Recipients
 from topic_model.routing.links import Links
 from topic_model.routing.members import Answer
 from topic_model.routing.overlay import Changes, Overlay
@@ -58,8 +60,12 @@ class RoutingTable(Resolver):
     into the log must not stop the replicas; a filter that cannot be read selects nothing, and the log says so.
     """
 
-    def __init__(self, remembered_answers: int = 1_000_000) -> None:
+    def __init__(self, remembered_answers: int = 1_000_000, history: History | None = None) -> None:
+        """With a `history` it is told what changes, for `recipients`."""
         super().__init__(remembered_answers)
+        self.position = UNSTAMPED
+        """Behind the last record that was applied with its offset."""
+        self._history = history
         self.topics = TopicTree()
         self._subscriptions: dict[str, Subscription] = {}
         self._entries: dict[str, Entry] = {}
@@ -69,8 +75,10 @@ class RoutingTable(Resolver):
         self._resealings = Resealings()
         self._recorders: list[Changes] = []
 
-    def apply(self, record: ControlRecord) -> None:
-        """Fold one record. Applying the same record again changes nothing."""
+    def apply(self, record: ControlRecord, offset: int | None = None) -> None:
+        """Fold one record, from this place in the log. Applying the same record again changes nothing."""
+        if offset is not None:
+            self.position = offset + 1
         match record:
             case SubscriptionRecord(subscription=subscription):
                 self._put(self._resealings.current(subscription))
@@ -98,6 +106,22 @@ class RoutingTable(Resolver):
     def resealings(self) -> Resealings:
         """What became of ciphertexts in the records of subscriptions; those in the table are the ones that count."""
         return self._resealings
+
+    @property
+    def history(self) -> History:
+        """What changed lately. Raises ValueError for a table that remembers nothing."""
+        if self._history is None:
+            raise ValueError("this routing table was made without a history")
+        return self._history
+
+    def recipients(self) -> Recipients:
+        """Whom notifications belong to, for as long as the table does not change."""
+        history = self.history
+        return Recipients(self, history.newest, lambda at: history.recent(at, self._subscriptions))
+
+    def packed_past(self) -> PackedPast:
+        """What changed lately, to be asked beside a snapshot and its overlay."""
+        return self.history.packed(self._subscriptions)
 
     def find_equal(self, subscription: Subscription) -> Subscription | None:
         """The oldest subscription that delivers the same things to the same place in the same way."""
@@ -183,11 +207,11 @@ class RoutingTable(Resolver):
         if old == subscription:
             return
         selector = selector_of(subscription)
-        if old is not None and selector_of(old) != selector:
+        moved = old is not None and selector_of(old) != selector
+        self._remember(subscription.id, old, leaves=moved)
+        if old is not None and moved:
             self._end_quietly(old)
-            moved, old = True, None
-        else:
-            moved = False
+            old = None
         entry = self._entries.get(selector)
         new = self._sharing.compact(subscription, next(members_of(entry), None))
         self._subscriptions[new.id] = new
@@ -210,9 +234,22 @@ class RoutingTable(Resolver):
         old = self._subscriptions.get(subscription_id)
         if old is None:
             return
+        self._remember(subscription_id, old, leaves=True)
         self._end_quietly(old)
         for recorder in self._recorders:
             recorder.ended(subscription_id)
+
+    def _remember(self, subscription_id: str, before: Subscription | None, leaves: bool) -> None:
+        if self._history is None or self.position == UNSTAMPED:
+            return
+        selected: tuple[TopicPath, ...] | None = None
+        if before is not None and leaves:
+            entry = self._entries[selector_of(before)]
+            if isinstance(entry, LinkedGroup) and len(entry) == 1:
+                # With its last member goes what is known of an XPath.
+                self._prepare()
+                selected = self._links.selection(selector_of(before))
+        self._history.add(Change(self.position - 1, subscription_id, before, selected or ()))
 
     def _end_quietly(self, old: Subscription) -> None:
         selector = selector_of(old)

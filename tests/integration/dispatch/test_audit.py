@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from dispatch.attempts import Attempt, ErrorClass, Matched, State
@@ -18,8 +20,9 @@ from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from tests.support.dispatch_job import Logs, logs, subscription
 from topic_model.conditions import XPATH_1
 from topic_model.notifications import Notification
+from topic_model.records import SubscriptionRecord
 from topic_model.settings import KafkaSettings
-from topic_model.subscriptions import XPathFilter
+from topic_model.subscriptions import Subscription, XPathFilter
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
@@ -168,3 +171,94 @@ def test_a_damaged_record_is_told_from_an_overlooked_one(
     batches.evaluate(0, 1, {after: 0})
     report = audit(kafka_settings, since_ms, patience_s=0)
     assert [(each.kind, each.partition, each.offset) for each in report.problems] == [("unreadable", 0, 0)]
+
+
+def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSettings) -> None:
+    """One subscription and one notification for each stage, of which one thing is lost; and those to which nothing
+    belongs, of whom nothing may be said."""
+    kafka = dataclasses.replace(kafka_settings, partitions=1)
+    since_ms = int(time.time() * 1000) - 1_000
+    made: dict[str, str] = {}
+    with logs(kafka) as log, closing(Batches(kafka)) as batches:
+
+        def subscribe(name: str, **more: object) -> Subscription:
+            subscribed = subscription(name, "http://r/", name, created_ms=since_ms - 1, **more)
+            log.subscribe(subscribed)
+            return subscribed
+
+        def change(before: Subscription, **changes: object) -> None:
+            log.control(SubscriptionRecord(msgspec.structs.replace(before, **changes)))
+
+        def accept(name: str) -> None:
+            made[name] = log.accept(name, accepted_ms=since_ms + 100)
+
+        lost = ["row", "counted", "evaluation", "parked", "letter", "too-old"]
+        for name in lost:
+            subscribe(name)
+            accept(name)
+        # Over since, ended since, paused since, made just before through another gateway: it belongs to all of them.
+        over = subscribe("over", terminates_ms=since_ms + 101)
+        accept("over")
+        change(over, terminates_ms=since_ms + 1_000)
+        subscribe("ended")
+        accept("ended")
+        log.end("ended")
+        pulled = subscribe("pulled", pull_point="p")
+        accept("pulled")
+        change(pulled, paused=True)
+        accept("elsewhere")
+        subscribe("elsewhere")
+        # Over before, paused before, ended before, made later: it belongs to none of these.
+        revived = subscribe("over-before", terminates_ms=since_ms + 100)
+        accept("over-before")
+        change(revived, terminates_ms=None)
+        silent = subscribe("paused-before", pull_point="p", paused=True)
+        accept("paused-before")
+        change(silent, paused=False)
+        subscribe("ended-before")
+        log.end("ended-before")
+        accept("ended-before")
+        accept("late")
+        log.subscribe(subscription("late", "http://r/", "late", created_ms=since_ms + 100))
+        # Nothing is lost of the last one: what lies before it was to be evaluated.
+        subscribe("sound")
+        accept("sound")
+
+        belongs = [*lost, "over", "ended", "pulled", "elsewhere", "sound"]
+        # What takes away a subscription before it is counted is found by nobody who only counts.
+        uncounted = {"counted", "over", "ended", "pulled", "elsewhere"}
+        counts = {name: int(name in belongs and name not in uncounted) for name in made}
+        places = {name: place for place, name in enumerate(made)}
+        lines = list(made.items())
+        gap = places["evaluation"]
+        for part in (lines[:gap], lines[gap + 1 :]):
+            first = places[part[0][0]]
+            batches.evaluate(log.position, first, {notification: counts[name] for name, notification in part})
+        states: dict[str, State] = {
+            "evaluation": "delivered",
+            "parked": "parked",
+            "letter": "dead",
+            "too-old": "expired",
+        }
+        for name, state in states.items():
+            batches.row(made[name], name, state)
+        batches.row(made["sound"], "sound")
+
+        shallow = audit(kafka, since_ms, patience_s=0)
+        deep = audit(kafka, since_ms, deep=True, patience_s=0)
+
+    assert {(each.kind, name) for each in shallow.problems for name in made if made[name] == each.notification} == {
+        ("missing", "row"),
+        ("unevaluated", "evaluation"),
+        ("unmatched", "evaluation"),
+    }
+    assert len(shallow.not_looked_at) == 2, "what it does not look at it does not vouch for"
+    found = {(each.kind, each.subscription) for each in deep.problems if each.subscription}
+    assert found == {
+        ("not-delivered", "row"),
+        *(("not-delivered", name) for name in uncounted),
+        ("not-parked", "parked"),
+        ("no-letter", "letter"),
+        ("no-letter", "too-old"),
+    }
+    assert deep.not_looked_at == ()

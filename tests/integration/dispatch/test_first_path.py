@@ -272,7 +272,7 @@ def test_record_that_cannot_be_read_is_skipped(own: Own, job_logs: Logs, receive
 def matched_in_a_task(context: SparkContext, shared: SharedView) -> list[int]:
     """How many subscriptions to `a` the view has, seen from an executor."""
     topic = TopicPath("a")
-    return context.parallelize([0], 1).map(lambda _: len(shared.open().match(topic))).collect()
+    return context.parallelize([0], 1).map(lambda _: len(shared.open().view.match(topic))).collect()
 
 
 @pytest.mark.parametrize("how", ["file", "broadcast"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.checkpoint import go_back, mend
+from dispatch.checkpoint import go_back, mend, settled
 
 OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
@@ -102,3 +102,14 @@ def test_nothing_goes_back_where_nothing_is(tmp_path: Path) -> None:
     assert not go_back(str(tmp_path / "none"), "p-attempts", {})
     assert not go_back("s3a://bucket/checkpoint", "p-attempts", {})
     assert not go_back(str(tmp_path), "p-attempts", {}), "a query that has done nothing yet"
+
+
+def test_what_no_batch_will_look_at_again(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    assert settled(str(folder), "p-attempts") == {}, "there is none yet"
+    for batch in (7, 8, 9):
+        planned(folder, batch, p0=10 * batch, p1=batch)
+    assert settled(str(folder), "p-attempts") == {0: 80, 1: 8}, "the last one is repeated when its commit is torn"
+    (folder / "offsets" / "8").write_text("torn")
+    assert settled(str(folder), "p-attempts") is None
+    assert settled("s3://bucket/push", "p-attempts") is None

@@ -201,7 +201,7 @@ def test_any_topic_can_be_read_back_from_its_element(steps: list[tuple[str, str]
 @pytest.mark.parametrize("form", ["notify", "raw", "legacy"])
 def test_a_replay_keeps_its_id_and_is_labelled(form: str) -> None:
     target = subscription(form=form, addressing=True)
-    again = replayed(notification(), "r<1>", target.id, 99)
+    again = replayed(notification(), "r<1>", target.id, 99, 7)
     first, request = Envelope(target).request([notification()], 1), Envelope(target).request([again], 1)
     headers = dict(request.headers)
     assert headers["Arborcast-Notification-Id"] == "n1"
@@ -219,7 +219,7 @@ def test_a_replay_keeps_its_id_and_is_labelled(form: str) -> None:
 
 
 def test_replays_travel_with_others_and_each_has_its_own_label() -> None:
-    again = replayed(notification("n2"), "r1", "sub-1", 99)
+    again = replayed(notification("n2"), "r1", "sub-1", 99, 7)
     request = Envelope(subscription()).request([notification(), again], 1)
     headers = dict(request.headers)
     assert (headers["Arborcast-Notification-Id"], headers["Arborcast-Replay"]) == ("n1,n2", "-,r1")

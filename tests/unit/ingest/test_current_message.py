@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from ingest import current_message
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.records import ControlRecord, TopicPolicy, TopicRecord
 from topic_model.settings import TopicSettings
 from topic_model.topics import TopicPath
 
@@ -143,3 +145,43 @@ def test_messages_are_handed_over_in_small_numbers(monkeypatch: pytest.MonkeyPat
     parts.post(soap.envelope(soap.subscribe(more=WANTED)))
     assert asked == [2, 2, 1]
     assert len([each for each in parts.notifications.accepted if each.only]) == 5
+
+
+def test_what_reaches_a_new_subscriber_anyway_is_not_sent_to_it_as_a_current_message() -> None:
+    """Accepted between the record of the subscription and the look at the current messages, here or by a gateway whose
+    view was behind; and one that was restored, whose stamp is of another control log."""
+    parts = parts_with("{urn:t}a", "{urn:t}b", "{urn:t}c", "{urn:t}d")
+    publish(parts, ("t:a", "1"), ("t:b", "2"), ("t:c", "3"), ("t:d", "4"))
+    commit = parts.control.commit
+
+    async def commit_and_publish(records: Sequence[ControlRecord]) -> int:
+        before_ms = round(parts.now.timestamp() * 1000)
+        offset = await commit(records)
+        current = parts.notifications.current
+        for topic, changes in {
+            "{urn:t}a": {"control": offset + 1},
+            "{urn:t}b": {"control": offset, "accepted_ms": before_ms + 1},
+            "{urn:t}c": {"control": offset},
+            "{urn:t}d": {"control": offset + 1_000, "accepted_ms": before_ms - 1},
+        }.items():
+            current[TopicPath(topic)] = msgspec.structs.replace(current[TopicPath(topic)], **changes)
+        return offset
+
+    parts.control.commit = commit_and_publish  # type: ignore[method-assign]
+    parts.post(soap.envelope(soap.subscribe(more=WANTED)))
+    sent = [each for each in parts.notifications.accepted if each.only]
+    assert [each.topic for each in sent] == ["{urn:t}c", "{urn:t}d"]
+    assert {each.control for each in sent} == {parts.table.position}, "for those who are there now"
+
+
+def test_what_is_on_its_way_into_the_log_is_waited_for() -> None:
+    parts = parts_with("{urn:t}a")
+    publish(parts, ("t:a", "1"))
+    under_way = parts.notifications.current.pop(TopicPath("{urn:t}a"))
+
+    async def settled() -> None:
+        parts.notifications.current[under_way.topic] = under_way
+
+    parts.notifications.settled = settled  # type: ignore[method-assign]
+    parts.post(soap.envelope(soap.subscribe(more=WANTED)))
+    assert [each.id for each in parts.notifications.accepted if each.only] == [under_way.id]

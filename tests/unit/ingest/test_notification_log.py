@@ -393,3 +393,19 @@ def test_at_a_stop_all_of_it_is_handed_over(brokers: Brokers) -> None:
             await large
 
     asyncio.run(run())
+
+
+def test_what_is_under_way_can_be_waited_for_however_it_ends(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        await log.settled()
+        future = log.append([one(1)])
+        waiting = asyncio.create_task(log.settled())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await log.stop()
+        await asyncio.wait_for(waiting, 5)
+        with pytest.raises(InfrastructureError):
+            future.result()
+
+    asyncio.run(scenario())

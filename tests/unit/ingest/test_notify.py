@@ -107,3 +107,12 @@ def test_of_two_traces_none_is_believed() -> None:
     parts = GatewayParts()
     parts.post(soap.envelope(soap.notify()), traceparent=_TRACE, Traceparent=_TRACE)
     assert [each.traceparent for each in parts.notifications.accepted] == [""]
+
+
+def test_each_is_stamped_with_the_position_of_the_view_that_it_was_accepted_with() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.notify(soap.message("t:new"))))
+    assert [one.control for one in parts.notifications.accepted] == [1], "behind the record of its own topic"
+    parts.post(soap.envelope(soap.subscribe()))
+    parts.post(soap.envelope(soap.notify(soap.message("t:new"), soap.message("t:new"))))
+    assert [one.control for one in parts.notifications.accepted] == [1, 2, 2]

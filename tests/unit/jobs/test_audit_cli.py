@@ -46,6 +46,14 @@ def test_what_balances_ends_with_0(monkeypatch: pytest.MonkeyPatch, report: Repo
     assert abs(int(str(asked[0]["since_ms"])) - (time.time() - 7_200) * 1000) < 60_000
 
 
+def test_it_says_what_it_does_not_look_at(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    answering(monkeypatch, report)
+    assert "not looked at: whether each notification was matched" in CliRunner().invoke(app, ["audit"]).output
+    assert len(json.loads(CliRunner().invoke(app, ["audit", "--json"]).output)["not_looked_at"]) == 2
+    report.deep = True
+    assert "not looked at" not in CliRunner().invoke(app, ["audit", "--deep"]).output
+
+
 def test_what_does_not_ends_with_1_and_names_it(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
     report.blame([Problem("missing", "n7", matched=3, found=2, topic="a/b", partition=1, offset=9)])
     answering(monkeypatch, report)

@@ -11,7 +11,7 @@ NOTIFICATION = Notification("id", TopicPath("{urn:t}a"), b"<n/>", 1, b"<p/>", "u
 
 
 ONLY = msgspec.structs.replace(NOTIFICATION, only="sub")
-AGAIN = replayed(NOTIFICATION, "r1", "sub", 99)
+AGAIN = replayed(NOTIFICATION, "r1", "sub", 99, 7)
 TRACED = msgspec.structs.replace(NOTIFICATION, traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
 
 
@@ -29,7 +29,7 @@ def test_only_what_older_readers_would_send_to_everybody_or_without_its_label_is
 
 def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
     first = msgspec.structs.replace(NOTIFICATION, request=b"fingerprint", request_size=4)
-    again = replayed(first, "r1", "sub", 99)
+    again = replayed(first, "r1", "sub", 99, 7)
     assert (again.id, again.original_id, again.replay, again.only) == ("id~r1", "id", "r1", "sub")
     assert (again.topic, again.payload, again.producer, again.message_id) == (
         first.topic,
@@ -40,7 +40,7 @@ def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
     assert again.accepted_ms == 99
     assert (again.request, again.request_size) == (b"", 1), "it is not part of a publisher's request"
     assert first.original_id == "id"
-    assert replayed(again, "r2", "sub", 100).id == "id~r2"
+    assert replayed(again, "r2", "sub", 100, 7).id == "id~r2"
 
 
 def test_records_of_a_newer_version_and_of_others_are_refused() -> None:

@@ -180,6 +180,7 @@ def test_notification_becomes_a_row_with_every_column() -> None:
         "payload": b"<x/>",
         "producer": b"",
         "traceparent": "",
+        "control": -1,
     }
 
 

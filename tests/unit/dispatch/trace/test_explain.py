@@ -374,3 +374,53 @@ def test_what_waits_for_an_endpoint_that_is_away_says_since_when() -> None:
     well = {"http://s/": {**health, "breaker": "closed"}}
     again = only(evidence(history(subscription("s")), parked, endpoints=well))
     assert again.why == "it is tried when its turn comes: earlier ones wait"
+
+
+def stamped(control: ControlHistory, at: int, *rows: AttemptRow, **more: object) -> Evidence:
+    notification = Notification("n", TopicPath("a/b"), b"<x/>", ACCEPTED, control=at)
+    values: dict[str, object] = {"logged_ms": ACCEPTED + 2, "partition": 1, "offset": 9, **more}
+    return Evidence("n", notification, control, attempts=rows, **values)  # type: ignore[arg-type]
+
+
+def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenever_it_was_matched() -> None:
+    changes: list[ControlRecord] = [
+        subscription("renewed", terminates_ms=ACCEPTED + 1),
+        subscription("revived", terminates_ms=ACCEPTED),
+        subscription("paused", pull_point="p"),
+        subscription("resumed", pull_point="p", paused=True),
+        subscription("ended"),
+        subscription("over"),
+        SubscriptionEnded("over", "unsubscribed", 1_000),
+    ]
+    at = len(changes)
+    changes += [
+        subscription("renewed", terminates_ms=ACCEPTED + 3_600_000),
+        subscription("revived"),
+        subscription("paused", pull_point="p", paused=True),
+        subscription("resumed", pull_point="p"),
+        SubscriptionEnded("ended", "unsubscribed", ACCEPTED + 1_000),
+        subscription("elsewhere", created_ms=ACCEPTED - 1),
+        subscription("late", created_ms=ACCEPTED),
+    ]
+    control = ControlHistory()
+    for offset, record in enumerate(changes):
+        control.add(record, ACCEPTED + 1_000 if offset >= at else 1_000, offset)
+    matched = Evaluated(ACCEPTED + 60_000, batch=7, control=len(changes), subscriptions=4)
+    story = explain(stamped(control, at, evaluated=matched))
+
+    whys = {each.subscription: (each.outcome, each.why) for each in story.deliveries}
+    assert whys == {
+        "renewed": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+        "revived": ("skipped", "the subscription's time was over at 1970-01-01 00:01:40 UTC"),
+        "paused": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+        "resumed": ("skipped", "the subscription was paused then, and for pull points nothing is kept meanwhile"),
+        "ended": (
+            "pending",
+            "the subscription has ended since, at 1970-01-01 00:01:41 UTC (unsubscribed), so it will be cancelled",
+        ),
+        "elsewhere": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+    }
+    assert only(stamped(control, at, evaluated=matched), "late").why == (
+        "the subscription was made later, at 1970-01-01 00:01:41 UTC"
+    )
+    assert only(stamped(control, at, evaluated=matched), "over").outcome == "no match"

@@ -1,0 +1,76 @@
+"""Where in the control log the oldest notification was accepted that no batch has matched yet: what changed before that
+position need not be remembered."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from dispatch.audit.balance import Stretch
+from dispatch.audit.reading import LogReading, notification_in
+from topic_model.errors import ArborcastError
+from topic_model.notifications import UNSTAMPED
+from topic_model.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+# So long a notification may be on its way into the log after it was stamped, or one gateway's view behind another's.
+_ON_THE_WAY_MS = 10_000
+
+
+class Unmatched:
+    """`settled` says what the batches are through with: by partition the offset behind it; None when nobody knows."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settled: Callable[[], Mapping[int, int] | None],
+        on_the_way_ms: int = _ON_THE_WAY_MS,
+    ) -> None:
+        self._kafka = kafka
+        self._settled = settled
+        self._on_the_way_ms = on_the_way_ms
+        self._thread: threading.Thread | None = None
+        self._found: int | None = None
+
+    def oldest(self) -> int | None:
+        """The position; None when it is not known. Raises InfrastructureError, RecordVersionError."""
+        settled = self._settled()
+        if settled is None:
+            return None
+        since_ms, oldest = int(time.time() * 1000), sys.maxsize
+        with LogReading(self._kafka, "notifications") as log:
+            begins, ends = log.beginnings(), log.ends()
+            for partition, end in ends.items():
+                first = max(settled.get(partition, 0), begins[partition])
+                for record in log.read({partition: Stretch(first, min(first + 1, end))}):
+                    since_ms = min(since_ms, record.timestamp)
+                    notification = notification_in(record)
+                    if notification is not None and notification.control != UNSTAMPED:
+                        oldest = min(oldest, notification.control)
+        with LogReading(self._kafka, "control") as control:
+            (position,) = control.at(since_ms - self._on_the_way_ms).values()
+        return min(oldest, position)
+
+    def look(self) -> None:
+        """Begin to find out, in a thread: no batch waits for it. Nothing when that is under way."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="oldest-unmatched", daemon=True)
+            self._thread.start()
+
+    def seen(self) -> int | None:
+        """What a look has found, once."""
+        if self._thread is None or self._thread.is_alive():
+            return None
+        self._thread, found, self._found = None, self._found, None
+        return found
+
+    def _look(self) -> None:
+        try:
+            self._found = self.oldest()
+        except ArborcastError as error:
+            # What need not be remembered is remembered until the next look.
+            logger.debug("it is not known which notification is the oldest that waits: %s", error)

@@ -1,0 +1,211 @@
+"""A notification belongs to the subscriptions that were there, active and not over when it was accepted, whatever has
+happened until it is matched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from dispatch.audit import audit
+from dispatch.audit.reading import LogReading
+from dispatch.matching import view as view_module
+from dispatch.matching.bases import FileBases
+from dispatch.matching.unmatched import Unmatched
+from dispatch.matching.view import Changed, RoutingView
+from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
+from tests.support.receiver import Receiver
+from topic_model.records import SubscriptionRecord, Tombstone
+from topic_model.settings import KafkaSettings
+from topic_model.subscriptions import Subscription
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
+    with logs(kafka_settings) as opened:
+        yield opened
+
+
+class Steps:
+    """What happens while the job is away, and who is to have what of it."""
+
+    def __init__(self, log: Logs, receiver: Receiver) -> None:
+        self.log = log
+        self.receiver = receiver
+        self.now_ms = int(time.time() * 1000)
+        self.expected: set[tuple[str, str, str]] = set()
+
+    def made(self, name: str, **more: object) -> Subscription:
+        return subscription(name, self.receiver.url(f"/{name}"), name, created_ms=self.now_ms - 60_000, **more)
+
+    def subscribe(self, name: str, **more: object) -> Subscription:
+        made = self.made(name, **more)
+        self.log.subscribe(made)
+        return made
+
+    def change(self, before: Subscription, **changes: object) -> Subscription:
+        after = msgspec.structs.replace(before, **changes)
+        self.log.control(SubscriptionRecord(after))
+        return after
+
+    def accept(self, topic: str, *outcomes: str, ago_ms: int = 30_000, again: str = "") -> str:
+        """A notification on the topic that is called as its subscription, or the same one again for it alone."""
+        name = self.log.accept(topic, accepted_ms=self.now_ms - ago_ms, again=again, only=topic if again else "")
+        self.expected |= {(topic, name, outcome) for outcome in outcomes}
+        return name
+
+
+@pytest.mark.spark
+def test_recipients_are_those_of_the_acceptance(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs
+) -> None:
+    with Receiver() as receiver:
+        steps = Steps(log, receiver)
+
+        # Subscribed for a moment, and renewed at the last: the old time is over when the job comes to it.
+        renewed = steps.subscribe("renewed", terminates_ms=steps.now_ms - 20_000)
+        steps.accept("renewed", "delivered", ago_ms=20_001)
+        steps.change(renewed, terminates_ms=steps.now_ms - 10_000)
+        steps.accept("renewed", "delivered", ago_ms=19_999)
+        steps.accept("renewed", "delivered", ago_ms=10_001)
+        steps.accept("renewed", ago_ms=10_000)
+
+        # Over, then renewed within the grace time: what came in between is not its own.
+        revived = steps.subscribe("revived", terminates_ms=steps.now_ms - 20_000)
+        steps.accept("revived", ago_ms=15_000)
+        steps.change(revived, terminates_ms=None)
+        steps.accept("revived", "delivered", ago_ms=14_000)
+
+        pulled = steps.subscribe("pulled", pull_point="p")
+        steps.accept("pulled", "delivered")
+        pulled = steps.change(pulled, paused=True)
+        steps.accept("pulled")
+        pulled = steps.change(pulled, paused=False)
+        steps.accept("pulled", "delivered")
+        steps.change(pulled, paused=True)
+
+        paused = steps.subscribe("paused")
+        steps.accept("paused", "parked")
+        steps.change(paused, paused=True)
+        steps.accept("paused", "parked")
+
+        steps.subscribe("ended")
+        steps.accept("ended", "cancelled")
+        log.end("ended")
+        log.control(Tombstone("sub:ended"))
+        steps.accept("ended")
+
+        steps.accept("late", ago_ms=80_000)
+        current = steps.accept("late", ago_ms=70_000)
+        steps.subscribe("late")
+        steps.accept("late", "delivered", again=current)
+        steps.accept("late", "delivered")
+
+        settings = job_settings(tmp_path, kafka_settings)
+        with running(spark, settings):
+            rows = attempt_rows(settings, len(steps.expected))
+            # While it runs: the end comes before the batch, or after it.
+            log.subscribe(subscription("brief", receiver.url("/brief"), "brief"))
+            brief = log.accept("brief")
+            log.end("brief")
+            rows = attempt_rows(settings, len(steps.expected) + 1)
+            report = audit(kafka_settings, steps.now_ms - 120_000, deep=True)
+        pushed = {path: len(receiver.received(path)) for path in ("/pulled", "/paused", "/ended")}
+
+    found = {(row["subscription"], row["notification"], row["state"]) for row in rows}
+    assert {each for each in found if each[0] != "brief"} == steps.expected
+    assert {(name, state in ("cancelled", "delivered")) for to, name, state in found if to == "brief"} == {
+        (brief, True)
+    }
+    assert pushed == {"/pulled": 0, "/paused": 0, "/ended": 0}
+    assert report.balanced, report.problems
+
+
+def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaSettings, log: Logs) -> None:
+    """A job that starts need not keep a day of changes: what was accepted before is matched."""
+    matched: dict[int, int] | None = None
+    unmatched = Unmatched(kafka_settings, lambda: matched)
+    log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(5)))
+    assert unmatched.oldest() is None, "nobody knows how far the batches are"
+    matched = {}
+    assert unmatched.oldest() == 0, "what has changed just now may be asked for"
+    for control in (2, 4):
+        log.accept("a", control=control)
+    # Nothing is newer than all changes: the seconds that are kept in any case are the later ones.
+    far = Unmatched(kafka_settings, lambda: matched, on_the_way_ms=-60_000)
+    assert far.oldest() == 2
+    with LogReading(kafka_settings, "notifications") as reading:
+        (partition,) = (each for each, end in reading.ends().items() if end)
+    matched = {partition: 1}
+    assert far.oldest() == 4
+    matched = {partition: 2}
+    assert far.oldest() == 5
+    far.look()
+    while (seen := far.seen()) is None:
+        time.sleep(0.01)
+    assert seen == 5
+
+
+class NoSpark:
+    """Broadcasts to nobody."""
+
+    def __init__(self, value: Changed) -> None:
+        self.value = value
+
+    @classmethod
+    def broadcast(cls, value: Changed) -> NoSpark:
+        return cls(value)
+
+    def destroy(self) -> None:
+        """There is nothing to be freed."""
+
+
+class Oldest:
+    """What waits, as a test says."""
+
+    def __init__(self, position: int) -> None:
+        self.position: int | None = position
+        self.looks = 0
+
+    def oldest(self) -> int | None:
+        return self.position
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def seen(self) -> int | None:
+        return self.position if self.looks else None
+
+
+def test_what_changed_before_all_that_waits_is_forgotten(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "_LONG_PAST", 5)
+    monkeypatch.setattr(view_module, "_LOOK_S", 0)
+    oldest = Oldest(4)
+    context = cast(SparkContext, NoSpark)
+    with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), unmatched=oldest)) as view:
+
+        def remembered() -> list[int]:
+            changed = view.refresh(10).changed
+            return [] if changed is None else [each.position for each in changed.value.past.recent(0).changes]
+
+        log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(8)))
+        assert remembered() == [4, 5, 6, 7], "of a day only what may be asked for"
+        assert oldest.looks == 0
+        log.subscribe(subscription("s8", "http://r/", "a"), subscription("s9", "http://r/", "a"))
+        assert remembered() == [4, 5, 6, 7, 8, 9]
+        oldest.position = 7
+        log.subscribe(subscription("s10", "http://r/", "a"))
+        assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "it is being looked for: nobody waits"
+        log.subscribe(subscription("s11", "http://r/", "a"))
+        assert remembered() == [7, 8, 9, 10, 11]

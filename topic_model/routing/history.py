@@ -1,0 +1,310 @@
+"""Whom a notification belongs to: the subscriptions that were there, active and not over when it was accepted.
+
+A gateway stamps what it accepts with the position of its view in the control log. It is matched later, by a view that
+is newer: meanwhile subscriptions were made, renewed, paused, resumed or ended. A history remembers what those that
+changed lately were before, and so each is asked as it was at the notification's position. When nothing has changed
+since, which is nearly always so, that costs one comparison of numbers.
+
+XPaths are the exception: what they select is asked of the topics of now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from topic_model.errors import ExpressionError
+from topic_model.notifications import Notification
+from topic_model.patterns import XPATH_SCHEME
+from topic_model.routing.members import Answer
+from topic_model.routing.resolver import Resolver
+from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.selectors import compile_selector, is_simple, normals_of, selector_of
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+Standing = Literal["belongs", "made later", "paused", "over"]
+"""How a subscription stood when a notification was accepted."""
+
+# Answers that are kept of what changed; it is asked anew after every change.
+_TOPICS_REMEMBERED = 10_000
+
+# Changes that are packed, and unpacked, together.
+_PIECE = 64
+
+
+def standing(subscription: Subscription, made_later: bool, accepted_ms: int) -> Standing:
+    """Whether a notification accepted then belongs to a subscription that matches its topic: the one rule, for the
+    dispatch and for whoever checks it.
+
+    `subscription` is what it was at the position that the notification is stamped with, or, `made_later`, what it was
+    when it was made behind that position. Then its time decides: the stamp is that of one gateway's view, and another
+    gateway may have answered the Subscribe before it; and what compaction has left of a log says of a subscription that
+    it was made with the record that is left.
+    """
+    if made_later and subscription.created_ms >= accepted_ms:
+        return "made later"
+    if not subscription.receives:
+        return "paused"
+    return "over" if subscription.expired(accepted_ms) else "belongs"
+
+
+class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a subscription was `before` the record at this position of the control log; None when it was not there.
+
+    `selected` are the topics of an XPath that nobody else subscribes to, when this is the end of it.
+    """
+
+    position: int
+    id: str
+    before: Subscription | None = None
+    selected: tuple[TopicPath, ...] = ()
+
+
+class Recent(NamedTuple):
+    """The changes from the position `reaches` on, in order, and subscriptions of now: at least those that changed,
+    without those that ended."""
+
+    reaches: int
+    changes: Sequence[Change]
+    now: Mapping[str, Subscription]
+
+
+class _Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Some changes as bytes, the last of them at this position."""
+
+    last: int
+    changes: bytes
+    now: bytes
+
+
+class PackedPast(msgspec.Struct, frozen=True, array_like=True):
+    """A past as it travels to the workers, most of whom look at little of it, or nothing."""
+
+    pieces: tuple[_Piece, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """The position of the last change, -1 when there is none."""
+        return self.pieces[-1].last if self.pieces else -1
+
+    def recent(self, at: int) -> Recent:
+        """The changes from this position on, and some before."""
+        first = _first(bisect_left(self.pieces, at, key=lambda piece: piece.last), len(self.pieces))
+        changes: list[Change] = []
+        now: dict[str, Subscription] = {}
+        for piece in self.pieces[first:]:
+            changes += _changes_decoder.decode(piece.changes)
+            now.update((each.id, each) for each in _now_decoder.decode(piece.now))
+        return Recent(self.pieces[first - 1].last + 1 if first else 0, changes, now)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_changes_decoder = msgspec.msgpack.Decoder(list[Change])
+_now_decoder = msgspec.msgpack.Decoder(list[Subscription])
+
+
+def _first(wanted: int, end: int) -> int:
+    """Where to begin when what is wanted begins there: as many again before it. The next one to be asked for may lie a
+    little further back."""
+    return max(0, 2 * wanted - end)
+
+
+class History:
+    """What a routing table has changed from the position `horizon` on. Memory is that of these changes."""
+
+    def __init__(self, horizon: int = 0) -> None:
+        self._horizon = horizon
+        self._changes: list[Change] = []
+        self.version = 0
+        """Grows with every change."""
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, change: Change) -> None:
+        """The next change."""
+        if change.position >= self._horizon:
+            self._changes.append(change)
+            self.version += 1
+
+    def forget(self, position: int) -> None:
+        """Nothing will be asked that was accepted before this position. If it is, what is known of the oldest time
+        stands for it."""
+        if position > self._horizon:
+            self._horizon = position
+            del self._changes[: bisect_left(self._changes, position, key=_position)]
+
+    @property
+    def newest(self) -> int:
+        """The position of the last change, -1 when there is none."""
+        return self._changes[-1].position if self._changes else -1
+
+    def recent(self, at: int, subscriptions: Mapping[str, Subscription]) -> Recent:
+        """The changes from this position on, and some before, beside the subscriptions of now."""
+        first = _first(bisect_left(self._changes, at, key=_position), len(self._changes))
+        reaches = self._changes[first - 1].position + 1 if first else 0
+        return Recent(reaches, self._changes[first:], subscriptions)
+
+    def packed(self, subscriptions: Mapping[str, Subscription]) -> PackedPast:
+        """All of them, for the workers."""
+        pieces = []
+        for begin in range(0, len(self._changes), _PIECE):
+            changes = self._changes[begin : begin + _PIECE]
+            ids = {change.id for change in changes}
+            now = [found for each in ids if (found := subscriptions.get(each)) is not None]
+            pieces.append(_Piece(changes[-1].position, _encoder.encode(changes), _encoder.encode(now)))
+        return PackedPast(tuple(pieces))
+
+
+def _position(change: Change) -> int:
+    return change.position
+
+
+class Found(NamedTuple):
+    """The subscriptions that a notification belongs to: those that are `there`, as they are now, and those that have
+    `ended` since, as they were."""
+
+    there: Sequence[Subscription]
+    ended: Sequence[Subscription]
+
+
+class Recipients:
+    """Whom notifications belong to, by a view of now and what has changed lately, up to the position `newest`.
+
+    Made anew when the view changes.
+    """
+
+    def __init__(self, view: Resolver, newest: int, recent: Callable[[int], Recent]) -> None:
+        self.view = view
+        self._newest = newest
+        self._recent = recent
+        self._known: _Known | None = None
+
+    @classmethod
+    def packed(cls, view: Resolver, past: PackedPast) -> Recipients:
+        """With a past that has travelled."""
+        return cls(view, past.newest, past.recent)
+
+    def of(self, notification: Notification) -> Found:
+        """To be asked of a view that has come at least as far as the position that the notification is stamped with.
+        One without a stamp belongs to those whom the view has."""
+        at, accepted_ms = notification.control, notification.accepted_ms
+        matched = self.view.match(notification.topic)
+        if 0 <= at <= self._newest:
+            found = self._then(notification, matched)
+        else:
+            found = Found([each for each in matched if not each.expired(accepted_ms)], ())
+        if notification.only:
+            found = Found(*([each for each in part if each.id == notification.only] for part in found))
+        return found
+
+    def _then(self, notification: Notification, matched: Iterable[Subscription]) -> Found:
+        at, accepted_ms = notification.control, notification.accepted_ms
+        known = self._known_at(at)
+        last = known.last
+        there = [each for each in matched if last.get(each.id, -1) < at and not each.expired(accepted_ms)]
+        ended = []
+        for after, until, was, made_later, _ in known.spans(notification.topic, self.view):
+            if after < at <= until and standing(was, made_later, accepted_ms) == "belongs":
+                now = known.now.get(was.id)
+                if now is None:
+                    ended.append(was)
+                else:
+                    there.append(now)
+        return Found(there, ended)
+
+    def _known_at(self, at: int) -> _Known:
+        if self._known is None or at < self._known.reaches:
+            self._known = _Known(self._recent(at))
+        return self._known
+
+
+class _Span(NamedTuple):
+    """What a subscription was for notifications stamped behind `after`, up to `until`; see `standing`."""
+
+    after: int
+    until: int
+    state: Subscription
+    made_later: bool
+    selected: tuple[TopicPath, ...]
+
+
+class _Known(Resolver):
+    """Subscriptions that have changed, as they were, by what they select; `last` is where each changed last."""
+
+    def __init__(self, recent: Recent) -> None:
+        super().__init__(0)
+        self.reaches, changes, self.now = recent
+        self.last: dict[str, int] = {}
+        self._spans: dict[str, list[_Span]] = {}
+        self._xpaths: dict[str, list[_Span]] = {}
+        self._links: defaultdict[str, list[Target]] = defaultdict(list)
+        self._rest = RestIndex()
+        self._by_topic: dict[TopicPath, list[_Span]] = {}
+        of_each: dict[str, list[Change]] = {}
+        for change in changes:
+            of_each.setdefault(change.id, []).append(change)
+        for name, theirs in of_each.items():
+            self.last[name] = theirs[-1].position
+            self._add(theirs, self.now.get(name))
+
+    def spans(self, topic: TopicPath, view: Resolver) -> Sequence[_Span]:
+        """The states that match the topic. For an XPath that is still subscribed to the view knows what it selects."""
+        found = self._by_topic.get(topic)
+        if found is None:
+            found = [span for selector in self.selectors_at(topic) for span in self._spans[selector]]
+            if self._xpaths:
+                selectors = set(view.selectors_at(topic))
+                for selector, spans in self._xpaths.items():
+                    gone = any(topic in span.selected for span in spans)
+                    found += spans if gone or selector in selectors else ()
+            if len(self._by_topic) >= _TOPICS_REMEMBERED:
+                self._by_topic.clear()
+            self._by_topic[topic] = found
+        return found
+
+    def _add(self, changes: Sequence[Change], now: Subscription | None) -> None:
+        after = -1
+        for number, change in enumerate(changes):
+            behind = changes[number + 1].before if number + 1 < len(changes) else now
+            made_later = change.before is None
+            state = behind if change.before is None else change.before
+            if state is not None:
+                self._keep(_Span(after, change.position, state, made_later, change.selected))
+            after = change.position
+
+    def _keep(self, span: _Span) -> None:
+        selector = selector_of(span.state)
+        normals = normals_of(span.state)
+        if any(normal.startswith(XPATH_SCHEME) for normal in normals):
+            self._xpaths.setdefault(selector, []).append(span)
+            return
+        if selector in self._spans:
+            self._spans[selector].append(span)
+            return
+        if not is_simple(selector):
+            try:
+                definition = compile_selector(normals)
+            except ExpressionError:
+                return  # the table has logged it
+            target = Target(selector, definition.others)
+            for key in definition.simple_keys():
+                self._links[key].append(target)
+            for alternative in definition.rest_alternatives():
+                self._rest.add(target, alternative)
+        self._spans[selector] = [span]
+
+    def _targets(self, key: str) -> Iterable[Target]:
+        linked = self._links.get(key, ())
+        return (*linked, Target(key)) if key in self._spans else linked
+
+    def _active(self, selector: str) -> Answer:
+        return tuple(span.state for span in self._spans[selector])
+
+    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+        return (self._rest,) if self._rest else ()

@@ -23,6 +23,8 @@ _MOST_HOPS = 16
 
 # RFC 7239: pairs, with `;` between those of one hop and `,` between hops. Brackets and colons need quotes there; some
 # proxies write them without.
+_ESCAPED = re.compile(r"\\(.)")
+
 _PAIR = re.compile(
     r"""[ \t]*+(?:([\w!#$%&'*+.^`|~-]++)=([\w!#$%&'*+.^`|~:[\]-]++|"(?:[^"\\]|\\.)*+"))?+[ \t]*+([;,]|$)"""
 )
@@ -95,7 +97,7 @@ def _forwarded(text: str) -> list[str]:
             return []
         name, value, end = pair.groups()
         if name is not None and name.lower() == "for":
-            hops[-1] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+            hops[-1] = _ESCAPED.sub(r"\1", value[1:-1]) if value.startswith('"') else value
         if end == ",":
             hops.append("")
         position = pair.end()

@@ -42,7 +42,8 @@ class Engine:
         self, *arguments: str, input: str = "", check: bool = True, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end in this process: the same entry point, without the second that a process costs."""
-        out, errors = io.StringIO(), io.StringIO()
+        # With a buffer: some commands write bytes.
+        out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with (
             mock.patch.object(sys, "argv", [COMMAND, *arguments]),
             mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(input.encode()))),
@@ -56,8 +57,9 @@ class Engine:
             except SystemExit as ended:
                 status = ended.code or 0
         assert isinstance(status, int), status
-        assert not check or status == 0, f"{arguments}: {status}\n{out.getvalue()}\n{errors.getvalue()}"
-        return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
+        printed, complained = (each.buffer.getvalue().decode() for each in (out, errors))
+        assert not check or status == 0, f"{arguments}: {status}\n{printed}\n{complained}"
+        return subprocess.CompletedProcess(arguments, status, printed, complained)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """Start a command and leave it running, in a process group of its own."""

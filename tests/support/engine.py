@@ -107,11 +107,18 @@ class FakeEngine:
         while not self.process.stdout.readline().startswith(start):
             assert self.process.poll() is None, f"ended without saying {start!r}"
 
+    def wait_for_line_with(self, text: str) -> str:
+        """Reads what was reported up to a line that has this in it; that line."""
+        assert self.process.stdout is not None
+        while text not in (line := self.process.stdout.readline()):
+            assert self.process.poll() is None, f"ended without saying {text!r}"
+        return line
+
     def end(self, number: int) -> tuple[int, list[str], float]:
         """Sends a signal; gives the exit code, the lines reported, and how long it took in seconds."""
         began = time.monotonic()
         self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=30)
+        output, _ = self.process.communicate(timeout=300)
         return self.process.returncode, output.splitlines(), time.monotonic() - began
 
 

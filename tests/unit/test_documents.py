@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(set(ROOT.glob("*.md")) - {ROOT / "CHANGELOG.md"}), *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Files of the data directory that are named as settings are.
-FILES = {"dispatch.log", "secrets.keys", "topics.ldif"}
+FILES = {"dispatch.log", "gateway.log", "secrets.keys", "topics.ldif"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 

@@ -94,8 +94,8 @@ TAKEN = {
     "long names of attributes": payload(
         "<b xmlns:q='u'" + "".join(f" {letter * 49_000}=''" for letter in "acdefgh") + "/>"
     ),
-    "beginnings of tags in a comment": payload(f"<!--{'<a ' * (SIZE // 3)}-->"),
-    "beginnings of tags in CDATA": payload(f"<![CDATA[{'<a ' * (SIZE // 3)}]]>"),
+    "beginnings of tags in a comment": payload(f"<!--{('<a ' + 'x' * 9) * (SIZE // 12)}-->"),
+    "beginnings of tags in CDATA": payload(f"<![CDATA[{('<a ' + 'x' * 9) * (SIZE // 12)}]]>"),
     "beginnings of comments in CDATA": payload(f"<![CDATA[{'<!--' * (SIZE // 4)}]]>"),
     "quotes in a text": payload("\"'" * (SIZE // 2)),
     "attributes, as many as may be": payload(f"<b{attributes(1_000)}/>"),

@@ -23,6 +23,7 @@ from topic_model import notifications
 from topic_model.conditions import XPATH_1
 from topic_model.notifications import Notification
 from topic_model.records import ControlRecord, SubscriptionRecord, SubscriptionSuspended
+from topic_model.routing import Found
 from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from topic_model.topics import TopicPath
@@ -70,8 +71,8 @@ class View:
     def open(self) -> View:
         return self
 
-    def match(self, path: TopicPath) -> tuple[Subscription, ...]:
-        return self._subscriptions
+    def of(self, notification: Notification) -> Found:
+        return Found(self._subscriptions, ())
 
 
 def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subscription:

@@ -127,7 +127,7 @@ def test_what_was_accepted_in_time_is_tried_until_the_log_says_that_the_subscrip
     assert world.states() == {("s", "a"): "parked"}
     assert tried > 1
     del world.subscriptions["s"]
-    world.redelivery.look_at_subscriptions()
+    world.hear()
     world.run(100)
 
     assert (world.states(), len(world.arrivals)) == ({("s", "a"): "cancelled"}, tried)

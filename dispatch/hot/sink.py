@@ -27,8 +27,7 @@ from pyspark.core.broadcast import Broadcast
 from dispatch.attempts import Matched
 from dispatch.envelope import Envelope
 from dispatch.guard import Vault
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.pull_points import PullDelivery
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
 from dispatch.hot.reports import PartitionReport
@@ -51,6 +50,9 @@ from topic_model.subscriptions import Subscription
 from topic_model.tracing import NO_TRACING, TracingSettings
 
 logger = logging.getLogger(__name__)
+
+# While a batch is matched, what becomes of it is written down after so many notifications.
+_MATCHED_AT_ONCE = 500
 
 # Prepared envelopes kept per worker: about 1.5 kB each.
 _MAX_ENVELOPES = 20_000
@@ -121,7 +123,6 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
         settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
         lanes = worker.fill(job, rows, settlement)
         worker.pump.run(lanes, settlement, worker.shown.teller(_task()))
-        worker.pulls.settle(job.dispatch.outcomes_timeout_s, job.batch, worker.journal.record)
         settlement.report.reach = worker.journal.settle()
         settlement.report.repeated = _is_repeated()
     except BaseException:
@@ -143,7 +144,6 @@ class _Worker:
         self._conditions = Conditions()
         self.transport = make_transport(_hurried(job.push, job.retry), job.outbound)
         self.journal = SinkJournal(job.kafka, job.dispatch.outcomes_timeout_s)
-        self.pulls = PullDelivery(job.kafka)
         self.spans = make_push_spans(job.tracing)
         self.shown = Shown(job.under_way)
         self.pump = Pump(
@@ -180,15 +180,23 @@ class _Worker:
             matched[row.partition].append(
                 Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
             )
-            self.journal.placed(notification, row.partition, row.offset)
+            received = Received(notification, row.partition, row.offset)
             for subscription in wanted:
                 if not settled or (subscription.id, notification.id) not in settled:
-                    self._hand_over(job.diversions, lanes, settlement, subscription, notification)
+                    self._hand_over(job.diversions, lanes, settlement, subscription, received)
+            if len(matched[row.partition]) == _MATCHED_AT_ONCE:
+                self._tell_matched(job.view.control, matched, settlement)
+        self._tell_matched(job.view.control, matched, settlement)
+        return lanes
+
+    def _tell_matched(self, control: int, matched: dict[int, list[Matched]], settlement: Settlement) -> None:
+        """Whom notifications are for is written before what became of it."""
         for partition, counts in matched.items():
-            self.journal.matched(partition, job.view.control, counts)
+            self.journal.matched(partition, control, counts)
             settlement.report.notifications += len(counts)
             settlement.report.deliveries += sum(each.subscriptions for each in counts)
-        return lanes
+        matched.clear()
+        settlement.write_due()
 
     def _wanting(self, view: SnapshotView, notification: Notification, now_ms: int) -> Iterator[Subscription]:
         subject: Subject | None = None
@@ -207,16 +215,16 @@ class _Worker:
         lanes: Lanes,
         settlement: Settlement,
         subscription: Subscription,
-        notification: Notification,
+        received: Received,
     ) -> None:
         if subscription.pull_point:
-            self.pulls.add(notification, subscription)
-        elif settlement.expired(subscription, notification):
+            self.journal.store(subscription, received.notification)
+        elif settlement.expired(subscription, received):
             return
         elif why := diversions.reason(subscription):
-            settlement.put_off(subscription, (notification,), waits(why))
+            settlement.put_off(subscription, (received,), waits(why))
         else:
-            lanes.add(notification, subscription)
+            lanes.add(received, subscription)
 
     def settled(self) -> None:
         """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
@@ -229,7 +237,6 @@ class _Worker:
     def close(self) -> None:
         self.transport.close()
         self.journal.close()
-        self.pulls.close()
         if self.spans is not None:
             self.spans.close()
 

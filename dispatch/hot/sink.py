@@ -14,10 +14,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyspark import TaskContext
@@ -93,7 +94,8 @@ class SinkJob:
     """What a partition needs to know; pickled into every task, so it is small.
 
     `settled` is what an earlier run of the same batch came to; None when there was none. `begun_ms` is when this run
-    began. `under_way` is the file in which it is shown how many pushes are; empty for none.
+    began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
+    what lies behind the offsets `done`, until that comes to `most` deliveries.
     """
 
     kafka: KafkaSettings
@@ -109,6 +111,8 @@ class SinkJob:
     settled: Broadcast[Settled] | None = None
     tracing: TracingSettings = NO_TRACING
     under_way: str = ""
+    done: Mapping[int, int] = field(default_factory=dict)
+    most: int = sys.maxsize
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
@@ -155,8 +159,8 @@ class _Worker:
         return self._settings == _kept_settings(job)
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
-        """Match every notification. A subscription whose time is over gets nothing more, and no row says so: that it
-        ended is in the control log."""
+        """Match the notifications of this round. A subscription whose time is over gets nothing more, and no row says
+        so: that it ended is in the control log."""
         push = job.push
         lanes = Lanes(
             LaneLimits(push.max_notify_messages, push.max_notify_bytes),
@@ -167,7 +171,14 @@ class _Worker:
         matched: defaultdict[int, list[Matched]] = defaultdict(list)
         self.journal.begin(job.batch)
         now_ms = int(time.time() * 1000)
+        report, taken = settlement.report, 0
         for row in rows:
+            if row.offset <= job.done.get(row.partition, -1):
+                continue
+            if taken >= job.most:
+                report.rest = True
+                continue
+            report.done[row.partition] = row.offset
             try:
                 notification = notifications.decode(bytes(row.value))
             except RecordVersionError:
@@ -180,6 +191,7 @@ class _Worker:
             matched[row.partition].append(
                 Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
             )
+            taken += max(1, len(wanted))
             received = Received(notification, row.partition, row.offset)
             for subscription in wanted:
                 if not settled or (subscription.id, notification.id) not in settled:

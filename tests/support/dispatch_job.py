@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +83,20 @@ class Logs:
         )
         self.raw(value, key)
         return notification_id
+
+    def notify_many(self, topics: Iterable[str], payload: bytes = b"<x/>") -> list[str]:
+        """Append a notification for each topic, waiting for Kafka only once; their ids."""
+        names, acknowledged = [], itertools.count()
+        with translated("the notifications were not accepted"):
+            for topic in topics:
+                names.append(f"n{next(self._numbers)}")
+                made = Notification(names[-1], TopicPath(topic), payload, int(time.time() * 1000))
+                key, value = notifications.encode(made)
+                future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
+                future.add_callback(lambda _: next(acknowledged))
+            self._producer.flush(timeout=60)
+        assert next(acknowledged) == len(names), "Kafka has not taken all of them"
+        return names
 
     def raw(self, value: bytes, key: bytes = b"raw") -> None:
         """Append any bytes to the notifications log. Raises InfrastructureError when Kafka did not acknowledge them."""

@@ -50,3 +50,17 @@ def test_file_is_one_that_java_reads_back(tmp_path: Path) -> None:
     write_properties(file, {"b": "two words", "a": "C:\\temp"})
 
     assert file.read_text(encoding="utf-8") == "a C:\\\\temp\nb two words\n"
+
+
+def test_an_archive_of_classes_is_used_or_written_with_the_jars_on_the_class_path() -> None:
+    jars = [Path("/jars/a.jar"), Path("/jars/b.jar")]
+    used = properties(DispatchSettings(), jars=jars, master="local", classes=Path("/cache of mine/x.jsa"))
+    written = properties(DispatchSettings(), jars=jars, master="local", archive_to=Path("/cache/x.jsa"))
+    neither = properties(DispatchSettings(), jars=jars, master="local")
+
+    assert '"-XX:SharedArchiveFile=/cache of mine/x.jsa" -Xshare:auto' in used["spark.driver.extraJavaOptions"]
+    assert '"-XX:ArchiveClassesAtExit=/cache/x.jsa"' in written["spark.driver.extraJavaOptions"]
+    for values in (used, written):
+        assert values["spark.driver.extraClassPath"] == "/jars/a.jar:/jars/b.jar"
+        assert "spark.jars" not in values
+    assert "Archive" not in neither["spark.driver.extraJavaOptions"]

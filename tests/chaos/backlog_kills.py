@@ -24,7 +24,7 @@ from topic_model.settings import KafkaSettings
 
 _LAST_S = 0.1
 
-_STALLED_S = 120.0
+_STALLED_S = 300.0
 
 
 @dataclass

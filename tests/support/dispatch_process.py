@@ -84,7 +84,7 @@ class DispatchProcess:
             ),
         )
 
-    def start(self, timeout: float = 120.0) -> DispatchProcess:
+    def start(self, timeout: float = 600.0) -> DispatchProcess:
         """Start and wait until it is ready. Raises RuntimeError with the end of its log when it is not."""
         self._ready.unlink(missing_ok=True)
         runtime = java.find_java()

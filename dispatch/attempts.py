@@ -4,8 +4,8 @@ One attempt is one notification in one push to one subscription. Several notific
 are several attempts with the same `push` and the same outcome. An attempt says all that the tables show, so that they
 can be rebuilt from this log alone, and enough (notification, subscription, number) for a retry to be derived from it.
 
-MessagePack, versioned like the other logs. Written in batches because a Kafka record per attempt costs five times as
-much as one per few hundred.
+MessagePack, versioned like the other logs; the key names the batch that has made them. Many in a record because a Kafka
+record per attempt costs five times as much as one per few hundred.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from topic_model.topics import TopicPath
 
 VERSION = 1
 
-# A record of this many attempts is some 150 kB: well below the broker's limit, and few enough per batch.
-MAX_PER_RECORD = 500
+# A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
+RECORD_BYTES = 64 * 1024
+
+# What was matched takes a fifth of that.
+_MAX_MATCHED = 500
 
 State = Literal["delivered", "parked", "dead", "expired", "cancelled", "failed"]
 """What became of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
@@ -119,6 +122,13 @@ class _Batch(msgspec.Struct, frozen=True, omit_defaults=True):
     evaluation: Evaluation | None = None
 
 
+class _Joined(msgspec.Struct, frozen=True):
+    """A _Batch of attempts that are packed already."""
+
+    v: int
+    attempts: list[msgspec.Raw]
+
+
 class _VersionOnly(msgspec.Struct, frozen=True):
     v: int
 
@@ -128,22 +138,45 @@ _decoder = msgspec.msgpack.Decoder(_Batch)
 _version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
 
 
+def pack(attempt: Attempt) -> bytes:
+    """An attempt as it stands in a record."""
+    return _encoder.encode(attempt)
+
+
+def join(packed: Iterable[bytes]) -> bytes:
+    """The Kafka value that holds these attempts in order."""
+    return _encoder.encode(_Joined(VERSION, [msgspec.Raw(each) for each in packed]))
+
+
 def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
-    """Kafka values holding these attempts in order, at most MAX_PER_RECORD in each."""
-    pending: list[Attempt] = []
+    """Kafka values holding these attempts in order, as many as need be."""
+    packed: list[bytes] = []
+    size = 0
     for attempt in attempts:
-        pending.append(attempt)
-        if len(pending) == MAX_PER_RECORD:
-            yield _encoder.encode(_Batch(VERSION, pending))
-            pending = []
-    if pending:
-        yield _encoder.encode(_Batch(VERSION, pending))
+        packed.append(pack(attempt))
+        size += len(packed[-1])
+        if size >= RECORD_BYTES:
+            yield join(packed)
+            packed, size = [], 0
+    if packed:
+        yield join(packed)
+
+
+def key_of(batch: int) -> bytes:
+    """The key of records of a batch, or of those that no batch has written: who looks for a batch need not look into
+    those of others. Records without a key may be of any."""
+    return b"%d" % batch
+
+
+def batch_of(key: bytes | None) -> int | None:
+    """The batch that a key names; None when it names none."""
+    return int(key) if key and key.lstrip(b"-").isdigit() else None
 
 
 def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
-    """Kafka values holding an evaluation, of at most MAX_PER_RECORD notifications each."""
-    for first in range(0, len(evaluation.matched), MAX_PER_RECORD):
-        chunk = evaluation.matched[first : first + MAX_PER_RECORD]
+    """Kafka values holding an evaluation, of a bounded number of notifications each."""
+    for first in range(0, len(evaluation.matched), _MAX_MATCHED):
+        chunk = evaluation.matched[first : first + _MAX_MATCHED]
         part = Evaluation(evaluation.partition, evaluation.batch, evaluation.control, chunk)
         yield _encoder.encode(_Batch(VERSION, [], part))
 

@@ -63,6 +63,14 @@ def mend(checkpoint: str) -> list[Path]:
     return torn
 
 
+def is_cut_off(checkpoint: str) -> bool:
+    """Whether the last batch that was planned is not done, and is repeated first of all; False of what is not local."""
+    folder = _folder(checkpoint)
+    planned = _newest(folder, "offsets") if folder else None
+    done = _newest(folder, "commits") if folder else None
+    return planned is not None and (done is None or done < planned)
+
+
 def go_back(checkpoint: str, topic: str, reached: Mapping[int, int]) -> bool:
     """Have a query begin again where what it writes is, when that is behind the query; whether it was.
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dispatch import pulse
 from topic_model.errors import InfrastructureError
@@ -19,7 +20,12 @@ RETRY_S = 1.0
 # A producer settles every record within kafka.request_timeout_s; one that has not so long after that never will.
 _HANGS_AFTER_S = 5.0
 
-_Record = tuple[int, bytes | None, bytes | None]
+
+class _Record(NamedTuple):
+    partition: int
+    value: bytes | None
+    key: bytes | None
+    label: str
 
 
 class DurableWriter:
@@ -57,14 +63,18 @@ class DurableWriter:
             self._producer, (self._partitions,) = producer_for(self._kafka, [self._topic], self._connect)
         return self._producer
 
-    def send(self, partition: int, value: bytes | None, key: bytes | None = None) -> int:
-        """Send a record without waiting; a number that `acknowledged` is called with."""
+    def send(self, partition: int, value: bytes | None, key: bytes | None = None, label: str = "") -> int:
+        """Send a record without waiting; the number that `has` asks for. `label` is for `acknowledged`."""
         self._sent += 1
-        self._unacknowledged[self._sent] = (partition, value, key)
+        self._unacknowledged[self._sent] = _Record(partition, value, key, label)
         self._send(self._sent)
         return self._sent
 
-    def acknowledged(self, number: int, acknowledgement: Acknowledgement) -> None:
+    def has(self, number: int) -> bool:
+        """Whether a record is in the log."""
+        return number not in self._unacknowledged
+
+    def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
         """A record is in the log. Called in the producer's own thread; for subclasses that want to know."""
 
     def settle(self, timeout_s: float) -> None:
@@ -111,7 +121,7 @@ class DurableWriter:
             self._failed = sorted(self._unacknowledged)
 
     def _send(self, number: int) -> None:
-        partition, value, key = self._unacknowledged[number]
+        partition, value, key, _ = self._unacknowledged[number]
         try:
             producer = self.connect()
         except InfrastructureError as error:
@@ -135,8 +145,9 @@ class DurableWriter:
         future.add_errback(failed)
 
     def _note_success(self, number: int, acknowledgement: Acknowledgement) -> None:
-        if number in self._unacknowledged:
-            self.acknowledged(number, acknowledgement)
+        record = self._unacknowledged.get(number)
+        if record is not None:
+            self.acknowledged(number, record.label, acknowledgement)
             self._unacknowledged.pop(number, None)
 
     def _note_failure(self, number: int, error: BaseException) -> None:

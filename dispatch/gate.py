@@ -1,4 +1,4 @@
-"""Stopping between batches, never in one."""
+"""Stopping between batches, or between the rounds of a long one; never while something is pushed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 
 class Stopping(Exception):
-    """Raised at the beginning of a batch to end a query there: nothing of the batch has begun."""
+    """Raised to end a query where nothing is half done: at the beginning of a batch, or between two of its rounds."""
 
 
 class StopGate:
     """Lets batches in until it is closed, and knows when the last one is out.
 
     Stopping a query in the middle of a batch breaks pushes off whose outcome is then never written. Closing the gate
-    first and waiting for the batch under way leaves nothing half done.
+    first and waiting until nothing is under way leaves nothing half done.
     """
 
     def __init__(self) -> None:
@@ -41,6 +41,11 @@ class StopGate:
             with self._condition:
                 self._inside -= 1
                 self._condition.notify_all()
+
+    def pass_on(self) -> None:
+        """Between two rounds of a batch. Raises Stopping once the gate is closed."""
+        if self._closed:
+            raise Stopping
 
     def close(self) -> None:
         """From now on no batch begins."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dispatch.checkpoint import mended, settled
+from dispatch.checkpoint import is_cut_off, mended, settled
 from dispatch.gate import StopGate
 from dispatch.guard import Vault
 from dispatch.hot.sink import SinkJob
@@ -180,9 +181,9 @@ class DispatchJob:
         at start.
         """
         try:
-            self._warm_up()
+            ensure_topics(self._settings.kafka)
+            self._open()
             self._events.start()
-            self._redeliverer.start(_FIRST_READ_S)
             for keeper in self._keepers:
                 keeper.start()
             if self._wait_running():
@@ -204,11 +205,25 @@ class DispatchJob:
             return progress.settled
         return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
 
+    def _open(self) -> None:
+        """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""
+        with ThreadPoolExecutor(1, "open-parked") as beside:
+            parked = beside.submit(self._redeliverer.start, _FIRST_READ_S)
+            try:
+                self._warm_up()
+            except BaseException:
+                self._redeliverer.begin_stop(0.0)  # or it would be waited for
+                raise
+            parked.result()
+
     def _warm_up(self) -> None:
         settings = self._settings
-        ensure_topics(settings.kafka)
         view = self._view.refresh(_FIRST_READ_S)
         self._recording.open()
+        if is_cut_off(settings.checkpoint("push")):
+            # Its rest is pushed first of all, and warms up whatever the warm-up would.
+            logger.info("the last batch was cut off: it goes on at once")
+            return
         job = SinkJob(
             settings.kafka,
             settings.dispatch,

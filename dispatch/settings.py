@@ -16,6 +16,14 @@ class DispatchSettings:
 
     checkpoint: str = setting("", "Where Spark keeps its progress; empty means checkpoints/ in the data directory.")
     max_rows_per_batch: int = setting(20_000, "A batch takes at most this many notifications.", minimum=1)
+    round_s: float = setting(
+        3.0,
+        "A batch that takes longer is dispatched in rounds of about this length. Between two of them changes of "
+        "subscriptions take effect, and the job can be stopped without anything being pushed again.",
+        minimum=0.1,
+        maximum=600,
+        unit="s",
+    )
     idle_poll_ms: int = setting(
         40,
         "How long the query waits before it looks again when nothing was waiting: half of it is added to the latency "

@@ -47,12 +47,17 @@ def properties(
     python: str = sys.executable,
     local_dir: Path | None = None,
     code: Path | None = None,
+    classes: Path | None = None,
+    archive_to: Path | None = None,
 ) -> dict[str, str]:
     """Spark properties for the dispatch job. On a cluster either Arborcast is installed where Python workers start, or
     it comes along as `code`, a zip file of our packages.
 
     `master` None leaves the choice to spark-submit's command line, "" too, but knows that it will be a cluster; "local"
     is local mode with as many task slots as the settings say. `local_dir` is where Spark keeps temporary files.
+    `classes` is an archive of the classes that the driver's JVM loads; `archive_to` is where it is to write one when it
+    ends. Only what is on the JVM's own class path can be archived, so the jars are put there, and executors are not
+    sent them: for local mode.
     """
     chosen = dict(_FIXED)
     if master is not None and not master.startswith("local"):
@@ -70,7 +75,13 @@ def properties(
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
         # What is collected counts against the heap, and a full heap ends the job, pushes included. The default is 1 GB.
         "spark.driver.maxResultSize": f"{settings.driver_memory_mb // 2}m",
-        "spark.driver.extraJavaOptions": " ".join((*_JAVA_OPTIONS, f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")),
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                *_JAVA_OPTIONS,
+                *_sharing(classes, archive_to),
+                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+            )
+        ),
     }
     if master == "local":
         # Four tries per task: with plain local[N] the death of one Python worker fails the query.
@@ -82,12 +93,23 @@ def properties(
         # Executors fetch it into the folder that they run in, and the Python daemon is started with our module before
         # Spark has told any worker of it.
         chosen["spark.executorEnv.PYTHONPATH"] = code.name
-    if jars:
+    if jars and (classes or archive_to):
+        chosen["spark.driver.extraClassPath"] = os.pathsep.join(str(jar) for jar in jars)
+    elif jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     if local_dir is not None:
         chosen["spark.local.dir"] = str(local_dir)
     return chosen
 
+
+def _sharing(classes: Path | None, archive_to: Path | None) -> tuple[str, ...]:
+    """What tells Java of an archive. It goes without one that does not fit, and need not tell anybody."""
+    if archive_to is not None:
+        return (f'"-XX:ArchiveClassesAtExit={archive_to}"', *_QUIET)
+    return (f'"-XX:SharedArchiveFile={classes}"', "-Xshare:auto", *_QUIET) if classes is not None else ()
+
+
+_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 _FIXED: Mapping[str, str] = {
     "spark.app.name": "arborcast-dispatch",

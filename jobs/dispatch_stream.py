@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,6 +37,9 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from pyspark.java_gateway import ensure_callback_server_started  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
+
+# Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
+_opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __name__ == "__main__" else None
 
 from dispatch.gate import StopGate  # noqa: E402
 from dispatch.heart import Heart  # noqa: E402
@@ -94,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _end_with_the_jvm()
     gate = StopGate()
-    spark = SparkSession.builder.getOrCreate()
+    spark = _opening.result() if _opening is not None else SparkSession.builder.getOrCreate()
     _stop_on_signals(spark, gate)
     logger.info("pushes may go to %s", describe(settings.outbound))
     metrics = JobMetrics()

@@ -12,7 +12,7 @@ import time
 
 from benchmarks.harness import Report, run
 from dispatch.envelope import Envelope
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.settings import PushSettings
 from dispatch.transport.contract import PushResult
 from dispatch.transport.curl import CurlTransport
@@ -51,13 +51,13 @@ def _serve(url: str, backlog: int, others: int) -> tuple[float, float]:
     for number in range(backlog + others):
         name = "long" if number < backlog else f"other{number}"
         target = Subscription(name, EndpointReference(f"{url}/{name}"), form="raw")
-        lanes.add(Notification(str(number), TopicPath("a"), b"<x/>" * 200, 0), target)
+        lanes.add(Received(Notification(str(number), TopicPath("a"), b"<x/>" * 200, 0), 0, number), target)
     transport = CurlTransport(PushSettings(), THIS_MACHINE)
     began = time.perf_counter()
     last = 0.0
     while not lanes.empty:
         while transport.in_flight < 64 and (taken := lanes.take()) is not None:
-            subscription, messages = taken
+            subscription, messages = taken[0], [each.notification for each in taken[1]]
 
             def settled(result: PushResult, name: str = subscription.id) -> None:
                 nonlocal last

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from benchmarks.harness import Report, run, seconds
 from dispatch.envelope import Envelope
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.matching.filters import Conditions, Subject
 from dispatch.settings import PushSettings
 from dispatch.transport.contract import PushRequest, Transport
@@ -50,11 +50,12 @@ def measure(report: Report) -> None:
     conditions = Conditions()
     envelope = Envelope(subscription)
     fifty = [message] * 50
+    received = Received(message, 0, 0)
 
     def lanes() -> None:
         waiting = Lanes(LaneLimits(1, 1))
         for _ in range(count):
-            waiting.add(message, subscription)
+            waiting.add(received, subscription)
         while (taken := waiting.take()) is not None:
             waiting.settle(taken[0].id)
 

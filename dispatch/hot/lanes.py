@@ -12,10 +12,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dispatch.room import Bounds, Room, Scope, scopes_of
 from topic_model.notifications import Notification
 from topic_model.subscriptions import Subscription
+
+
+class Received(NamedTuple):
+    """A notification, and where in the `notifications` log it was read: that is what a parked delivery is named by."""
+
+    notification: Notification
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +41,9 @@ class Lane:
 
     subscription: Subscription
     scopes: tuple[Scope, Scope]
-    waiting: deque[Notification] = field(default_factory=deque)
+    waiting: deque[Received] = field(default_factory=deque)
 
-    def take(self, limits: LaneLimits) -> list[Notification]:
+    def take(self, limits: LaneLimits) -> list[Received]:
         """Remove and return what travels in the next push: at least one message, whatever its size.
 
         Only wsnt:Notify can carry several; the raw and the legacy form carry one.
@@ -42,9 +51,9 @@ class Lane:
         taken = [self.waiting.popleft()]
         if self.subscription.form != "notify":
             return taken
-        size = len(taken[0].payload)
+        size = len(taken[0].notification.payload)
         while self.waiting and len(taken) < limits.max_messages:
-            size += len(self.waiting[0].payload)
+            size += len(self.waiting[0].notification.payload)
             if size > limits.max_bytes:
                 break
             taken.append(self.waiting.popleft())
@@ -66,16 +75,16 @@ class Lanes:
         self._ready: deque[Lane] = deque()
         self._busy: set[str] = set()
 
-    def add(self, notification: Notification, subscription: Subscription) -> None:
+    def add(self, received: Received, subscription: Subscription) -> None:
         """Queue a notification for a subscription, behind those queued before."""
         lane = self._lanes.get(subscription.id)
         if lane is None:
             lane = self._lanes[subscription.id] = Lane(subscription, scopes_of(subscription.consumer.address))
         if not lane.waiting and subscription.id not in self._busy:
             self._ready.append(lane)
-        lane.waiting.append(notification)
+        lane.waiting.append(received)
 
-    def take(self) -> tuple[Subscription, list[Notification]] | None:
+    def take(self) -> tuple[Subscription, list[Received]] | None:
         """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
         while self._ready:
             lane = self._ready.popleft()
@@ -107,7 +116,7 @@ class Lanes:
             if lane.waiting:
                 yield lane.subscription, len(lane.waiting)
 
-    def drain(self, subscription_id: str) -> list[Notification]:
+    def drain(self, subscription_id: str) -> list[Received]:
         """Remove and return all that still waits in a lane. When it has a push under way, `settle` is still due."""
         lane = self._lanes[subscription_id]
         drained = list(lane.waiting)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from dispatch.attempts import Attempt
@@ -40,19 +42,27 @@ class _TimedWriter(DurableWriter):
         super().__init__(kafka, PULL_LOG, connect)
         self.times: dict[int, float] = {}
 
-    def acknowledged(self, number: int, acknowledgement: Acknowledgement) -> None:
+    def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
         self.times[number] = time.time()
 
 
-class PullDelivery:
-    """Stores notifications for subscriptions whose consumer is a pull point. Used by one thread.
+class _Begun(NamedTuple):
+    """A message that is being stored: how large, since when (s since the epoch), and the number of its record."""
 
-    Order is that of `add`; a batch that is repeated after a crash stores its messages again.
-    """
+    notification: Notification
+    subscription: Subscription
+    size: int
+    started: float
+    number: int
+
+
+class PullDelivery:
+    """Stores notifications for subscriptions whose consumer is a pull point. Used by one thread. Order is that of
+    `add`."""
 
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
         self._writer = _TimedWriter(kafka, connect)
-        self._begun: list[tuple[Notification, Subscription, int, float, int]] = []
+        self._begun: deque[_Begun] = deque()
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
 
@@ -63,33 +73,30 @@ class PullDelivery:
         key, value = encode(subscription.pull_point, message)
         started = time.time()
         number = self._writer.send(0, value, key)  # the log has one partition
-        self._begun.append((notification, subscription, len(element), started, number))
+        self._begun.append(_Begun(notification, subscription, len(element), started, number))
 
-    def settle(self, timeout_s: float, batch: int, record: Callable[[Attempt], None]) -> None:
-        """Return when Kafka has all that was added, each then recorded as delivered.
-
-        Raises InfrastructureError when that takes longer than `timeout_s`.
-        """
-        self._writer.settle(timeout_s)
-        begun, self._begun = self._begun, []
-        times, self._writer.times = self._writer.times, {}
-        for notification, subscription, size, started, number in begun:
-            record(
-                Attempt(
-                    notification=notification.id,
-                    subscription=subscription.id,
-                    topic=notification.topic,
-                    endpoint=subscription.consumer.address,
-                    number=1,
-                    push=f"{self._prefix}-{next(self._numbers)}",
-                    state="delivered",
-                    accepted_ms=notification.accepted_ms,
-                    started_ms=int(started * 1000),
-                    duration_ms=round((times[number] - started) * 1000, 3),
-                    request_bytes=size,
-                    batch=batch,
-                )
+    def stored(self, batch: int) -> Iterator[Attempt]:
+        """The rows of the messages that Kafka has meanwhile, without those that wait behind one which it has not."""
+        while self._begun and (stored_at := self._writer.times.pop(self._begun[0].number, None)) is not None:
+            begun = self._begun.popleft()
+            yield Attempt(
+                notification=begun.notification.id,
+                subscription=begun.subscription.id,
+                topic=begun.notification.topic,
+                endpoint=begun.subscription.consumer.address,
+                number=1,
+                push=f"{self._prefix}-{next(self._numbers)}",
+                state="delivered",
+                accepted_ms=begun.notification.accepted_ms,
+                started_ms=int(begun.started * 1000),
+                duration_ms=round((stored_at - begun.started) * 1000, 3),
+                request_bytes=begun.size,
+                batch=batch,
             )
+
+    def settle(self, timeout_s: float) -> None:
+        """Return when Kafka has all that was added. Raises InfrastructureError when that takes longer."""
+        self._writer.settle(timeout_s)
 
     def close(self) -> None:
         """Drop the connection and what is not acknowledged."""

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from dispatch.envelope import Envelope
-from dispatch.hot.lanes import Lanes
+from dispatch.hot.lanes import Lanes, Received
 from dispatch.hot.settlement import PutOff, Settlement, waits
 from dispatch.hot.stragglers import Progress, stragglers
 from dispatch.monitoring.under_way import nobody
@@ -21,14 +21,13 @@ from dispatch.outcomes import Outcome, classify, unwritable
 from dispatch.push_spans import PushSpans, end
 from dispatch.transport.contract import PushRequest, PushResult, Transport
 from dispatch.verdict import Push
-from topic_model.notifications import Notification
 from topic_model.recent import Recent
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 
-# Only a bound: for a transport that forgets to wake up, and for looking after stragglers; outcomes end the wait.
-_DRIVE_S = 0.5
+# An outcome ends the wait for outcomes. This is how long the ones before it may have to wait to be written down.
+_DRIVE_S = 0.1
 
 _LOOK_S = 0.25
 
@@ -65,16 +64,24 @@ class Pump:
 
     def run(self, lanes: Lanes, settlement: Settlement, tell: Callable[[int], None] = nobody) -> None:
         """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is told how many
-        pushes are under way, once per round."""
+        pushes are under way, once per round.
+
+        Outcomes are written down on the way. While they cannot be, nothing more is pushed: after a crash it would be
+        pushed again, and the batch has to wait for them anyway. Raises InfrastructureError when that takes too long.
+        """
         run = _Run(lanes, settlement)
         started = self._clock()
         look = started + self._budget_s
         while not lanes.empty:
-            while self._transport.in_flight < self._max_in_flight:
-                taken = lanes.take()
-                if taken is None:
-                    break
-                self._begin(run, *taken)
+            if settlement.write_due():
+                self._begin_all(run)
+            elif not self._transport.in_flight:
+                waited_from = self._clock()
+                settlement.catch_up()
+                # No lane is to blame for this time.
+                waited_s = self._clock() - waited_from
+                started, look = started + waited_s, look + waited_s
+                continue
             tell(self._transport.in_flight)
             self._transport.drive(_DRIVE_S)
             now = self._clock()
@@ -83,12 +90,17 @@ class Pump:
                 run.put_off_stragglers(now - started, self._budget_s)
         tell(0)
 
-    def _begin(self, run: _Run, subscription: Subscription, notifications: Sequence[Notification]) -> None:
+    def _begin_all(self, run: _Run) -> None:
+        while self._transport.in_flight < self._max_in_flight and (taken := run.lanes.take()) is not None:
+            self._begin(run, *taken)
+
+    def _begin(self, run: _Run, subscription: Subscription, taken: Sequence[Received]) -> None:
         away = run.settlement.away(subscription)
         if away is not None:
-            run.settlement.put_off(subscription, notifications, away)
+            run.settlement.put_off(subscription, taken, away)
             run.end(subscription, away)
             return
+        notifications = [received.notification for received in taken]
         started_ms = int(self._now() * 1000)
         span = self._spans.begin(subscription, notifications, 1) if self._spans is not None else None
         try:
@@ -103,7 +115,7 @@ class Pump:
             push = Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms)
             outcome = unwritable(error)
             end(span, outcome)
-            run.settle(subscription, push, outcome)
+            run.settle(subscription, taken, push, outcome)
             return
 
         def finished(result: PushResult) -> None:
@@ -112,7 +124,7 @@ class Pump:
             push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, started_ms)
             outcome = classify(result)
             end(span, outcome)
-            run.settle(subscription, push, outcome)
+            run.settle(subscription, taken, push, outcome)
 
         self._transport.submit(request, finished)
 
@@ -126,13 +138,13 @@ class _Run:
         self._finished = 0
         self._pace: dict[str, list[float]] = {}  # by subscription: pushes, messages, seconds
 
-    def settle(self, subscription: Subscription, push: Push, outcome: Outcome) -> None:
+    def settle(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
         """A push has an outcome."""
         pace = self._pace.setdefault(subscription.id, [0, 0, 0.0])
         pace[0] += 1
-        pace[1] += len(push.notifications)
+        pace[1] += len(taken)
         pace[2] += push.result.duration_s
-        self.end(subscription, self.settlement.settle(subscription, push, outcome))
+        self.end(subscription, self.settlement.settle(subscription, taken, push, outcome))
 
     def end(self, subscription: Subscription, rest: PutOff | None) -> None:
         """Whatever was taken from the lane has its end; what is left goes on, or is put off."""

@@ -1,7 +1,10 @@
 """What an earlier run of a batch came to, as far as it had been written down when it was cut off.
 
 After a crash Spark repeats the batch. Whatever the `attempts` log tells of it is not pushed again, so that only what
-was under way in that moment arrives twice. No other batch has its number, see `dispatch.batch_numbers`.
+was under way in that moment, or just before, arrives twice. No other batch has its number (`dispatch.batch_numbers`).
+
+The log is read since the batch was planned, which may be long ago when it was repeated often. What others have written
+meanwhile, the redelivery above all, is passed over unread; what is left is not more than the batch's own deliveries.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from contextlib import closing, contextmanager
 
 from dispatch import attempts, pulse
 from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Consumer, TopicPartition, make_consumer, translated
+from topic_model.kafka_client import Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
 from topic_model.settings import KafkaSettings
 
 Settled = frozenset[tuple[str, str]]
@@ -35,8 +38,9 @@ def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) 
     """
     found: set[tuple[str, str]] = set()
     with _opened(kafka, timeout_s) as written_since:
-        for value in written_since(planned_ms - _CLOCKS_MS):
-            found.update(_of_batch(value, batch))
+        for record in written_since(planned_ms - _CLOCKS_MS):
+            if record.value is not None and attempts.batch_of(record.key) in (batch, None):
+                found.update(_of_batch(record.value, batch))
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
     return frozenset(found)
@@ -56,28 +60,29 @@ def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
     return newest
 
 
-def _newest(value: bytes) -> int:
-    rows, evaluation = attempts.decode_all(value)
+def _newest(record: ConsumerRecord) -> int:
+    named = attempts.batch_of(record.key)
+    if named is not None or record.value is None:
+        return attempts.NO_BATCH if named is None else named
+    rows, evaluation = attempts.decode_all(record.value)
     evaluated = evaluation.batch if evaluation is not None else attempts.NO_BATCH
     return max((each.batch for each in rows), default=evaluated)
 
 
 @contextmanager
-def _opened(kafka: KafkaSettings, timeout_s: float) -> Iterator[Callable[[int], Iterator[bytes]]]:
+def _opened(kafka: KafkaSettings, timeout_s: float) -> Iterator[Callable[[int], Iterator[ConsumerRecord]]]:
     """The log; to be asked for what was written to it from a time (ms since the epoch) until now."""
     deadline = time.monotonic() + timeout_s
     topic = kafka.topic("attempts")
 
-    def written_since(since_ms: int) -> Iterator[bytes]:
+    def written_since(since_ms: int) -> Iterator[ConsumerRecord]:
         left = _place(consumer, topic, since_ms)
         while left:
             pulse.beat()
             if time.monotonic() > deadline:
                 raise InfrastructureError(f"{topic} could not be read to its end within {timeout_s:g} s", 5.0)
             for partition, records in consumer.poll(timeout_ms=200).items():
-                for record in records:
-                    if record.value is not None:
-                        yield record.value
+                yield from records
                 if partition in left and records and records[-1].offset + 1 >= left[partition]:
                     del left[partition]
             for partition in [each for each, end in left.items() if consumer.position(each) >= end]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from dispatch.attempts import Attempt
 from dispatch.health import Sign, quick_s
+from dispatch.hot.lanes import Received
 from dispatch.hot.reports import PartitionReport
 from dispatch.outcomes import Outcome, failed
 from dispatch.redelivery.parked import Tries
@@ -20,7 +21,6 @@ from dispatch.retry import History, policy_of
 from dispatch.room import scopes_of
 from dispatch.settings import PushSettings, RetrySettings
 from dispatch.verdict import DELIVERED, Push, Verdict, attempt, judge, untried
-from topic_model.notifications import Notification
 from topic_model.subscriptions import Subscription
 
 # So many endpoints of one host that do not answer, and none that does: the host is away.
@@ -33,13 +33,19 @@ class Journal(Protocol):
     """Where it is written down."""
 
     def record(self, attempt: Attempt) -> None:
-        """An attempt was made, or a delivery was put off or ended without one."""
+        """A delivery was made, or is not wanted any more."""
 
-    def park(self, subscription: Subscription, notification: Notification, tries: Tries) -> None:
-        """A delivery is to be made later."""
+    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
+        """A delivery is to be made later; the row that says so."""
 
-    def bury(self, subscription: Subscription, notification: Notification, attempt: Attempt) -> None:
-        """A delivery was given up for good."""
+    def bury(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
+        """A delivery was given up for good; the row that says so."""
+
+    def write_due(self) -> bool:
+        """Have what is due written, without waiting; False when more should not be added before it is."""
+
+    def catch_up(self) -> None:
+        """Return when everything is written. Raises InfrastructureError when that takes too long."""
 
 
 class PutOff(NamedTuple):
@@ -85,12 +91,15 @@ class Settlement:
         self._silent: dict[str, set[str]] = {}  # endpoints without an answer, by host
         self._answering: set[str] = set()  # hosts
 
-    def settle(self, subscription: Subscription, push: Push, outcome: Outcome) -> PutOff | None:
-        """Write down what became of the push; what is to be done with the rest of its lane, None when it goes on."""
+    def settle(
+        self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome
+    ) -> PutOff | None:
+        """Write down what became of the push of what was taken from a lane; what is to be done with the rest of it,
+        None when it goes on."""
         cut_off = outcome.error == "timeout" and self._impatient
         verdict = DELIVERED
-        for notification in push.notifications:
-            verdict = self._judged(subscription, notification, push, outcome, cut_off)
+        for received in taken:
+            verdict = self._judged(subscription, received, push, outcome, cut_off)
         endpoint = subscription.consumer.address
         if outcome.delivered:
             self._note_success(subscription, endpoint, push)
@@ -117,31 +126,37 @@ class Settlement:
                 return waits("its host did not answer other pushes of the same batch")
         return None
 
-    def put_off(self, subscription: Subscription, notifications: Iterable[Notification], what: PutOff) -> None:
+    def write_due(self) -> bool:
+        """Have written down what is due, without waiting; False when no more should follow before it is."""
+        return self._journal.write_due()
+
+    def catch_up(self) -> None:
+        """Return when everything is written down. Raises InfrastructureError when that takes too long."""
+        self._journal.catch_up()
+
+    def put_off(self, subscription: Subscription, waiting: Iterable[Received], what: PutOff) -> None:
         """Write down that these were not tried."""
         endpoint, now_ms = subscription.consumer.address, self._now_ms()
-        for notification in notifications:
-            row = untried(subscription.id, endpoint, notification, 0, what.verdict, what.why, now_ms, self._batch)
-            self._journal.record(row)
-            if what.verdict.state == "parked":
-                self._journal.park(subscription, notification, UNTRIED)
-            elif what.verdict.state in ("dead", "expired"):
-                self._journal.bury(subscription, notification, row)
+        for received in waiting:
+            row = untried(
+                subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, self._batch
+            )
+            self._write(subscription, received, row, UNTRIED)
 
-    def expired(self, subscription: Subscription, notification: Notification) -> bool:
+    def expired(self, subscription: Subscription, received: Received) -> bool:
         """Whether a notification has lived too long to be tried at all; then that is written down."""
         lifespan_ms = subscription.policy.lifespan_ms
         if lifespan_ms is None:
             lifespan_ms = int(self._retry.lifespan_s * 1000)
-        if notification.accepted_ms + lifespan_ms > self._now_ms():
+        if received.notification.accepted_ms + lifespan_ms > self._now_ms():
             return False
-        self.put_off(subscription, (notification,), PutOff(Verdict("expired"), failed("lifespan", "too old when read")))
+        self.put_off(subscription, (received,), PutOff(Verdict("expired"), failed("lifespan", "too old when read")))
         return True
 
     def _judged(
-        self, subscription: Subscription, notification: Notification, push: Push, outcome: Outcome, cut_off: bool
+        self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool
     ) -> Verdict:
-        now_ms = self._now_ms()
+        notification, now_ms = received.notification, self._now_ms()
         if cut_off:
             # The batch was impatient, which says nothing about how often the receiver may be asked.
             verdict, counted = Verdict("parked", now_ms), 0
@@ -153,12 +168,16 @@ class Settlement:
             policy = policy_of(subscription.policy, self._retry)
             verdict = judge(outcome, policy, history, now_ms, self._chance(), push.result.retry_after_s)
         row = attempt(subscription, notification, 1, verdict, outcome, push, self._batch)
-        self._journal.record(row)
-        if verdict.state == "parked":
-            self._journal.park(subscription, notification, Tries(1, counted, verdict.next_ms, now_ms))
-        elif verdict.state in ("dead", "expired"):
-            self._journal.bury(subscription, notification, row)
+        self._write(subscription, received, row, Tries(1, counted, verdict.next_ms, now_ms))
         return verdict
+
+    def _write(self, subscription: Subscription, received: Received, row: Attempt, tries: Tries) -> None:
+        if row.state == "parked":
+            self._journal.park(subscription, received, tries, row)
+        elif row.state in ("dead", "expired"):
+            self._journal.bury(subscription, received, row)
+        else:
+            self._journal.record(row)
 
     def _note_success(self, subscription: Subscription, endpoint: str, push: Push) -> None:
         if self._failures:

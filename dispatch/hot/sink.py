@@ -14,9 +14,10 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import sys
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -28,8 +29,7 @@ from dispatch import pulse, worker_beats
 from dispatch.attempts import Matched
 from dispatch.envelope import Envelope
 from dispatch.guard import Vault
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.pull_points import PullDelivery
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
 from dispatch.hot.reports import PartitionReport
@@ -46,7 +46,6 @@ from dispatch.transport import make_transport
 from dispatch.verdict import Verdict
 from topic_model import notifications
 from topic_model.errors import InfrastructureError, RecordVersionError
-from topic_model.notifications import Notification
 from topic_model.outbound import AddressPolicy
 from topic_model.recent import Recent
 from topic_model.settings import KafkaSettings, SecretSettings
@@ -54,6 +53,9 @@ from topic_model.subscriptions import Subscription
 from topic_model.tracing import NO_TRACING, TracingSettings
 
 logger = logging.getLogger(__name__)
+
+# While a batch is matched, what becomes of it is written down after so many notifications.
+_MATCHED_AT_ONCE = 500
 
 # Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
 _ENVELOPES = 32 * 1024 * 1024
@@ -96,7 +98,8 @@ class SinkJob:
     """What a partition needs to know; pickled into every task, so it is small.
 
     `settled` is what an earlier run of the same batch came to; None when there was none. `begun_ms` is when this run
-    began. `under_way` is the file in which it is shown how many pushes are; empty for none.
+    began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
+    what lies behind the offsets `done`, until that comes to `most` deliveries.
     """
 
     kafka: KafkaSettings
@@ -112,6 +115,8 @@ class SinkJob:
     settled: Broadcast[Settled] | None = None
     tracing: TracingSettings = NO_TRACING
     under_way: str = ""
+    done: Mapping[int, int] = field(default_factory=dict)
+    most: int = sys.maxsize
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
@@ -131,7 +136,6 @@ def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], r
         settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
         lanes = worker.fill(job, rows, settlement)
         worker.pump.run(lanes, settlement, worker.shown.teller(_task()))
-        worker.pulls.settle(job.dispatch.outcomes_timeout_s, job.batch, worker.journal.record)
         settlement.report.reach = worker.journal.settle()
         settlement.report.repeated = _is_repeated()
     except BaseException:
@@ -153,7 +157,6 @@ class _Worker:
         self._conditions = Conditions()
         self.transport = make_transport(_hurried(job.push, job.retry), job.outbound)
         self.journal = SinkJournal(job.kafka, job.dispatch.outcomes_timeout_s)
-        self.pulls = PullDelivery(job.kafka)
         self.spans = make_push_spans(job.tracing)
         self.shown = Shown(job.under_way)
         self.pump = Pump(
@@ -165,8 +168,8 @@ class _Worker:
         return self._settings == _kept_settings(job)
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
-        """Match every notification with those whom it belongs to. Who has ended since it was accepted gets nothing any
-        more, and a row says so."""
+        """Match the notifications of this round with those whom they belong to. Who has ended since one was accepted
+        gets nothing any more, and a row says so."""
         push = job.push
         lanes = Lanes(
             LaneLimits(push.max_notify_messages, push.max_notify_bytes),
@@ -179,8 +182,15 @@ class _Worker:
         judge = Judge(
             self._conditions, Allowance(push.conditions_ms, push.owner_conditions_ms), job.diversions.unjudged
         )
+        report, taken = settlement.report, 0
         for row in rows:
             pulse.beat()
+            if row.offset <= job.done.get(row.partition, -1):
+                continue
+            if taken >= job.most:
+                report.rest = True
+                continue
+            report.done[row.partition] = row.offset
             try:
                 notification = notifications.decode(bytes(row.value))
             except RecordVersionError:
@@ -195,34 +205,43 @@ class _Worker:
             matched[row.partition].append(
                 Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
             )
-            self.journal.placed(notification, row.partition, row.offset)
-            unjudged: Notification | None = None
+            taken += max(1, len(wanted))
+            received = Received(notification, row.partition, row.offset)
+            unjudged: Received | None = None
             for subscription, asked in wanted:
                 if settled and (subscription.id, notification.id) in settled:
                     continue
                 if subscription.id in ended:
-                    settlement.put_off(subscription, (notification,), cancelled("it ended before this was matched"))
+                    settlement.put_off(subscription, (received,), cancelled("it ended before this was matched"))
                 elif asked:
-                    self._hand_over(job.diversions, lanes, settlement, subscription, notification)
+                    self._hand_over(job.diversions, lanes, settlement, subscription, received)
                 else:
                     if unjudged is None:
-                        unjudged = msgspec.structs.replace(notification, unjudged=True)
-                        self.journal.placed(unjudged, row.partition, row.offset)
+                        kept = msgspec.structs.replace(notification, unjudged=True)
+                        unjudged = Received(kept, row.partition, row.offset)
                     self._keep_unjudged(settlement, subscription, unjudged)
-        settlement.report.costly |= judge.costly
-        for partition, counts in matched.items():
-            self.journal.matched(partition, job.view.control, counts)
-            settlement.report.notifications += len(counts)
-            settlement.report.deliveries += sum(each.subscriptions for each in counts)
+            if len(matched[row.partition]) == _MATCHED_AT_ONCE:
+                self._tell_matched(job.view.control, matched, settlement)
+        report.costly |= judge.costly
+        self._tell_matched(job.view.control, matched, settlement)
         return lanes
 
-    def _keep_unjudged(self, settlement: Settlement, subscription: Subscription, notification: Notification) -> None:
+    def _tell_matched(self, control: int, matched: dict[int, list[Matched]], settlement: Settlement) -> None:
+        """Whom notifications are for is written before what became of it."""
+        for partition, counts in matched.items():
+            self.journal.matched(partition, control, counts)
+            settlement.report.notifications += len(counts)
+            settlement.report.deliveries += sum(each.subscriptions for each in counts)
+        matched.clear()
+        settlement.write_due()
+
+    def _keep_unjudged(self, settlement: Settlement, subscription: Subscription, received: Received) -> None:
         """Nobody has asked its conditions: it waits until someone resumes the subscription."""
         if subscription.pull_point:
             # A pull point holds what may be fetched now, and nothing that is still to be judged.
-            settlement.put_off(subscription, (notification,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
-        elif not settlement.expired(subscription, notification):
-            settlement.put_off(subscription, (notification,), waits(TOO_MUCH))
+            settlement.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
+        elif not settlement.expired(subscription, received):
+            settlement.put_off(subscription, (received,), waits(TOO_MUCH))
 
     def _hand_over(
         self,
@@ -230,16 +249,16 @@ class _Worker:
         lanes: Lanes,
         settlement: Settlement,
         subscription: Subscription,
-        notification: Notification,
+        received: Received,
     ) -> None:
         if subscription.pull_point:
-            self.pulls.add(notification, subscription)
-        elif settlement.expired(subscription, notification):
+            self.journal.store(subscription, received.notification)
+        elif settlement.expired(subscription, received):
             return
         elif why := diversions.reason(subscription):
-            settlement.put_off(subscription, (notification,), waits(why))
+            settlement.put_off(subscription, (received,), waits(why))
         else:
-            lanes.add(notification, subscription)
+            lanes.add(received, subscription)
 
     def settled(self) -> None:
         """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
@@ -252,7 +271,6 @@ class _Worker:
     def close(self) -> None:
         self.transport.close()
         self.journal.close()
-        self.pulls.close()
         if self.spans is not None:
             self.spans.close()
 

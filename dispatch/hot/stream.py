@@ -16,9 +16,10 @@ from dispatch.batch_numbers import HadoopFolder, first_number
 from dispatch.gate import StopGate
 from dispatch.hot.recall import Settled, newest_batch, recall
 from dispatch.hot.reports import PartitionReport, Reports
+from dispatch.hot.rounds import Rounds
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
 from dispatch.matching.view import RoutingView
-from dispatch.monitoring.metrics import JobMetrics
+from dispatch.monitoring.metrics import JobMetrics, Stages
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
@@ -66,6 +67,7 @@ class HotPath:
         # The first batch may be one that another process had begun.
         self._repeating = True
         self._first_number = 0
+        self._rounds = Rounds(dispatch.round_s)
 
     def start(self, spark: SparkSession, checkpoint: str) -> StreamingQuery:
         """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
@@ -95,8 +97,9 @@ class HotPath:
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
 
-        The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
-        that subscription. What the batch has parked is known before the next one begins, so nothing overtakes it.
+        Most batches are done in one round. A long one (a backlog) takes several, each as long as `rounds` say: what has
+        become of subscriptions, what is parked and which endpoints are sick is known at the beginning of each, and the
+        job can stop between them. Spark cannot plan smaller batches while a query runs.
         """
         with self._gate.batch(), self._metrics.batch() as stages, ExitStack() as after:
             number = self._first_number + batch
@@ -105,31 +108,53 @@ class HotPath:
                 after.callback(settled.destroy)
             self._repeating = True
             stages.over("recall")
-            view = self._view.refresh(self._kafka.request_timeout_s)
-            stages.over("view", ("control", self._view.read_s))
-            job = SinkJob(
-                self._kafka,
-                self._dispatch,
-                self._push,
-                self._retry,
-                self._outbound,
-                self._secrets,
-                view,
-                number,
-                int(time.time() * 1000),
-                self._diversions(),
-                settled,
-                self._tracing,
-                self._under_way.file if self._under_way else "",
-            )
-            reports = self._run(frame, job)
-            stages.over("job")
-            self._redeliverer.batch_done(reports)
-            if any(report.repeated for report in reports):
-                # What the dead worker has parked was not reported.
-                self._redeliverer.catch_up(self._kafka.request_timeout_s)
-            stages.over("feedback")
+            done: dict[int, int] = {}
+            while self._round(frame, number, settled, done, stages):
+                # The rest is repeated by the next start, without what is done.
+                self._gate.pass_on()
             self._repeating = False
+
+    def _round(
+        self, frame: DataFrame, number: int, settled: Broadcast[Settled] | None, done: dict[int, int], stages: Stages
+    ) -> bool:
+        """Dispatch as much of a batch as one round may take, behind what is `done`; whether there is more.
+
+        The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
+        that subscription. What is parked is known before the next round begins, so nothing overtakes it.
+        """
+        view = self._view.refresh(self._kafka.request_timeout_s)
+        stages.over("view", ("control", self._view.read_s))
+        job = SinkJob(
+            self._kafka,
+            self._dispatch,
+            self._push,
+            self._retry,
+            self._outbound,
+            self._secrets,
+            view,
+            number,
+            int(time.time() * 1000),
+            self._diversions(),
+            settled,
+            self._tracing,
+            self._under_way.file if self._under_way else "",
+            done.copy(),
+            self._rounds.most,
+        )
+        began = time.monotonic()
+        reports = self._run(frame, job)
+        stages.over("job")
+        self._redeliverer.batch_done(reports)
+        if any(report.repeated for report in reports):
+            # What the dead worker has parked was not reported.
+            self._redeliverer.catch_up(self._kafka.request_timeout_s)
+        stages.over("feedback")
+        rest = any(report.rest for report in reports)
+        if rest:
+            self._rounds.took(time.monotonic() - began)
+        for report in reports:
+            done.update(report.done)
+        return rest
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         try:

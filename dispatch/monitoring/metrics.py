@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch.gate import Stopping
 from dispatch.monitoring.endpoints_seen import EndpointFigures, EndpointsSeen
 from dispatch.monitoring.sources import NoSources, Sources
 from topic_model.metrics import BUCKETS, Registry
@@ -27,7 +28,7 @@ _BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 
 class Stages:
-    """A clock that is read at the end of each stage of a batch."""
+    """A clock that is read at the end of each stage of a batch; a batch may come to a stage more than once."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -36,8 +37,8 @@ class Stages:
     def over(self, stage: str, *parts: tuple[str, float]) -> None:
         """This stage is over; `parts` of it, with their seconds, are stages of their own."""
         now = time.perf_counter()
-        self.seconds[stage] = now - self._last - sum(seconds for _, seconds in parts)
-        self.seconds.update(parts)
+        for name, seconds in ((stage, now - self._last - sum(seconds for _, seconds in parts)), *parts):
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         self._last = now
 
 
@@ -62,6 +63,8 @@ class JobMetrics:
         stages = Stages()
         try:
             yield stages
+        except Stopping:
+            raise
         except BaseException:
             self._failed_batches.add()
             raise

@@ -56,7 +56,7 @@ class Rows(Log, Protocol):
 class Letters(Log, Protocol):
     """The `dead` log."""
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
+    def bury(self, delivery: Delivery, letter: DeadLetter) -> object:
         """One more letter."""
 
 

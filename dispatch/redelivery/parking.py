@@ -26,15 +26,13 @@ class ParkingLog(DurableWriter):
 
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
         super().__init__(roomy(kafka), "parked", connect)
-        self._lane_of: dict[int, str] = {}
         self._reach: dict[str, tuple[int, int]] = {}
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> None:
-        """A delivery waits from now on."""
-        partition = partition_of_subscription(delivery.subscription, self.partitions)
-        # Noted before it is sent: the acknowledgement may come before `send` returns.
-        self._lane_of[self._sent + 1] = delivery.subscription
-        self.send(partition, parked.encode(Parked(notification, tries)), delivery.key())
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
+        """A delivery waits from now on; the record's number."""
+        lane = delivery.subscription
+        value = parked.encode(Parked(notification, tries))
+        return self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), lane)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         """It was tried and waits again."""
@@ -48,11 +46,10 @@ class ParkingLog(DurableWriter):
             self.send(partition, None, delivery.tried_key())
         self.send(partition, None, delivery.key())
 
-    def acknowledged(self, number: int, acknowledgement: Acknowledgement) -> None:
-        lane = self._lane_of.pop(number, None)
-        if lane is not None:
+    def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
+        if label:
             reach = (acknowledgement.partition, acknowledgement.offset)
-            self._reach[lane] = max(self._reach.get(lane, reach), reach)
+            self._reach[label] = max(self._reach.get(label, reach), reach)
 
     def reach(self) -> dict[str, tuple[int, int]]:
         """The partition and offset of the last delivery parked for each lane since this was last asked; only complete
@@ -62,7 +59,6 @@ class ParkingLog(DurableWriter):
 
     def close(self) -> None:
         super().close()
-        self._lane_of.clear()
         self._reach.clear()
 
 
@@ -72,10 +68,10 @@ class DeadLetterLog(DurableWriter):
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
         super().__init__(roomy(kafka), "dead", connect)
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
-        """Keep what was given up."""
+    def bury(self, delivery: Delivery, letter: DeadLetter) -> int:
+        """Keep what was given up; the record's number."""
         partition = partition_of_subscription(delivery.subscription, self.partitions)
-        self.send(partition, dead_letters.encode(letter), delivery.key())
+        return self.send(partition, dead_letters.encode(letter), delivery.key())
 
     def forget(self, delivery: Delivery) -> None:
         """It was sent again, or thrown away."""

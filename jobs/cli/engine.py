@@ -185,9 +185,11 @@ def fetch(
         typer.Option("--from", help="Take the jars from this folder instead of the network.", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Fetch and verify the jars; does nothing when they are there."""
-    from jobs.stack import jars
+    """Fetch and verify the jars, and have Java archive their classes; does nothing when that is done."""
+    from jobs.stack import class_archive, jars
     from jobs.stack.commands import to_stderr
+    from jobs.stack.engine import find_tools
     from jobs.stack.java import find_java
 
     jars.fetch(find_java, to_stderr, source=source)
+    class_archive.make(find_tools(), jars.default_cache(), to_stderr)

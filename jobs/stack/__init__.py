@@ -8,6 +8,7 @@
     doctor, java, ports         what has to be there
     disk_watch                  that the disk is filling up, said in time
     jars, ivy, pin_jars         what is fetched, once
+    class_archive               what is made of it, once, so that the job's JVM starts in half the time
     keys                        the key file of an engine that has no other
     logfiles, json_lines        what parts print
     processes, signals, deadline    helpers without a notion of any of this

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import http.client
 import importlib.util
 import os
@@ -45,18 +46,40 @@ class Tools:
     java_home: Path
     spark_jars: list[Path]
     broker_jars: list[Path]
+    classes: Path | None = None
+    """The archive of the classes that the job's JVM loads, if one was made (`class_archive`)."""
+    archive_to: Path | None = None
+    """Where the job's JVM is to write such an archive when it ends."""
 
 
 def find_tools(cache: Path | None = None) -> Tools:
     """Looks for Java and for the jars, and checks these. Raises JavaNotFound, JavaTooOld, JarError."""
     found = java.find_java()
     cache = cache or jars.default_cache()
-    return Tools(
+    tools = Tools(
         found,
         java.home_for_spark(found, cache),
         jars.jar_paths("spark", cache),
         jars.jar_paths("broker", cache),
     )
+    return dataclasses.replace(tools, classes=class_archive(tools, cache))
+
+
+def class_archive_name(tools: Tools, cache: Path, size: int | str) -> Path:
+    """The file of an archive of classes. Its name says what it is for, and how large it is: Java checks the first, but
+    a JVM that maps a file which is shorter than it was does not live long."""
+    fits = (tools.java.executable, tools.java.version, tools.java_home, _package_folder("pyspark"), *tools.spark_jars)
+    digest = hashlib.sha256("\n".join(map(str, fits)).encode()).hexdigest()[:12]
+    return cache / "java" / f"classes-{digest}-{size}.jsa"
+
+
+def class_archive(tools: Tools, cache: Path) -> Path | None:
+    """The archive for this Java and these jars, if there is one and it is whole."""
+    pattern = class_archive_name(tools, cache, "*")
+    for file in sorted(pattern.parent.glob(pattern.name)):
+        if file.stem.rpartition("-")[2] == str(file.stat().st_size):
+            return file
+    return None
 
 
 def effective(settings: Settings) -> Settings:
@@ -210,7 +233,13 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
         spark_properties.write_properties(
             properties_file,
             spark_properties.properties(
-                settings.dispatch, jars=tools.spark_jars, master="local", python=sys.executable, local_dir=temporary
+                settings.dispatch,
+                jars=tools.spark_jars,
+                master="local",
+                python=sys.executable,
+                local_dir=temporary,
+                classes=tools.classes,
+                archive_to=tools.archive_to,
             ),
         )
 
@@ -227,6 +256,8 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": ports.LOOPBACK,  # or Spark listens on the network
+            # For the JVM that only works out the command line of the other.
+            "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
             ENV_PREFIX + "READY_FILE": str(home.ready_file),
             log_form.INHERITED: settings.logging.format,
         },

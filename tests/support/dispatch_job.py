@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,20 @@ class Logs:
         self.raw(value, key)
         return notification_id
 
+    def notify_many(self, topics: Iterable[str], payload: bytes = b"<x/>") -> list[str]:
+        """Append a notification for each topic, waiting for Kafka only once; their ids."""
+        names, acknowledged = [], itertools.count()
+        with translated("the notifications were not accepted"):
+            for topic in topics:
+                names.append(f"n{next(self._numbers)}")
+                made = Notification(names[-1], TopicPath(topic), payload, int(time.time() * 1000))
+                key, value = notifications.encode(made)
+                future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
+                future.add_callback(lambda _: next(acknowledged))
+            self._producer.flush(timeout=60)
+        assert next(acknowledged) == len(names), "Kafka has not taken all of them"
+        return names
+
     def raw(self, value: bytes, key: bytes = b"raw") -> None:
         """Append any bytes to the notifications log. Raises InfrastructureError when Kafka did not acknowledge them."""
         acknowledged: list[object] = []
@@ -138,16 +152,16 @@ class RunningJob:
     def __init__(self, spark: SparkSession, settings: JobSettings) -> None:
         self.settings = settings
         self._spark = spark
-        self._gate = StopGate()
+        self.gate = StopGate()
         self._thread: threading.Thread | None = None
         self._failures: list[BaseException] = []
 
     def start(self, timeout: float = 180.0) -> None:
         """Return when it is ready. Raises what it has failed with."""
         ready = threading.Event()
-        self._gate = StopGate()
+        self.gate = StopGate()
         self._failures = []
-        self._thread = threading.Thread(target=self._run, args=(self._gate, ready), name="dispatch-job")
+        self._thread = threading.Thread(target=self._run, args=(self.gate, ready), name="dispatch-job")
         self._thread.start()
         assert ready.wait(timeout), f"the job was not ready within {timeout} s"
         if self._failures:
@@ -157,7 +171,7 @@ class RunningJob:
         """In order. Raises what it has failed with."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._gate.close()
+            self.gate.close()
             thread.join(timeout)
             assert not thread.is_alive(), "the job did not stop"
         if self._failures:

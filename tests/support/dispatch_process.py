@@ -21,6 +21,7 @@ import pyspark
 from dispatch.settings import DispatchSettings
 from dispatch.spark_properties import properties, write_properties
 from jobs.stack import jars, java
+from jobs.stack.engine import find_tools
 from topic_model.settings import KafkaSettings
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,9 @@ class DispatchProcess:
         kafka: KafkaSettings,
         settings: Mapping[str, str | int | float] | None = None,
         bundle: Bundle | None = None,
+        archive: bool = True,
     ) -> None:
+        """With `archive` its JVM reads its classes from the archive of this machine, if there is one."""
         self.home = home
         self._script = bundle.script if bundle else ROOT / "jobs" / "dispatch_stream.py"
         self._python = bundle.python if bundle else Path(sys.executable)
@@ -72,10 +75,16 @@ class DispatchProcess:
             return
         write_properties(
             self._properties,
-            properties(dispatch, jars=jars.jar_paths("spark"), master="local", local_dir=home / "spark"),
+            properties(
+                dispatch,
+                jars=jars.jar_paths("spark"),
+                master="local",
+                local_dir=home / "spark",
+                classes=find_tools().classes if archive else None,
+            ),
         )
 
-    def start(self, timeout: float = 240.0) -> DispatchProcess:
+    def start(self, timeout: float = 600.0) -> DispatchProcess:
         """Start and wait until it is ready. Raises RuntimeError with the end of its log when it is not."""
         self._ready.unlink(missing_ok=True)
         runtime = java.find_java()
@@ -85,6 +94,7 @@ class DispatchProcess:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "ARBORCAST_READY_FILE": str(self._ready),
             "PYSPARK_PYTHON": str(self._python),
+            "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
             "MALLOC_ARENA_MAX": "2",
         }
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from dispatch.attempts import Attempt
+from dispatch.hot.lanes import Received
 from dispatch.redelivery.parked import Tries
-from topic_model.notifications import Notification
 from topic_model.subscriptions import Subscription
 
 
 class FakeJournal:
-    """What was recorded; what was parked and buried, as (subscription, notification)."""
+    """What was recorded; what was parked and buried, as (subscription, notification). `late`: Kafka takes nothing."""
 
     def __init__(self) -> None:
         self.rows: list[Attempt] = []
         self.parked: dict[tuple[str, str], Tries] = {}
         self.buried: list[tuple[str, str]] = []
+        self.late = False
 
     def record(self, attempt: Attempt) -> None:
         self.rows.append(attempt)
 
-    def park(self, subscription: Subscription, notification: Notification, tries: Tries) -> None:
-        self.parked[subscription.id, notification.id] = tries
+    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
+        self.parked[subscription.id, received.notification.id] = tries
+        self.rows.append(attempt)
 
-    def bury(self, subscription: Subscription, notification: Notification, attempt: Attempt) -> None:
-        self.buried.append((subscription.id, notification.id))
+    def bury(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
+        self.buried.append((subscription.id, received.notification.id))
+        self.rows.append(attempt)
+
+    def write_due(self) -> bool:
+        return not self.late
+
+    def catch_up(self) -> None:
+        self.late = False
 
     def states(self, subscription: str) -> list[tuple[str, str, str]]:
         """Notification, state and error of the rows of one subscription, in order."""

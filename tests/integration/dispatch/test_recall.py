@@ -3,8 +3,10 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
+from dispatch import attempts
 from dispatch.attempts import NO_BATCH, Attempt, Matched
 from dispatch.attempts_log import AttemptsLog
+from dispatch.durable_writer import DurableWriter
 from dispatch.hot.recall import newest_batch, recall
 from topic_model.kafka_topics import ensure_topics
 from topic_model.settings import KafkaSettings
@@ -67,3 +69,20 @@ def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafk
         log.add_matched(0, 7, 0, [Matched("for nobody", TopicPath("a"), 1, 0, 0)])
         log.settle(20)
         assert newest_batch(kafka_settings, 20) == 7
+
+
+def test_what_others_have_written_is_passed_over_unread_but_not_what_does_not_say_whose_it_is(
+    kafka_settings: KafkaSettings,
+) -> None:
+    ensure_topics(kafka_settings)
+    with closing(DurableWriter(kafka_settings, "attempts")) as log:
+        assert log.partitions
+        log.send(0, b"this cannot be read", attempts.key_of(4))
+        log.send(0, attempts.join([attempts.pack(row("s", "of an earlier Arborcast", 5))]))
+        log.send(0, attempts.join([attempts.pack(row("s", "of now", 5))]), attempts.key_of(5))
+        log.settle(20)
+
+    found = recall(kafka_settings, 5, int(time.time() * 1000), 20)
+
+    assert found == {("s", "of an earlier Arborcast"), ("s", "of now")}
+    assert newest_batch(kafka_settings, 20) == 5

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
 import pytest
 from kafka.errors import KafkaTimeoutError
 
@@ -33,14 +34,16 @@ class PlayedProducer:
     def __init__(self, refusals: int = 0) -> None:
         self.refusals = refusals
         self.taken: list[tuple[int, bytes]] = []
+        self.keys: list[bytes] = []
         self.aborted = False
         self._open: list[tuple[int, bytes, PlayedFuture]] = []
 
     def partitions_for(self, topic: str) -> set[int]:
         return {0, 1, 2}
 
-    def send(self, topic: str, value: bytes, key: None = None, *, partition: int) -> PlayedFuture:
+    def send(self, topic: str, value: bytes, key: bytes, *, partition: int) -> PlayedFuture:
         future = PlayedFuture()
+        self.keys.append(key)
         self._open.append((partition, value, future))
         return future
 
@@ -63,8 +66,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_writer, "RETRY_S", 0.0)
 
 
-def attempt(subscription: str, number: int) -> Attempt:
-    return Attempt(f"n{number}", subscription, TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 0.5)
+def attempt(subscription: str, number: int, batch: int = 0) -> Attempt:
+    return Attempt(f"n{number}", subscription, TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 0.5, batch=batch)
 
 
 def opened(producer: PlayedProducer) -> AttemptsLog:
@@ -84,6 +87,7 @@ def test_everything_is_written_once_and_in_order_per_subscription() -> None:
     log.settle(1)
 
     assert len(producer.taken) < 10, "many outcomes share a record"
+    assert set(producer.keys) == {b"0"}
     for subscription in range(5):
         written = [name for owner, name in read(producer) if owner == f"s{subscription}"]
         assert written == [f"n{number}" for number in range(subscription, 1200, 5)]
@@ -155,7 +159,7 @@ def test_a_producer_that_hangs_is_given_up_and_another_sends_all_of_it_in_order(
     log = AttemptsLog(KafkaSettings(request_timeout_s=1.0), connect)  # type: ignore[arg-type]
     for number in range(6):
         log.add(attempt("s", number))
-        log._flush()
+        log._write()
 
     log.settle(100)
 
@@ -189,3 +193,61 @@ def test_a_topic_that_cannot_be_had_leaves_no_connection() -> None:
             log.connect()
 
     assert [producer.aborted for producer in made] == [True] * 3
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 128.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_outcomes_are_sent_on_the_way_a_tenth_of_a_second_after_the_last() -> None:
+    producer, clock = PlayedProducer(), Clock()
+    log = AttemptsLog(KafkaSettings(), lambda _: producer, clock)  # type: ignore[arg-type, return-value]
+    sent: list[int] = []
+    for number in range(10):
+        log.add(attempt("s", number))
+        log.write_due()
+        sent.append(len(producer._open))
+        clock.now += 0.0625
+
+    assert sent == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "nobody has waited for them"
+
+
+def test_large_outcomes_are_sent_at_once() -> None:
+    producer = PlayedProducer()
+    log = opened(producer)
+    for number in range(1_000):
+        log.add(msgspec.structs.replace(attempt("s", number), response=b"x" * 512))
+    producer.flush()
+
+    written = read(producer)
+    assert len(written) > 850, "what is left has less than 64 KiB"
+
+
+def test_a_record_has_the_outcomes_of_one_batch() -> None:
+    producer = PlayedProducer()
+    log = opened(producer)
+    for batch in (1, 1, 2, -1, 2):
+        log.add(attempt("s", 0, batch))
+    log.settle(1)
+
+    assert producer.keys == [b"1", b"2", b"-1", b"2"]
+    held = [{each.batch for each in attempts.decode(value)} for _, value in producer.taken]
+    assert held == [{attempts.batch_of(key)} for key in producer.keys]
+
+
+def test_a_kafka_that_is_slow_is_noticed() -> None:
+    producer, clock = PlayedProducer(), Clock()
+    log = AttemptsLog(KafkaSettings(), lambda _: producer, clock)  # type: ignore[arg-type, return-value]
+    log.add(attempt("s", 1))
+    clock.now += 60
+    assert not log.behind(), "nothing was sent"
+    log.write_due()
+    assert not log.behind(), "it was sent just now"
+    clock.now += 60
+    assert log.behind()
+    producer.flush()
+    assert not log.behind()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.checkpoint import go_back, mend, settled
+from dispatch.checkpoint import go_back, is_cut_off, mend, settled
 
 OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
@@ -113,3 +113,15 @@ def test_what_no_batch_will_look_at_again(tmp_path: Path) -> None:
     (folder / "offsets" / "8").write_text("torn")
     assert settled(str(folder), "p-attempts") is None
     assert settled("s3://bucket/push", "p-attempts") is None
+
+
+def test_a_batch_that_is_planned_and_not_done_is_cut_off(tmp_path: Path) -> None:
+    assert not is_cut_off(str(tmp_path / "none"))
+    folder = checkpoint(tmp_path)
+    assert not is_cut_off(str(folder))
+    (folder / "commits" / "10").unlink()
+    assert is_cut_off(folder.as_uri())
+    for each in (folder / "commits").iterdir():
+        each.unlink()
+    assert is_cut_off(str(folder))
+    assert not is_cut_off("s3a://bucket/checkpoint"), "nobody knows"

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.room import Bounds, Room, scopes_of
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
@@ -20,8 +20,8 @@ def subscription(name: str, address: str = "") -> Subscription:
     return Subscription(name, EndpointReference(address or f"http://{name}/"), form="raw")
 
 
-def notification(name: object) -> Notification:
-    return Notification(str(name), TopicPath("a"), b"<x/>", 0)
+def notification(name: object) -> Received:
+    return Received(Notification(str(name), TopicPath("a"), b"<x/>", 0), 0, 0)
 
 
 def served(lanes: Lanes, in_flight: int) -> list[str]:

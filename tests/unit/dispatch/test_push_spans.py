@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatch.envelope import Envelope
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.settlement import Settlement
 from dispatch.push_spans import PushSpans
@@ -36,7 +36,8 @@ def pushed(*contexts: str, status: int = 202) -> tuple[list[Any], dict[str, str]
     lanes = Lanes(LaneLimits(100, 1_000_000))
     receiver = Subscription("s", EndpointReference("http://user:secret@receiver.example:81/in?key=1"))
     for number, context in enumerate(contexts):
-        lanes.add(Notification(f"n{number}", TopicPath("a"), b"<x/>", 0, traceparent=context), receiver)
+        carried = Notification(f"n{number}", TopicPath("a"), b"<x/>", 0, traceparent=context)
+        lanes.add(Received(carried, 0, number), receiver)
     spans = PushSpans(Tracing("dispatch", 1.0, SimpleSpanProcessor(exporter)))
     settlement = Settlement(FakeJournal(), PushSettings(), RetrySettings(), 7, frozenset())
     Pump(transport, Envelope, 10, 2.0, spans=spans).run(lanes, settlement)

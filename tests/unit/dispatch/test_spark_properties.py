@@ -84,3 +84,17 @@ def test_a_file_with_a_secret_is_for_its_owner_and_has_it(tmp_path: Path) -> Non
     assert file.stat().st_mode & 0o077 == 0
     assert secret_in(file.read_text()) == "a\\b="
     assert secret_in("spark.authenticate true\n") == ""
+
+
+def test_an_archive_of_classes_is_used_or_written_with_the_jars_on_the_class_path() -> None:
+    jars = [Path("/jars/a.jar"), Path("/jars/b.jar")]
+    used = properties(DispatchSettings(), jars=jars, master="local", classes=Path("/cache of mine/x.jsa"))
+    written = properties(DispatchSettings(), jars=jars, master="local", archive_to=Path("/cache/x.jsa"))
+    neither = properties(DispatchSettings(), jars=jars, master="local")
+
+    assert '"-XX:SharedArchiveFile=/cache of mine/x.jsa" -Xshare:auto' in used["spark.driver.extraJavaOptions"]
+    assert '"-XX:ArchiveClassesAtExit=/cache/x.jsa"' in written["spark.driver.extraJavaOptions"]
+    for values in (used, written):
+        assert values["spark.driver.extraClassPath"] == "/jars/a.jar:/jars/b.jar"
+        assert "spark.jars" not in values
+    assert "Archive" not in neither["spark.driver.extraJavaOptions"]

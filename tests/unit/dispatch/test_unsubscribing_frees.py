@@ -12,7 +12,7 @@ from dispatch import redeliverer as module
 from dispatch import room
 from dispatch.envelope import Envelope
 from dispatch.health import Sign
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.reports import PartitionReport
 from dispatch.matching.control_state import ControlState
 from dispatch.redeliverer import Redeliverer
@@ -147,7 +147,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
             endpoint = one.consumer.address
             log.append([SubscriptionRecord(one)])
             # A batch finds it away; the redelivery waits for room, then for the probe.
-            lanes.add(message, one)
+            lanes.add(Received(message, 0, number), one)
             lanes.take()
             lanes.settle(one.id)
             failed = PartitionReport(reach={one.id: (0, number)}, signs=[(endpoint, Sign("away", "n"))])

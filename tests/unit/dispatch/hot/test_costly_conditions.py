@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dispatch.attempts import Matched
+from dispatch.attempts import Attempt, Matched
 from dispatch.hot import sink
+from dispatch.hot.lanes import Received
 from dispatch.hot.reports import PartitionReport
 from dispatch.hot.settlement import Settlement
 from dispatch.hot.sink import Diversions, SinkJob
@@ -16,6 +17,7 @@ from dispatch.matching.control_state import ControlState
 from dispatch.matching.filters import Conditions
 from dispatch.redeliverer import Redeliverer
 from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.parked import Tries
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from tests.support.outbound import THIS_MACHINE
@@ -48,16 +50,13 @@ class Journal(FakeJournal):
     def begin(self, batch: int) -> None:
         """Nothing."""
 
-    def placed(self, notification: Notification, partition: int, offset: int) -> None:
-        """Nothing."""
-
     def matched(self, partition: int, control: int, counts: list[Matched]) -> None:
         self.counted += [each.subscriptions for each in counts]
 
-    def park(self, subscription: Subscription, notification: Notification, tries: Any) -> None:
-        super().park(subscription, notification, tries)
-        if notification.unjudged:
-            self.unjudged.append((subscription.id, notification.id))
+    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
+        super().park(subscription, received, tries, attempt)
+        if received.notification.unjudged:
+            self.unjudged.append((subscription.id, received.notification.id))
 
 
 class View:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from topic_model.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
@@ -17,13 +17,13 @@ def subscription(name: str, form: str = "notify") -> Subscription:
     return Subscription(name, EndpointReference(f"http://{name}/"), form=form)  # type: ignore[arg-type]
 
 
-def notification(name: str, size: int = 1) -> Notification:
-    return Notification(name, TopicPath("a"), b"x" * size, 0)
+def notification(name: str, size: int = 1) -> Received:
+    return Received(Notification(name, TopicPath("a"), b"x" * size, 0), 0, 0)
 
 
-def names(taken: tuple[Subscription, list[Notification]] | None) -> tuple[str, list[str]]:
+def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[str]]:
     assert taken is not None
-    return taken[0].id, [each.id for each in taken[1]]
+    return taken[0].id, [each.notification.id for each in taken[1]]
 
 
 def test_waiting_messages_travel_together_up_to_the_count() -> None:
@@ -95,7 +95,7 @@ def test_drained_messages_are_gone_and_the_lane_ends() -> None:
         lanes.add(notification(str(number)), subscription("s"))
     lanes.take()
 
-    assert [each.id for each in lanes.drain("s")] == ["1", "2"]
+    assert [each.notification.id for each in lanes.drain("s")] == ["1", "2"]
     lanes.settle("s")
     assert lanes.empty
     assert lanes.take() is None
@@ -126,7 +126,7 @@ def test_each_message_once_in_order_and_one_push_per_lane(
             lane, taken_names = names(taken)
             assert lane not in under_way
             assert 1 <= len(taken_names) <= max_messages
-            assert len(taken_names) == 1 or sum(len(each.payload) for each in taken[1]) <= 100
+            assert len(taken_names) == 1 or sum(len(each.notification.payload) for each in taken[1]) <= 100
             under_way.append(lane)
             pushed[lane] += taken_names
         elif step == 2 and under_way:

@@ -116,7 +116,8 @@ def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
     for number in range(3):
         delivery.add(notification(number), SUBSCRIPTION)
     recorded: list[Attempt] = []
-    delivery.settle(10, 4, recorded.append)
+    delivery.settle(10)
+    recorded += delivery.stored(4)
     assert [(key, record.notification, record.subscription) for key, record in producer.taken] == [
         ("p", f"n{number}", "s") for number in range(3)
     ]
@@ -131,8 +132,10 @@ def test_nothing_is_recorded_twice() -> None:
     delivery = opened(PlayedProducer())
     delivery.add(notification(1), SUBSCRIPTION)
     recorded: list[Attempt] = []
-    delivery.settle(10, 1, recorded.append)
-    delivery.settle(10, 2, recorded.append)
+    delivery.settle(10)
+    recorded += delivery.stored(1)
+    delivery.settle(10)
+    recorded += delivery.stored(2)
     assert len(recorded) == 1
 
 
@@ -141,8 +144,10 @@ def test_what_kafka_refuses_is_sent_again_before_anything_is_recorded() -> None:
     delivery = opened(producer)
     for number in range(2):
         delivery.add(notification(number), SUBSCRIPTION)
-    recorded: list[Attempt] = []
-    delivery.settle(10, 1, recorded.append)
+    recorded = list(delivery.stored(1))
+    assert recorded == []
+    delivery.settle(10)
+    recorded += delivery.stored(1)
     assert sorted(record.notification for _, record in producer.taken) == ["n0", "n1"]
     assert [each.notification for each in recorded] == ["n0", "n1"]
 
@@ -150,10 +155,18 @@ def test_what_kafka_refuses_is_sent_again_before_anything_is_recorded() -> None:
 def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:
     delivery = opened(PlayedProducer(refusals=1_000_000))
     delivery.add(notification(1), SUBSCRIPTION)
-    recorded: list[Attempt] = []
     with pytest.raises(InfrastructureError, match=r"did not take 1 records of arborcast\.pullpoints"):
-        delivery.settle(0.05, 1, recorded.append)
-    assert recorded == []
+        delivery.settle(0.05)
+    assert list(delivery.stored(1)) == []
     delivery.close()
-    delivery.settle(1, 1, recorded.append)
-    assert recorded == [], "what was given up is forgotten: the batch is repeated"
+    delivery.settle(1)
+    assert list(delivery.stored(1)) == [], "what was given up is forgotten: the batch is repeated"
+
+
+def test_what_kafka_has_is_recorded_before_the_rest_is_stored() -> None:
+    producer = PlayedProducer()
+    delivery = opened(producer)
+    delivery.add(notification(0), SUBSCRIPTION)
+    producer.flush()
+    delivery.add(notification(1), SUBSCRIPTION)
+    assert [each.notification for each in delivery.stored(1)] == ["n0"]

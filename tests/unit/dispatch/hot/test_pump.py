@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dispatch.attempts import Attempt
 from dispatch.envelope import Envelope
 from dispatch.health import Sign
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.settlement import Settlement
 from dispatch.redelivery.parked import Tries
@@ -36,8 +36,8 @@ def subscription(
     )
 
 
-def message(name: str) -> Notification:
-    return Notification(name, TopicPath("a"), b"<x/>", 5)
+def message(name: str) -> Received:
+    return Received(Notification(name, TopicPath("a"), b"<x/>", 5), 0, 0)
 
 
 def filled(*messages: tuple[str, Subscription], bounds: Bounds = Bounds(16, 128)) -> Lanes:  # noqa: B008 - immutable
@@ -263,3 +263,60 @@ def test_subscription_without_a_possible_envelope_fails_alone() -> None:
         ("broken", "n2"): ("dead", "envelope"),
         ("well", "n1"): ("delivered", ""),
     }
+
+
+def test_outcomes_are_written_down_round_by_round() -> None:
+    """The rows of the pushes before are with the journal, and it is asked to write, before the last push begins."""
+    journal, asked = FakeJournal(), []
+
+    class Asked(FakeJournal):
+        def write_due(self) -> bool:
+            asked.append(len(journal.rows))
+            return True
+
+    journal = Asked()
+    target = subscription("s")
+    settlement = Settlement(journal, PushSettings(), RETRY, 7)
+    Pump(FakeTransport(), Envelope, 100, 2.0).run(filled(*((f"n{i}", target) for i in range(5))), settlement)
+
+    assert asked == [0, 1, 2, 3, 4]
+
+
+def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
+    class Late(FakeJournal):
+        """Kafka goes away after the first push, until it is waited for."""
+
+        def write_due(self) -> bool:
+            self.late = self.late or len(self.rows) == 1
+            return not self.late
+
+        def catch_up(self) -> None:
+            pushed.append(len(transport.sent))
+            assert not transport.in_flight, "what is under way has its outcome first"
+            self.rows.append(self.rows[0])
+            self.late = False
+
+    pushed: list[int] = []
+    transport = FakeTransport()
+    settlement = Settlement(Late(), PushSettings(), RETRY, 7)
+    lanes = filled(*((f"n{i}", subscription(f"s{i % 2}")) for i in range(6)))
+    Pump(transport, Envelope, 100, 2.0).run(lanes, settlement)
+
+    assert pushed == [2], "both lanes had one under way when it went away"
+    assert len(transport.sent) == 6
+
+
+def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
+    class Late(FakeJournal):
+        def catch_up(self) -> None:
+            super().catch_up()
+            clock.append(1_000.0)
+
+    clock = [0.0]
+    journal = Late()
+    journal.late = True
+    settlement = Settlement(journal, PushSettings(), RETRY, 7)
+    lanes = filled(*((f"n{i}", subscription("s")) for i in range(20)))
+    Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(lanes, settlement)
+
+    assert {row.state for row in journal.rows} == {"delivered"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dispatch.health import Sign
+from dispatch.hot.lanes import Received
 from dispatch.hot.settlement import Settlement, waits
 from dispatch.outcomes import classify
 from dispatch.redelivery.parked import Tries
@@ -24,9 +25,9 @@ def settled(
     """The settlement of one push of one message."""
     journal, settlement = made(push)
     target = target or subscription()
-    settlement.settle(
-        target, Push("p", [message()], PushRequest("http://s/", (), b""), result, NOW_MS), classify(result)
-    )
+    received = message()
+    push_made = Push("p", [received.notification], PushRequest("http://s/", (), b""), result, NOW_MS)
+    settlement.settle(target, [received], push_made, classify(result))
     return journal, settlement
 
 
@@ -39,8 +40,8 @@ def subscription(**policy: object) -> Subscription:
     return Subscription("s", EndpointReference("http://s/"), policy=DeliveryPolicy(**policy))  # type: ignore[arg-type]
 
 
-def message(accepted_ms: int = NOW_MS) -> Notification:
-    return Notification("n", TopicPath("a"), b"<x/>", accepted_ms)
+def message(accepted_ms: int = NOW_MS) -> Received:
+    return Received(Notification("n", TopicPath("a"), b"<x/>", accepted_ms), 0, 0)
 
 
 def test_row_of_a_parked_delivery_says_when_it_is_due_again() -> None:

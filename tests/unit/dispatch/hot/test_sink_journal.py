@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from dispatch.attempts import Attempt, State
 from dispatch.hot import sink_journal
+from dispatch.hot.lanes import Received
 from dispatch.hot.sink_journal import SinkJournal
+from dispatch.redelivery.dead_letters import DeadLetter
 from dispatch.redelivery.parked import Delivery, Place, Tries
 from topic_model.notifications import Notification
 from topic_model.settings import KafkaSettings
@@ -12,29 +17,136 @@ from topic_model.topics import TopicPath
 
 
 class FakeLog:
+    """A log that has what it was sent when the test says so."""
+
     def __init__(self, kafka: KafkaSettings) -> None:
-        self.parked: list[Delivery] = []
+        self.sent: list[Delivery] = []
+        self.acknowledged = 0
+        self.rows: list[str] = []
+        self.late = False
 
     def connect(self) -> None:
         pass
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> None:
-        self.parked.append(delivery)
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
+        self.sent.append(delivery)
+        return len(self.sent)
+
+    def bury(self, delivery: Delivery, letter: DeadLetter) -> int:
+        return self.park(delivery, letter.notification, Tries())
+
+    def has(self, number: int) -> bool:
+        return number <= self.acknowledged
+
+    def settle(self, timeout_s: float) -> None:
+        self.acknowledged = len(self.sent)
+
+    def add(self, row: Attempt | Notification, *_: object) -> None:
+        self.rows.append(row.notification if isinstance(row, Attempt) else row.id)
+
+    def stored(self, batch: int) -> Iterator[Attempt]:
+        while self.acknowledged and self.rows:
+            yield attempt(self.rows.pop(0), "delivered")
+
+    def write_due(self) -> None:
+        pass
+
+    def behind(self) -> bool:
+        return self.late
+
+    def reach(self) -> dict[str, tuple[int, int]]:
+        return {}
 
 
-def test_a_copy_for_one_subscription_does_not_take_the_place_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = FakeLog(KafkaSettings())
-    monkeypatch.setattr(sink_journal, "AttemptsLog", FakeLog)
-    monkeypatch.setattr(sink_journal, "DeadLetterLog", FakeLog)
-    monkeypatch.setattr(sink_journal, "ParkingLog", lambda kafka: log)
-    journal = SinkJournal(KafkaSettings(), 1.0)
-    journal.begin(7)
-    original = Notification("n", TopicPath("a"), b"<x/>", 1)
-    copy = Notification("n", TopicPath("a"), b"<x/>", 1, only="new")
-    journal.placed(original, 0, 5)
-    journal.placed(copy, 0, 6)
+class Opened:
+    """A journal over such logs, at a time that the test sets."""
 
-    for name, notification in (("old", original), ("new", copy)):
-        journal.park(Subscription(name, EndpointReference("http://s/")), notification, Tries())
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.attempts, self.parked, self.dead, self.pulls = (FakeLog(KafkaSettings()) for _ in range(4))
+        for name, log in (
+            ("AttemptsLog", self.attempts),
+            ("ParkingLog", self.parked),
+            ("DeadLetterLog", self.dead),
+            ("PullDelivery", self.pulls),
+        ):
+            monkeypatch.setattr(sink_journal, name, lambda kafka, log=log: log)
+        self.now = 0.0
+        self.journal = SinkJournal(KafkaSettings(), 1.0, lambda: self.now)
+        self.journal.begin(7)
 
-    assert log.parked == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
+    def rows(self) -> list[str]:
+        self.journal.write_due()
+        return self.attempts.rows
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    return Opened(monkeypatch)
+
+
+SUBSCRIPTION = Subscription("s", EndpointReference("http://s/"))
+
+
+def received(name: str, offset: int = 0, only: str = "") -> Received:
+    return Received(Notification(name, TopicPath("a"), b"<x/>", 1, only=only), 0, offset)
+
+
+def attempt(name: str, state: State) -> Attempt:
+    return Attempt(name, "s", TopicPath("a"), "http://s/", 1, "p", state, 1, 2, 0.5, batch=7)
+
+
+def test_a_copy_for_one_subscription_does_not_take_the_place_of_the_original(opened: Opened) -> None:
+    original, copy = received("n", 5), received("n", 6, only="new")
+
+    for name, each in (("old", original), ("new", copy)):
+        target = Subscription(name, EndpointReference("http://s/"))
+        opened.journal.park(target, each, Tries(), attempt("n", "parked"))
+
+    assert opened.parked.sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
+
+
+def test_a_delivery_is_written_at_once(opened: Opened) -> None:
+    opened.journal.record(attempt("n", "delivered"))
+
+    assert opened.rows() == ["n"]
+
+
+def test_that_something_is_kept_is_written_when_it_is_and_not_only_at_the_end(opened: Opened) -> None:
+    opened.journal.park(SUBSCRIPTION, received("parked"), Tries(), attempt("parked", "parked"))
+    opened.journal.bury(SUBSCRIPTION, received("dead"), attempt("dead", "dead"))
+    opened.journal.store(SUBSCRIPTION, received("pulled").notification)
+    assert opened.rows() == []
+
+    opened.parked.acknowledged = 1
+    assert opened.rows() == ["parked"]
+    opened.dead.acknowledged = 1
+    assert opened.rows() == ["parked", "dead"]
+    opened.pulls.acknowledged = 1
+    assert opened.rows() == ["parked", "dead", "pulled"]
+
+
+def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
+    journal = opened.journal
+    opened.journal.park(SUBSCRIPTION, received("n"), Tries(), attempt("n", "parked"))
+    assert journal.write_due()
+    opened.now = 60.0
+    assert not journal.write_due()
+    opened.parked.acknowledged = 1
+    assert journal.write_due()
+    opened.attempts.late = True
+    assert not journal.write_due()
+
+
+def test_in_the_end_everything_is_written(opened: Opened) -> None:
+    for number in range(3):
+        opened.journal.park(SUBSCRIPTION, received(f"n{number}"), Tries(), attempt(f"n{number}", "parked"))
+    opened.journal.settle()
+
+    assert opened.attempts.rows == ["n0", "n1", "n2"]
+
+
+def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:
+    for number in range(sink_journal._MOST_HELD_BACK + 10):
+        opened.journal.park(SUBSCRIPTION, received(f"n{number}"), Tries(), attempt(f"n{number}", "parked"))
+
+    assert len(opened.attempts.rows) == sink_journal._MOST_HELD_BACK

@@ -121,3 +121,27 @@ def test_parts_stop_gateway_first_and_kafka_last(home: Home, tools: Tools) -> No
     parts = engine.parts(engine.effective(settings(home)), tools, home, {})
     in_order = sorted(parts, key=lambda part: part.stop_share)
     assert [part.name for part in in_order] == ["gateway", "dispatch", "kafka"]
+
+
+def test_an_archive_of_classes_is_taken_when_it_is_whole_and_made_for_these(tools: Tools, tmp_path: Path) -> None:
+    """Java itself ends in a crash when the file is shorter than it says."""
+    place = engine.class_archive_name(tools, tmp_path, 4)
+    place.parent.mkdir()
+    assert engine.class_archive(tools, tmp_path) is None
+    place.write_bytes(b"clas")
+    assert engine.class_archive(tools, tmp_path) == place
+    assert engine.class_archive(dataclasses.replace(tools, spark_jars=[Path("/jars/newer.jar")]), tmp_path) is None
+    newer = dataclasses.replace(tools.java, version="21")
+    assert engine.class_archive(dataclasses.replace(tools, java=newer), tmp_path) is None
+    place.write_bytes(b"cla")
+    assert engine.class_archive(tools, tmp_path) is None
+
+
+def test_the_job_reads_its_classes_from_the_archive(home: Home, tools: Tools) -> None:
+    tools = dataclasses.replace(tools, classes=Path("/cache/classes.jsa"))
+    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, {})}
+    parts["dispatch"].prepare()
+
+    properties = Path(parts["dispatch"].command[2]).read_text()
+    assert "-XX:SharedArchiveFile=/cache/classes.jsa" in properties
+    assert "spark.driver.extraClassPath /jars/connector.jar\n" in properties

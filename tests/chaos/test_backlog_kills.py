@@ -1,0 +1,170 @@
+"""A kill in the middle of a backlog repeats what was under way, however much the batch had pushed before.
+
+Not a matter of luck: the receiver stops to answer in the middle of the batch, so the test knows what is under way, and
+waits until everything else is written down. How much of the last tenth of a second comes again when nothing waits is
+for `python -m benchmarks.storms.backlog_kills` to measure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.storms.backlog_kills import Arrivals, Kill, judge
+from dispatch.attempts import Attempt, decode
+from dispatch.audit import audit
+from tests.support.dispatch_job import Logs, logs, subscription
+from tests.support.dispatch_process import running_job
+from tests.support.receiver import Received, Receiver
+from topic_model.kafka_client import TopicPartition, make_consumer
+from topic_model.settings import KafkaSettings
+
+SUBSCRIBERS = 6
+EACH = 100
+# Neither a multiple of what fits into a record nor of the subscribers.
+BEFORE_IT_HANGS = (201, 403)
+
+REFUSES = "/refuses"
+
+Delivery = tuple[str, str]  # path, notification
+
+
+class Stubborn:
+    """A receiver that answers so many pushes, and then none, until told to go on."""
+
+    def __init__(self) -> None:
+        self.arrived: list[Delivery] = []
+        self.hung: set[Delivery] = set()
+        self.limit = 0
+        self.receiver = Receiver(on_received=self._note)
+
+    def hang_after(self, count: int) -> None:
+        """Answer so many pushes in all; the ones after that hang."""
+        self.limit = count
+        for number in range(SUBSCRIBERS):
+            self.receiver.behave(f"/s{number}", "")
+
+    def _note(self, request: Received) -> None:
+        # Runs in the receiver's thread when it is settled how this request is answered: what is said now holds for the
+        # next one.
+        if request.path == REFUSES:
+            return
+        delivery = request.path, request.headers["arborcast-notification-id"]
+        self.arrived.append(delivery)
+        if request.behaviour == "hang":
+            self.hung.add(delivery)
+        elif len(self.arrived) >= self.limit:
+            for number in range(SUBSCRIBERS):
+                self.receiver.behave(f"/s{number}", "hang")
+
+    def wait_until_all_hang(self) -> set[Delivery]:
+        """What is under way: one push of each subscriber."""
+        deadline = time.monotonic() + 300
+        while len(self.hung) < SUBSCRIBERS:
+            assert time.monotonic() < deadline, f"only {len(self.hung)} pushes hang, {len(self.arrived)} have arrived"
+            time.sleep(0.02)
+        return set(self.hung)
+
+
+@pytest.mark.chaos
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.timeout(1_200)
+def test_a_kill_repeats_what_was_under_way_and_nothing_that_was_answered(
+    tmp_path: Path, kafka_settings: KafkaSettings
+) -> None:
+    """First everything is killed, then, when it goes on, only the Python workers."""
+    stubborn = Stubborn()
+    settings: dict[str, str | int | float] = {
+        "push.max_notify_messages": 1,
+        # What hangs is under way until it is killed.
+        "push.total_timeout_s": 300,
+        "retry.hot_budget_s": 300,
+        # What the one that refuses everything is sent again has nothing to do with the kills.
+        "retry.first_wait_s": 3_600,
+    }
+    with stubborn.receiver as receiver, logs(kafka_settings) as log:
+        sent = fill(log, receiver)
+        stubborn.hang_after(BEFORE_IT_HANGS[0])
+        with running_job(tmp_path, kafka_settings, settings) as job:
+            hung = stubborn.wait_until_all_hang()
+            refused = wait_until_all_is_written(kafka_settings, set(stubborn.arrived) - hung)
+            assert refused, "what was parked is in the log, too, before its batch is done"
+            job.kill()
+            stubborn.hung.clear()
+            stubborn.hang_after(BEFORE_IT_HANGS[1])
+            job.start()
+            hung |= (hung_again := stubborn.wait_until_all_hang())
+            wait_until_all_is_written(kafka_settings, set(stubborn.arrived) - hung_again)
+            stubborn.hang_after(10**9)
+            for worker in job.processes()["worker"]:
+                kill(worker)
+            wait_until_all_is_written(kafka_settings, {(f"/s{number}", name) for name in sent for number in range(6)})
+            assert audit(kafka_settings, 0, deep=True, patience_s=120).balanced
+
+    counted = Counter(stubborn.arrived)
+    assert set(counted) >= {(f"/s{number}", name) for name in sent for number in range(SUBSCRIBERS)}
+    again = {delivery for delivery, count in counted.items() if count > 1}
+    assert again == hung, "exactly what was under way at one of the kills"
+
+
+def test_the_judge_tells_what_came_again_from_what_came_late() -> None:
+    arrivals = Arrivals()
+    arrivals.pushes = [
+        (1.0, "/a", ["n1"]),
+        (1.85, "/a", ["n2"]),
+        (1.95, "/a", ["n3", "n4"]),
+        (2.5, "/a", ["n3", "n4"]),
+        (2.6, "/b", ["n3"]),
+        (4.0, "/a", ["n3"]),
+    ]
+    assert judge(arrivals, [(2.0, 2.1), (3.0, 3.1)], 0.1) == [Kill(4, 2, 2, 1), Kill(7, 1, 0, 0)]
+
+
+def fill(log: Logs, receiver: Receiver) -> list[str]:
+    """The same messages for all; one receiver refuses what comes, and what waits behind that is parked untried."""
+    log.subscribe(*(subscription(f"s{number}", receiver.url(f"/s{number}"), "a/b") for number in range(SUBSCRIBERS)))
+    log.subscribe(subscription("refuses", receiver.url(REFUSES), "a/b"))
+    receiver.behave(REFUSES, "status/503")
+    return log.notify_many(["a/b"] * EACH)
+
+
+def wait_until_all_is_written(kafka: KafkaSettings, deliveries: set[Delivery]) -> list[Attempt]:
+    """Until the `attempts` log has a row for each of these; what it says of the one that refuses."""
+    deadline = time.monotonic() + 300
+    while True:
+        rows = written(kafka)
+        there = {(f"/{row.subscription}", row.notification) for row in rows}
+        if missing := deliveries - there:
+            assert time.monotonic() < deadline, f"{len(missing)} outcomes are not written while the batch goes on"
+            time.sleep(0.2)
+        else:
+            return [row for row in rows if row.subscription == "refuses"]
+
+
+def written(kafka: KafkaSettings) -> list[Attempt]:
+    topic, rows = kafka.topic("attempts"), []
+    consumer = make_consumer(kafka, wait_ms=50)
+    try:
+        partitions = [TopicPartition(topic, number) for number in range(kafka.partitions)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        for partition in partitions:
+            consumer.seek(partition, 0)
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            for records in consumer.poll(timeout_ms=200).values():
+                rows += [row for record in records if record.value for row in decode(record.value)]
+    finally:
+        consumer.close()
+    return rows
+
+
+def kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return

@@ -1,0 +1,98 @@
+"""A batch that is dispatched in several rounds: what becomes of subscriptions meanwhile, and stopping between two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatch.hot import rounds
+from dispatch.runtime import JobSettings
+from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
+from tests.support.receiver import Received, Receiver
+from topic_model.settings import KafkaSettings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+COUNT = 40
+# Of deliveries, so that the backlog takes eight of two subscriptions.
+A_ROUND = 10
+
+
+class Watched:
+    """A receiver that does something before it answers a push; until then no round can end."""
+
+    def __init__(self) -> None:
+        self.arrived: list[tuple[str, str]] = []
+        self.then: Callable[[str], None] = lambda path: None
+        self.receiver = Receiver(on_received=self._note)
+
+    def _note(self, request: Received) -> None:
+        names = request.headers["arborcast-notification-id"].split(",")
+        self.arrived += [(request.path, name) for name in names]
+        self.then(request.path)
+
+    def names(self, path: str) -> list[str]:
+        return [name for to, name in self.arrived if to == path]
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    made = Watched()
+    with made.receiver:
+        yield made
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
+    monkeypatch.setattr(rounds, "_FIRST", A_ROUND)
+    # However quick they are, they do not become longer.
+    monkeypatch.setattr(rounds, "_MOST_GROWTH", 1.0)
+    monkeypatch.setattr(rounds, "_FEWEST", A_ROUND)
+    return job_settings(tmp_path, kafka_settings)
+
+
+@pytest.fixture
+def log(settings: JobSettings) -> Iterator[Logs]:
+    with logs(settings.kafka) as opened:
+        yield opened
+
+
+def test_what_becomes_of_a_subscription_is_known_in_the_next_round(
+    spark: SparkSession, settings: JobSettings, log: Logs, watched: Watched
+) -> None:
+    log.subscribe(*(subscription(name, watched.receiver.url(f"/{name}"), "a/b") for name in ("stays", "ends")))
+    sent = log.notify_many(["a/b"] * COUNT)
+
+    def end(path: str) -> None:
+        if path == "/ends":
+            watched.then = lambda path: None
+            log.end("ends")
+
+    watched.then = end
+    with running(spark, settings):
+        pass
+
+    assert watched.names("/stays") == sent, "each once and in order, through all rounds"
+    got = watched.names("/ends")
+    assert got == sent[: len(got)]
+    assert 1 <= len(got) <= A_ROUND
+
+
+def test_a_stop_between_two_rounds_repeats_nothing(
+    spark: SparkSession, settings: JobSettings, log: Logs, watched: Watched
+) -> None:
+    log.subscribe(*(subscription(name, watched.receiver.url(f"/{name}"), "a/b") for name in ("one", "two")))
+    with running(spark, settings) as job:
+        watched.then = lambda path: job.gate.close()
+        sent = log.notify_many(["a/b"] * COUNT)
+        assert job.gate.wait_closed(300)
+    assert 0 < len(watched.arrived) < 2 * COUNT, "it did not wait for the end of the batch"
+
+    watched.then = lambda path: None
+    with running(spark, settings):
+        pass
+
+    assert watched.names("/one") == watched.names("/two") == sent

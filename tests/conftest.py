@@ -22,6 +22,7 @@ hypothesis.settings.load_profile("usual")  # another: pytest --hypothesis-profil
 _FIRST = ("stack", "spark", "kafka", "ldap")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one file run in one process, as they share fixtures; all that use the Spark session in one, too."""
     for item in items:

@@ -16,7 +16,7 @@ TOOLS := pip==26.3 setuptools==84.2.1
 
 # Two processes, since most tests wait for others; what shares a fixture is run by one (tests/conftest.py). To debug:
 # make test ARGS='-n 0 --pdb -k retry'
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 # What only maintainers need, apart, so that it is never mistaken for a dependency.
 TOOLBOX := $(VENV)/tools
@@ -47,7 +47,7 @@ test-cluster: setup ## On loopback: a Spark cluster, three Kafka brokers, severa
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
 check: setup lint ## Before every commit: style, types, unit tests with few examples
-	$(PYTEST) tests/unit --hypothesis-profile=quick -m 'not (kafka or spark or ldap or stack or chaos or long)' $(ARGS)
+	$(PYTEST) tests/unit --hypothesis-profile=quick -m 'not (slow or kafka or spark or ldap or stack or chaos or long)' $(ARGS)
 
 lint: $(INSTALLED) ## Style and types, changing nothing
 	$(BIN)/ruff check .

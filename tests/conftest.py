@@ -5,9 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_ROOT = Path(__file__).parents[1]
 
 pytest_plugins = ["tests.support.broker", "tests.support.spark", "tests.support.slapd"]
 
@@ -22,18 +28,35 @@ hypothesis.settings.load_profile("usual")  # another: pytest --hypothesis-profil
 _FIRST = ("stack", "spark", "kafka", "ldap")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file run in one process, as they share fixtures; all that use the Spark session in one, too."""
-    for item in items:
-        shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(shared))
+    """With several processes, put tests in the order in which their files are handed out."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> int:
     return next((turn for turn, name in enumerate(_FIRST) if item.get_closest_marker(name)), len(_FIRST))
+
+
+class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no type information
+    """Tests of one file run in one process, as they share fixtures; all that may use the Spark session in one, too.
+
+    pytest-xdist's own groups (`loadgroup`) change ids of tests in a way that pytest 9 does not know any more.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if _may_use_spark(file) else file
+
+
+@cache
+def _may_use_spark(file: str) -> bool:
+    return "integration/dispatch/" in file or "SparkSession" in (_ROOT / file).read_text(encoding="utf-8")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Who hands out the tests."""
+    return _ByWhatIsShared(config, log)
 
 
 @pytest.fixture(autouse=True)

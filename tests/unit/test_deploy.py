@@ -19,6 +19,8 @@ from jobs.outbound import policy_of
 from jobs.settings import RESERVED_ENV, Settings, declarations, load_settings
 from topic_model.addresses import read_networks
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = ("1.29", "1.31", "1.34", "1.37")

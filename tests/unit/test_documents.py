@@ -12,6 +12,8 @@ from typer.main import get_command
 from jobs.cli import app
 from jobs.settings import SECTIONS, declarations
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # The changelog also names what is no more.
 DOCUMENTS = [*sorted(set(ROOT.glob("*.md")) - {ROOT / "CHANGELOG.md"}), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _ANY = 250_000
 """Where nothing bounds the text but the size of a request."""
 

@@ -42,6 +42,8 @@ from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 100_000
 NOW_MS = 1_700_000_000_000
 

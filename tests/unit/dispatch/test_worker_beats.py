@@ -24,6 +24,8 @@ DAEMON = """
 import os, signal, sys, threading, time
 from dispatch import pulse, worker_beats
 
+pytestmark = pytest.mark.slow
+
 def idle():
     time.sleep(600)
 

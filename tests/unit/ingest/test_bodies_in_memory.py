@@ -22,6 +22,8 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served
 
+pytestmark = pytest.mark.slow
+
 MB = 1024 * 1024
 # The least that there may be is what comes out: twice a body, four copies of it, and its elements.
 SETTINGS = GatewaySettings(inflight_bytes=16 * MB, max_elements=1_000)

@@ -16,6 +16,8 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.one_reading import hidden, is_taken
 
+pytestmark = pytest.mark.slow
+
 # What Python can write and somebody may claim to have written.
 CODECS = [
     *("utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252", "gbk", "gb18030", "utf-16", "utf-16-le"),

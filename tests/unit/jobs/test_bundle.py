@@ -13,6 +13,8 @@ from jobs.bundle import write_bundle
 from tests.support.bare_python import bare_python
 from topic_model.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 def test_zip_alone_is_enough_to_import_what_the_workers_run(tmp_path: Path) -> None:
     code, *_ = write_bundle(tmp_path / "out", DispatchSettings(), [])

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.command import Engine
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:

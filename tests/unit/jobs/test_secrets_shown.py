@@ -13,6 +13,8 @@ from jobs.settings import declarations, dump, load_settings
 from jobs.stack.engine import write_settings
 from jobs.stack.home import Home
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "hemlig-in-a-url"  # noqa: S105  # looked for
 
 # Texts whose names sound like secrets, and say where one is rather than what it is.

@@ -44,6 +44,8 @@ from topic_model.subscriptions import EndpointReference, Subscription, TopicFilt
 from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 # Sets the clipboard, paints in two ways, and turns the writing around; then something to find it by.

@@ -12,6 +12,8 @@ from jobs.cli.trace import NotFound
 from jobs.stack import ports
 from tests.support.table_rows import NOON, attempt, fill, record
 
+pytestmark = pytest.mark.slow
+
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 SAID = {"publisher": "http://me/", "traceparent": TRACE}
 

@@ -10,6 +10,8 @@ from jobs.gateway.parts import check_exposed
 from jobs.settings import load_settings
 from topic_model.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 RUNNER = CliRunner()
 
 

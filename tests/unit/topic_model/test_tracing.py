@@ -13,6 +13,8 @@ from topic_model.errors import ConfigError
 from topic_model.trace_context import trace_of
 from topic_model.tracing import NO_TRACING, Tracing, TracingSettings, make_tracing, sampled
 
+pytestmark = pytest.mark.slow
+
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 UNSAMPLED = PARENT[:-1] + "0"
 

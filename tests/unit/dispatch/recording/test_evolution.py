@@ -34,6 +34,8 @@ from dispatch.tables import (
 from tests.support.table_rows import attempt, fill, record
 from topic_model.settings import KafkaSettings
 
+pytestmark = pytest.mark.slow
+
 NAMES = [spec.name for spec in TABLES]
 NEUTRAL: Mapping[str, object] = {
     "string": "",

@@ -18,6 +18,8 @@ from dispatch.transport.contract import Transport
 from tests.support.outbound import THIS_MACHINE
 from tests.unit.dispatch.transport.test_contract import push
 
+pytestmark = pytest.mark.slow
+
 Script = Callable[[socket.socket], object]
 
 

@@ -19,6 +19,8 @@ from tests.support.receiver import Receiver
 from tests.unit.dispatch.transport.test_contract import push
 from topic_model.outbound import AddressPolicy, OutboundSettings, Refusal
 
+pytestmark = pytest.mark.slow
+
 PUBLIC = ["93.184.216.34", "1.1.1.1", "223.255.255.254", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::5"]
 
 # Every address is tried as it stands in a URL, and as what a name leads to.

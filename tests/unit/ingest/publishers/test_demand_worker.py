@@ -18,6 +18,8 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.publisher import WSA, WSNT, Publisher
 from topic_model.publishers import Registration
 
+pytestmark = pytest.mark.slow
+
 BR = "http://docs.oasis-open.org/wsn/br-2"
 CONSUMER = "http://127.0.0.1:9/consumer"
 

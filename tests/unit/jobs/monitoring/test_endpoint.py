@@ -16,6 +16,8 @@ from tests.support.certificates import make_certificates
 from tests.support.engine import until
 from topic_model.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 def _broken() -> bytes:
     raise RuntimeError("no")

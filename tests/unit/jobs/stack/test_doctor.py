@@ -18,6 +18,8 @@ from jobs.stack.processes import ProcessId
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 from topic_model.keyring import add_key
 
+pytestmark = pytest.mark.slow
+
 
 def findings(home: Path, **overrides: str | int) -> dict[str, Check]:
     given = {key.replace("__", "."): value for key, value in overrides.items()}

@@ -24,6 +24,8 @@ from jobs.stack.settings import StackSettings
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 from tests.support.engine import BEATS, SLEEP, fake_engine, gone, until
 
+pytestmark = pytest.mark.slow
+
 # Enough for a machine on which a beat comes ten times later than it should.
 HANG_S = 4.0
 

@@ -24,6 +24,8 @@ from tests.support.engine import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_starts_parts_and_stops_them_on_sigterm(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("a", SLEEP), ("b", SLEEP)]) as engine:

@@ -17,14 +17,14 @@ from dispatch import pulse
 from dispatch.worker_beats import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
 from tests.support.engine import gone, until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 30.0
 
 # Forks a worker for each word that it reads, and says its process id. SIGCHLD as Spark's daemon has it.
 DAEMON = """
 import os, signal, sys, threading, time
 from dispatch import pulse, worker_beats
-
-pytestmark = pytest.mark.slow
 
 def idle():
     time.sleep(600)

@@ -70,6 +70,7 @@ class Stubborn:
         return set(self.hung)
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 @pytest.mark.kafka
 @pytest.mark.spark

@@ -124,7 +124,9 @@ def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, 
     assert log.count("and was killed; Spark replaces it") == counted()["dispatch"]
 
 
-@pytest.mark.parametrize("others", [("kafka", "jvm"), ("gateway", "driver")], ids="+".join)
+@pytest.mark.parametrize(
+    "others", [pytest.param(("kafka", "jvm"), marks=pytest.mark.long), ("gateway", "driver")], ids="+".join
+)
 def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver, others: tuple[str, str]) -> None:
     """Two at a time: Kafka and the job's JVM; the parent of the gateway's workers and the job's driver."""
     own, of_job = others

@@ -16,11 +16,18 @@ def sockets() -> set[int]:
 
 def inherited() -> set[int]:
     """Those of them that a child process would get."""
-    return {descriptor for descriptor in sockets() if os.get_inheritable(descriptor)}
+    return {descriptor for descriptor in sockets() if _is_inheritable(descriptor)}
 
 
 def _is_socket(descriptor: int) -> bool:
     try:
         return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
     except OSError:
+        return False
+
+
+def _is_inheritable(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # closed since it was listed
         return False

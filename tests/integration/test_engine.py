@@ -35,13 +35,19 @@ total_timeout_s = 300
 """
 
 
+def patient(engine: Engine) -> tuple[str, str]:
+    """Options of `up`."""
+    file = engine.home / "patient.toml"
+    file.write_text(PATIENT)
+    return "--config", str(file)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """One engine for this module; a test that stops it brings it up again."""
     engine = Engine(tmp_path_factory.mktemp("engine"))
-    engine.home.joinpath("arborcast.toml").write_text(PATIENT)
     try:
-        engine.up()
+        engine.up(*patient(engine))
         yield engine
     finally:
         engine.down()
@@ -283,7 +289,7 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
     before = len(receiver.requests)
     for path in (*old, *new):
         receiver.behave(path, "")
-    engine.up()
+    engine.up(*patient(engine))
     notify(engine, "stay/a", "after")
     expected = {path: ["1", "2"] if path in old else ["2"] for path in (*old, *new)}
 

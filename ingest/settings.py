@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from core.errors import ConfigError
+from core.settings import setting
 from ingest.access.proxies import trusted_networks
-from topic_model.errors import ConfigError
-from topic_model.settings import setting
 
 
 @dataclass(frozen=True)
@@ -152,3 +152,16 @@ class GatewaySettings:
         trusted_networks(self.trusted_proxies)
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise ConfigError(f"gateway.public_url must begin with http:// or https://, not {self.public_url!r}")
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """What topics there may be."""
+
+    fixed: bool = setting(False, "A fixed topic set refuses unknown topics; an open one adds them on first use.")
+    maximum: int = setting(
+        1_000_000, "With an open set: no topic is added by a notification beyond this many.", minimum=1
+    )
+    new_per_minute: int = setting(
+        6_000, "With an open set: notifications may add this many topics per minute.", minimum=0
+    )

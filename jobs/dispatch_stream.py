@@ -2,10 +2,10 @@
 
     spark-submit --properties-file FILE jobs/dispatch_stream.py --config arborcast.toml
 
-It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.runtime` in it until
-SIGTERM or SIGINT, which end the job between two batches. The file that ARBORCAST_READY_FILE names is written when the
-job delivers, and from then on its time is that of the last heartbeat. What runs in Spark's workers lives in the package
-`dispatch`, not here: functions of a script would be sent along with every task and lose what they keep.
+It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.job.runtime` in it
+until SIGTERM or SIGINT, which end the job between two batches. The file that ARBORCAST_READY_FILE names is written
+when the job delivers, and from then on its time is that of the last heartbeat. What runs in Spark's workers lives in
+the package `dispatch`, not here: functions of a script would be sent along with every task and lose what they keep.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from pyspark.sql import SparkSession  # noqa: E402
 # Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
 _opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __name__ == "__main__" else None
 
-from dispatch.gate import StopGate  # noqa: E402
-from dispatch.heart import Heart  # noqa: E402
+from core.errors import ArborcastError  # noqa: E402
+from core.telemetry import log_format  # noqa: E402
+from dispatch.job.heartbeat import Heart  # noqa: E402
+from dispatch.job.runtime import DispatchJob, JobSettings  # noqa: E402
+from dispatch.job.worker_beats import FILE, WorkerBeats, new_file  # noqa: E402
 from dispatch.matching.bases import workers_are_here  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
-from dispatch.runtime import DispatchJob, JobSettings  # noqa: E402
-from dispatch.worker_beats import FILE, WorkerBeats, new_file  # noqa: E402
-from jobs.monitoring.job_endpoint import serve_job_sometime  # noqa: E402
-from jobs.outbound import describe, policy_of  # noqa: E402
-from jobs.settings import level_of, load_settings  # noqa: E402
+from dispatch.spark.query_keeper import StopGate  # noqa: E402
+from jobs.monitoring.endpoint import serve_job_sometime  # noqa: E402
+from jobs.settings.loading import level_of, load_settings  # noqa: E402
+from jobs.settings.outbound import describe, policy_of  # noqa: E402
 from jobs.stack.home import make_home  # noqa: E402
 from jobs.terminal import complain  # noqa: E402
-from topic_model import log_form  # noqa: E402
-from topic_model.errors import ArborcastError  # noqa: E402
 
 logger = logging.getLogger("arborcast.dispatch")
 
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")
     options = parser.parse_args(arguments)
-    log_form.configure("human", "dispatch")
+    log_format.configure("human", "dispatch")
     # A thread that computes (what is recorded is made into columns here) lets go of the interpreter after this long. A
     # batch asks for it some fifty times; with the default of 5 ms each of them may wait for as long.
     sys.setswitchinterval(0.000_5)
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         logging.getLogger(name).setLevel(level)
     try:
         settings = load_settings(options.config, options.home)
-        log_form.configure(settings.logging.format, "dispatch", level_of(settings))
+        log_format.configure(settings.logging.format, "dispatch", level_of(settings))
         if note := make_home(settings.home, settings.stack.home_access):
             logger.info("%s", note)
     except (ArborcastError, OSError) as error:

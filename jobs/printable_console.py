@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from topic_model.printable import printable
+from core.printable import printable
 
 
 class PrintableConsole(Console):

@@ -1,7 +1,7 @@
 """What people read on a terminal: the one place that everything passes which a command of ours prints.
 
 Much of it was written by strangers: topics, endpoints, payloads, answers to pushes. None of that may do anything to
-the terminal, see `topic_model.printable`. So nothing else in these packages prints; a test holds that.
+the terminal, see `core.printable`. So nothing else in these packages prints; a test holds that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from topic_model.printable import as_json, printable
+from core.printable import as_json, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

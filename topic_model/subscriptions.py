@@ -61,7 +61,7 @@ DEFAULT_POLICY = DeliveryPolicy()
 
 
 class SigningSecret(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A secret that pushes are signed with, sealed (`topic_model.keyring`); not any more from `until_ms` on."""
+    """A secret that pushes are signed with, sealed (`core.security.keyring`); not any more from `until_ms` on."""
 
     sealed: str
     until_ms: int | None = None

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NewType
 
-from topic_model.errors import TopicError
+from core.errors import TopicError
 
 TopicPath = NewType("TopicPath", str)
 """A canonical topic path, made by `make_path` or `parse_path` and by nothing else."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, Rig, rig
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
+from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 

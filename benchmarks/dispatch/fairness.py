@@ -11,14 +11,14 @@ import sys
 import time
 
 from benchmarks.harness import Report, run
-from dispatch.envelope import Envelope
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.transport.contract import PushResult
+from dispatch.delivery.transport.curl import CurlTransport
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.settings import PushSettings
-from dispatch.transport.contract import PushResult
-from dispatch.transport.curl import CurlTransport
 from tests.support.dispatch_process import ROOT
 from tests.support.outbound import THIS_MACHINE
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

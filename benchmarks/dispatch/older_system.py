@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, rig
-from topic_model.records import TopicRecord
+from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath
 
 FLOOR = 460

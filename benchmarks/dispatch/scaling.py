@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, Outcome, Rig, rig
-from topic_model.records import SubscriptionRecord, TopicRecord
+from topic_model.records.control import SubscriptionRecord, TopicRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 

@@ -12,11 +12,11 @@ from functools import partial
 import msgspec
 
 from benchmarks.harness import Report, run, seconds
-from dispatch.envelope import Envelope
-from dispatch.guard import Vault
-from topic_model.keyring import KeyRing
-from topic_model.notifications import Notification
-from topic_model.settings import SecretSettings
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
 from topic_model.topics import TopicPath
 

@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable
 
 from benchmarks.harness import Report, run, seconds
-from dispatch.envelope import Envelope
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.transport.contract import PushRequest, Transport
+from dispatch.delivery.transport.curl import CurlTransport
+from dispatch.delivery.transport.futures import FuturesTransport
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.matching.filters import Conditions, Subject
 from dispatch.settings import PushSettings
-from dispatch.transport.contract import PushRequest, Transport
-from dispatch.transport.curl import CurlTransport
-from dispatch.transport.futures import FuturesTransport
 from tests.support.dispatch_process import ROOT
 from tests.support.outbound import THIS_MACHINE
-from topic_model import notifications
-from topic_model.conditions import XPATH_1
-from topic_model.notifications import Notification
-from topic_model.records import SubscriptionRecord
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records import notifications
+from topic_model.records.control import SubscriptionRecord
+from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter

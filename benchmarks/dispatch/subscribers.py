@@ -12,7 +12,7 @@ import psutil
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, Rig, rig
 from tests.support.receiver import refusing_url
-from topic_model.records import SubscriptionEnded, SubscriptionRecord
+from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 
 

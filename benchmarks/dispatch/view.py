@@ -16,9 +16,8 @@ from pathlib import Path
 from benchmarks.harness import Report, run
 from benchmarks.model.routing_data import subscription, topic
 from benchmarks.model.routing_snapshot import table_of
-from dispatch.matching.bases import FileBases, SharedBase
-from dispatch.matching.rebasing import Rebasing
-from topic_model.records import SubscriptionRecord
+from dispatch.matching.bases import FileBases, Rebasing, SharedBase
+from topic_model.records.control import SubscriptionRecord
 from topic_model.routing import Overlay, RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView
 

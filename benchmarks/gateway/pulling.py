@@ -17,12 +17,13 @@ import psutil
 import requests
 
 from benchmarks.harness import Report, median_ms, run
-from ingest.pull_points import PULL
+from core.eventlog.topics import PULL_LOG
+from core.eventlog.writers import LogWriter
+from ingest.operations.pull_points import PULL
 from tests.support import soap_messages as soap
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.ordered_log import LogWriter
-from topic_model.pull_log import PULL_LOG, StoredMessage, encode
+from topic_model.records.pull import StoredMessage, encode
 
 _ELEMENT = soap.message(payload=f"<n>{'x' * 500}</n>").replace(
     "<wsnt:NotificationMessage>", f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}">'

@@ -28,20 +28,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.gateway import guarded_load as guarded
 from benchmarks.harness import Report, run
-from dispatch.envelope import Envelope
-from dispatch.guard import Vault
+from core.eventlog.settings import KafkaSettings
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.transport.contract import PushResult
+from dispatch.delivery.transport.curl import CurlTransport
 from dispatch.settings import PushSettings
-from dispatch.transport.contract import PushResult
-from dispatch.transport.curl import CurlTransport
 from ingest.access.users_file import made, write_users
 from tests.support import soap_messages as soap
 from tests.support.broker import new_broker, settings_for
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.outbound import THIS_MACHINE
-from topic_model.keyring import KeyRing
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings, SecretSettings
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
 from topic_model.topics import TopicPath
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from benchmarks.harness import Report, resident, run
 from benchmarks.model.routing_apply import mixed
 from tests.support.broker import new_broker, settings_for
-from topic_model.control_log import ControlFollower, ControlLog
-from topic_model.records import ControlRecord
+from topic_model.records.control import ControlRecord
+from topic_model.records.control_log import ControlFollower, ControlLog
 from topic_model.routing import RoutingTable
 
 _CHUNK = 5_000

@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Report, run
+from directory.entries.changes import Put
+from directory.settings import DirectorySettings
+from directory.stores.contract import Directory
+from directory.stores.file import FileDirectory
+from directory.stores.ldap import LdapDirectory
+from directory.sync.sync import DirectorySync
 from tests.support import slapd as support
 from tests.support.directory import Log, Watch, eventually
 from tests.support.slapd_provision import provision
-from topic_model.directory.changes import Put
-from topic_model.directory.directory import Directory
-from topic_model.directory.file_directory import FileDirectory
-from topic_model.directory.ldap_directory import LdapDirectory
-from topic_model.directory.sync import DirectorySync
-from topic_model.records import TopicRecord
-from topic_model.settings import DirectorySettings
+from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath
 
 

@@ -14,7 +14,14 @@ from collections.abc import Callable
 
 from benchmarks.harness import Report, median_ms, resident, run
 from benchmarks.model.routing_data import NAMESPACE, NOW_MS, subscription, topic
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord, decode, encode
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.harness import Report, median_ms, resident, run, seconds
 from benchmarks.model.routing_data import NAMESPACE, subscription, topic
 from benchmarks.model.routing_match import nanoseconds
-from topic_model.records import SubscriptionEnded, SubscriptionRecord
+from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView
 

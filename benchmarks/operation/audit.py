@@ -18,17 +18,16 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Report, resident, run
-from dispatch.attempts import Attempt, Matched
-from dispatch.attempts_log import AttemptsLog
-from dispatch.audit import audit
-from dispatch.durable_writer import DurableWriter
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.writers import DurableWriter
+from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
+from dispatch.operations.audit import audit
 from tests.support.broker import new_broker, settings_for
-from topic_model import notifications
-from topic_model.control_log import ControlLog
 from topic_model.expressions import parse_friendly
-from topic_model.notifications import Notification
-from topic_model.records import SubscriptionRecord
-from topic_model.settings import KafkaSettings
+from topic_model.records import notifications
+from topic_model.records.control import SubscriptionRecord
+from topic_model.records.control_log import ControlLog
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.harness import Report, run
+from core.eventlog.settings import KafkaSettings
 from tests.support.broker_cluster import BrokerCluster, running_brokers
 from tests.support.dispatch_process import running_job
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.steady_load import PATHS, counted, under_load
-from topic_model.settings import KafkaSettings
 
 _DUTIES = "arborcast_gateway_duties"
 

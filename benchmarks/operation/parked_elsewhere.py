@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.dispatching import Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run
 from benchmarks.operation.redelivery import park
-from jobs.stack import ports
-from topic_model.records import SubscriptionRecord
+from jobs.processes import ports
+from topic_model.records.control import SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 
 _RATE = 500.0

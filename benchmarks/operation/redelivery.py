@@ -19,17 +19,16 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from benchmarks.harness import Report, resident, run
-from dispatch.redeliverer import Redeliverer
-from dispatch.redelivery.parked import Delivery, Place, Tries
-from dispatch.redelivery.parking import ParkingLog
-from dispatch.redelivery.ports import Changes
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
+from core.security.outbound import AddressPolicy, OutboundSettings
+from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
+from dispatch.redelivery.lanes import Changes
+from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import PushSettings, RetrySettings
-from jobs.stack import ports
+from jobs.processes import ports
 from tests.support.broker import new_broker, settings_for
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.outbound import AddressPolicy, OutboundSettings
-from topic_model.settings import KafkaSettings
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -19,19 +19,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from benchmarks.harness import Report, run
-from dispatch import attempts
-from dispatch.attempts import Attempt
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
 from dispatch.recording.archive import Logged, notification_rows
+from dispatch.recording.attempts_tables import AttemptsTable, rows_of
 from dispatch.recording.deliveries import EndedDeliveries
-from dispatch.recording.held import HeldTable
-from dispatch.recording.record import AttemptsTable, rows_of
-from dispatch.recording.upkeep import Upkeep
+from dispatch.recording.maintenance import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
+from dispatch.tables.delta_table import HeldTable
 from jobs.notebook import Tables
-from jobs.settings import load_settings
+from jobs.settings.loading import load_settings
 from tests.support.table_rows import logged
-from topic_model import notifications
-from topic_model.notifications import Notification
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 # What a batch of the record query holds at 1,000/s and an interval of 5 s.

@@ -21,8 +21,9 @@ from xml.sax.saxutils import quoteattr
 
 import psutil
 
-from jobs.stack import ivy, java, ports
-from jobs.stack.jars import default_cache
+from jobs.install import ivy, java
+from jobs.install.jars import default_cache
+from jobs.processes import ports
 from tests.support import soap_messages as soap
 
 _FOLDER = Path(__file__).parent

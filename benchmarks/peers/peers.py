@@ -23,13 +23,13 @@ from tempfile import TemporaryDirectory
 from benchmarks.harness import Report, Table, run, warn
 from benchmarks.peers.others import CamelRoutes, CxfBroker, running
 from benchmarks.through_gateway import OUTCOME, Outcome, Rig, check, rig
+from core.eventlog.client import make_producer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_process import ROOT
-from topic_model import notifications
-from topic_model.kafka_client import make_producer
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 # Name, publishers, subscribers.

@@ -16,11 +16,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.eventlog.settings import KafkaSettings
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.receiver import Received, Receiver
-from topic_model.settings import KafkaSettings
 
 _LAST_S = 0.1
 

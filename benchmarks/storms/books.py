@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from dispatch.attempts import FINAL
-from dispatch.audit import Report, audit
-from dispatch.audit.balance import Stretch
-from dispatch.audit.reading import LogReading
-from dispatch.audit.slim import decode
-from topic_model import notifications
-from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import ConsumerRecord
-from topic_model.settings import KafkaSettings
+from core.errors import InfrastructureError
+from core.eventlog.client import ConsumerRecord
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs.attempts import FINAL
+from dispatch.operations.audit import Report, audit
+from dispatch.operations.audit.slim import decode
+from topic_model.records import notifications
 
 
 def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str, str], str]:

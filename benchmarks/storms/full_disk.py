@@ -28,7 +28,7 @@ from benchmarks.storms.load import Publisher, first_arrival
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import Victim
-from dispatch.audit import Report
+from dispatch.operations.audit import Report
 from ingest.client import Client
 
 TOPIC = "full/a"

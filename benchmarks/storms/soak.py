@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.storms.load import Publisher
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.victim import Usage, Victim
-from dispatch.audit import audit
+from dispatch.operations.audit import audit
 from ingest.client import Client
 
 WELL = tuple(f"well-{number}" for number in range(1, 19))

@@ -33,11 +33,11 @@ from benchmarks.storms.load import POISON, Publisher, Puller
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import PARTS, Usage, Victim
-from dispatch.audit import Report
+from dispatch.operations.audit import Report
 from ingest.client import Client
-from topic_model.control_log import ControlLog
 from topic_model.expressions import parse_friendly
-from topic_model.records import SubscriptionRecord
+from topic_model.records.control import SubscriptionRecord
+from topic_model.records.control_log import ControlLog
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 
 TOPICS = ("storm/a", "storm/b", "storm/c", "storm/a/deep")

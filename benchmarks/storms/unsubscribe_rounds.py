@@ -31,9 +31,9 @@ import msgspec
 import pyarrow.dataset as ds
 
 from benchmarks.storms.victim import Victim
-from dispatch.audit.balance import Stretch
-from dispatch.audit.reading import LogReading
-from dispatch.redelivery.parking import roomy
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs.parked import roomy
 from dispatch.settings import TableSettings
 from dispatch.tables import (
     ATTEMPTS,
@@ -47,9 +47,8 @@ from dispatch.tables import (
     TOPICS,
     TableSpec,
 )
-from dispatch.tables.location import is_there, open_table
+from dispatch.tables.spec import is_there, open_table
 from ingest.client import Client, FuturesClient
-from topic_model.settings import KafkaSettings
 
 TOPIC = "rounds/all"
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from jobs.stack import ports, state
+from core.eventlog.settings import KafkaSettings
+from jobs.processes import ports
+from jobs.stack import state
 from jobs.stack.home import Home
 from tests.support.command import Engine
-from topic_model.settings import KafkaSettings
 
 PARTS = ("gateway", "kafka", "jvm", "driver", "worker", "supervisor")
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dispatch.room import Bounds, Room, Scope, scopes_of
-from topic_model.notifications import Notification
+from dispatch.delivery.capacity import Bounds, Room, Scope, scopes_of
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
 
 

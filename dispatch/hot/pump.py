@@ -8,21 +8,54 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
-from dispatch.envelope import Envelope
+from core.recent import Recent
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.outcomes import Outcome, classify, unwritable
+from dispatch.delivery.push_spans import PushSpans, end
+from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from dispatch.delivery.verdict import Push
 from dispatch.hot.lanes import Lanes, Received
 from dispatch.hot.settlement import PutOff, Settlement, waits
-from dispatch.hot.stragglers import Progress, stragglers
 from dispatch.monitoring.under_way import nobody
-from dispatch.outcomes import Outcome, classify, unwritable
-from dispatch.push_spans import PushSpans, end
-from dispatch.transport.contract import PushRequest, PushResult, Transport
-from dispatch.verdict import Push
-from topic_model.recent import Recent
 from topic_model.subscriptions import Subscription
+
+# So few lanes are taken for stragglers even when no other one has ended yet.
+_FEW = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A lane that has something waiting: how much, and how it went so far in this batch."""
+
+    subscription: str
+    waiting: int
+    pushes: int
+    messages: int
+    spent_s: float
+
+    def remaining_s(self) -> float:
+        """How long the rest will take; unknown counts as for ever."""
+        if not self.pushes:
+            return math.inf
+        return self.waiting / self.messages * self.spent_s
+
+
+def stragglers(unfinished: Collection[Progress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:
+    """The subscriptions whose lanes are not to be waited for, `finished` other lanes being through."""
+    if elapsed_s < budget_s or len(unfinished) > max(finished, _FEW):
+        return []
+    return [
+        progress.subscription
+        for progress in unfinished
+        if progress.remaining_s() > budget_s and (progress.pushes or elapsed_s > 2 * budget_s)
+    ]
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +68,7 @@ _LOOK_S = 0.25
 _UNWRITABLE = 1024 * 1024
 
 _NO_RESULT = PushResult(0)
+
 _NO_REQUEST = PushRequest("", (), b"")
 
 

@@ -1,7 +1,7 @@
 """What an earlier run of a batch came to, as far as it had been written down when it was cut off.
 
 After a crash Spark repeats the batch. Whatever the `attempts` log tells of it is not pushed again, so that only what
-was under way in that moment, or just before, arrives twice. No other batch has its number (`dispatch.batch_numbers`).
+was under way in that moment, or just before, arrives twice. No other batch has its number.
 
 The log is read since the batch was planned, which may be long ago when it was repeated often. What others have written
 meanwhile, the redelivery above all, is passed over unread; what is left is not more than the batch's own deliveries.
@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from dispatch import attempts, pulse
-from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
-from topic_model.settings import KafkaSettings
+from core import liveness
+from core.errors import InfrastructureError
+from core.eventlog.client import Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs import attempts
 
 Settled = frozenset[tuple[str, str]]
 """Subscriptions and notifications of which something is known already."""
@@ -78,7 +79,7 @@ def _opened(kafka: KafkaSettings, timeout_s: float) -> Iterator[Callable[[int], 
     def written_since(since_ms: int) -> Iterator[ConsumerRecord]:
         left = _place(consumer, topic, since_ms)
         while left:
-            pulse.beat()
+            liveness.beat()
             if time.monotonic() > deadline:
                 raise InfrastructureError(f"{topic} could not be read to its end within {timeout_s:g} s", 5.0)
             for partition, records in consumer.poll(timeout_ms=200).items():

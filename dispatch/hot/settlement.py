@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from dispatch.attempts import Attempt
-from dispatch.health import Sign, quick_s
+from dispatch.delivery.capacity import scopes_of
+from dispatch.delivery.health import Sign, quick_s
+from dispatch.delivery.outcomes import Outcome, failed
+from dispatch.delivery.retry import History, policy_of
+from dispatch.delivery.verdict import DELIVERED, Push, Verdict, attempt, judge, untried
 from dispatch.hot.lanes import Received
-from dispatch.hot.reports import PartitionReport
-from dispatch.outcomes import Outcome, failed
-from dispatch.redelivery.parked import Tries
-from dispatch.retry import History, policy_of
-from dispatch.room import scopes_of
+from dispatch.logs.attempts import Attempt
+from dispatch.logs.parked import Tries
+from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.verdict import DELIVERED, Push, Verdict, attempt, judge, untried
 from topic_model.subscriptions import Subscription
 
 # So many endpoints of one host that do not answer, and none that does: the host is away.

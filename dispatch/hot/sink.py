@@ -25,32 +25,34 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
-from dispatch import pulse, worker_beats
-from dispatch.attempts import Matched
-from dispatch.envelope import Envelope
-from dispatch.guard import Vault
+from core import liveness
+from core.errors import InfrastructureError, RecordVersionError
+from core.eventlog.settings import KafkaSettings
+from core.recent import Recent
+from core.security.outbound import AddressPolicy
+from core.security.settings import SecretSettings
+from core.telemetry.tracing import NO_TRACING, TracingSettings
+from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.outcomes import failed
+from dispatch.delivery.push_spans import make_push_spans
+from dispatch.delivery.transport import make_transport
+from dispatch.delivery.verdict import Verdict
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
-from dispatch.hot.reports import PartitionReport
 from dispatch.hot.settlement import PutOff, Settlement, cancelled, waits
 from dispatch.hot.sink_journal import SinkJournal
+from dispatch.job import worker_beats
+from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
-from dispatch.outcomes import failed
-from dispatch.push_spans import make_push_spans
-from dispatch.room import Bounds
+from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
-from dispatch.transport import make_transport
-from dispatch.verdict import Verdict
-from topic_model import notifications
-from topic_model.errors import InfrastructureError, RecordVersionError
-from topic_model.outbound import AddressPolicy
-from topic_model.recent import Recent
-from topic_model.settings import KafkaSettings, SecretSettings
+from topic_model.records import notifications
 from topic_model.subscriptions import Subscription
-from topic_model.tracing import NO_TRACING, TracingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +186,7 @@ class _Worker:
         )
         report, taken = settlement.report, 0
         for row in rows:
-            pulse.beat()
+            liveness.beat()
             if row.offset <= job.done.get(row.partition, -1):
                 continue
             if taken >= job.most:

@@ -12,21 +12,44 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dispatch.batch_numbers import HadoopFolder, first_number
-from dispatch.gate import StopGate
+from core.eventlog.settings import KafkaSettings
+from core.security.outbound import AddressPolicy
+from core.security.settings import SecretSettings
+from core.telemetry.tracing import NO_TRACING, TracingSettings
 from dispatch.hot.recall import Settled, newest_batch, recall
-from dispatch.hot.reports import PartitionReport, Reports
-from dispatch.hot.rounds import Rounds
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
 from dispatch.monitoring.under_way import UnderWay
-from dispatch.redeliverer import Redeliverer
+from dispatch.redelivery.held_lanes import PartitionReport, Reports
+from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
-from dispatch.source import Pieces, read_log
-from topic_model.outbound import AddressPolicy
-from topic_model.settings import KafkaSettings, SecretSettings
-from topic_model.tracing import NO_TRACING, TracingSettings
+from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
+from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.source import Pieces, read_log
+
+# Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
+_FIRST = 1_000
+
+# Each round costs Spark a job, and reading the batch's rows again: some 50 to 100 ms.
+_FEWEST = 100
+
+# More at once would only be a guess.
+_MOST_GROWTH = 4.0
+
+
+class Rounds:
+    """Each is to take about `target_s`. `most` is how many deliveries a task may take up in the next one."""
+
+    def __init__(self, target_s: float) -> None:
+        self._target_s = target_s
+        self.most = _FIRST
+
+    def took(self, seconds: float) -> None:
+        """A round in which some task had all that it might have took so long."""
+        growth = self._target_s / max(seconds, 0.001)
+        self.most = max(_FEWEST, int(self.most * min(growth, _MOST_GROWTH)))
+
 
 # Reading back what a batch that was cut off has written: some 100,000 attempts a second.
 _RECALL_S = 300.0

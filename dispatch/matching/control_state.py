@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from topic_model.records import ControlRecord, subscription_of
+from topic_model.projections.suspensions import Suspensions
+from topic_model.records.control import ControlRecord, subscription_of
 from topic_model.routing import History, RoutingTable
 from topic_model.subscriptions import Subscription
-from topic_model.suspensions import Suspensions
 
 
 class Listener(Protocol):

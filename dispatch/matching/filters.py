@@ -15,11 +15,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dispatch.room import scopes_of
-from topic_model.conditions import PER_MS, Condition, Document, Unanswerable, compile_condition, parse_document
-from topic_model.errors import ConditionError
-from topic_model.notifications import Notification
-from topic_model.recent import Recent
+from core.errors import ConditionError
+from core.recent import Recent
+from dispatch.delivery.capacity import scopes_of
+from topic_model.expressions.conditions import (
+    PER_MS,
+    Condition,
+    Document,
+    Unanswerable,
+    compile_condition,
+    parse_document,
+)
+from topic_model.records.notifications import Notification
 from topic_model.routing import Found, Recipients
 from topic_model.subscriptions import Subscription, XPathFilter
 

@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from dispatch.audit.balance import Stretch
-from dispatch.audit.reading import LogReading, notification_in
-from topic_model.errors import ArborcastError
-from topic_model.notifications import UNSTAMPED
-from topic_model.settings import KafkaSettings
+from core.errors import ArborcastError
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from topic_model.records.notifications import UNSTAMPED, notification_in
 
 logger = logging.getLogger(__name__)
 

@@ -18,18 +18,17 @@ from typing import NamedTuple, Protocol
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
-from dispatch.matching.bases import Bases, SharedBase
+from core.eventlog.settings import KafkaSettings
+from dispatch.matching.bases import MIN_OVERLAY, Bases, Rebasing, SharedBase
 from dispatch.matching.control_state import ControlState, Listener
-from dispatch.matching.rebasing import MIN_OVERLAY, Rebasing
 from dispatch.monitoring.sources import ViewSize
-from topic_model.control_log import ControlFollower
-from topic_model.records import ControlRecord
+from topic_model.projections.suspensions import State
+from topic_model.records.control import ControlRecord
+from topic_model.records.control_log import ControlFollower
 from topic_model.routing import History, Overlay, PackedPast, Recipients
 from topic_model.routing.routes import Route
-from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
-from topic_model.suspensions import State
 from topic_model.topics import TopicPath
 
 # Looking at so many topics takes about a millisecond.

@@ -2,11 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
-from dispatch.monitoring.lag import Lag
-from dispatch.monitoring.progress import Progress
+from kafka import TopicPartition
+from pyspark.sql.streaming.query import StreamingQuery
+
+from core.errors import InfrastructureError
+from core.eventlog.client import Consumer, make_consumer, translated
+from core.eventlog.settings import KafkaSettings
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The last batch that is done: its number, its rows, where it ended in each partition of its log, and how many
+    seconds Spark spent on each of its own stages."""
+
+    batch: int = -1
+    rows: int = 0
+    settled: Mapping[int, int] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+def progress_of(query: StreamingQuery | None) -> Progress | None:
+    """The progress of a query; None while there is none."""
+    if query is None:
+        return None
+    try:
+        found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public one makes a call for every value in it
+        return None if found is None else read_progress(str(found.json()))
+    except Exception:
+        return None  # the query is about to end, or Spark with it, or the JVM: whatever py4j calls that
+
+
+def read_progress(text: str) -> Progress:
+    """Reads Spark's JSON."""
+    document = json.loads(text)
+    settled: dict[int, int] = {}
+    for source in document["sources"]:
+        end = source["endOffset"]
+        topics = json.loads(end) if isinstance(end, str) else end or {}
+        for offsets in topics.values():
+            settled |= {int(partition): int(offset) for partition, offset in offsets.items()}
+    return Progress(
+        batch=int(document["batchId"]),
+        rows=int(document["numInputRows"]),
+        settled=settled,
+        stages={name: milliseconds / 1000 for name, milliseconds in document["durationMs"].items()},
+    )
+
+
+# Looked at every few seconds, this is more than an hour; what is older is thinned out, not forgotten.
+_MOST_MARKS = 1_000
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What is in the log and not settled yet, and since when the oldest of it has been there."""
+
+    records: int = 0
+    seconds: float = 0.0
+
+
+class LagClock:
+    """Remembers where the log's end was at earlier looks: a record beyond it has come later.
+
+    No record need be read for that. The seconds are a lower bound, exact to the time between two looks.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, Mapping[int, int]]] = deque()
+
+    def look(self, now: float, ends: Mapping[int, int], settled: Mapping[int, int]) -> Lag:
+        """The lag now. `ends`, `settled`: by partition, the offsets of the next to be written and to settle."""
+        self._marks.append((now, dict(ends)))
+        while len(self._marks) > 1 and not _beyond(self._marks[0][1], settled):
+            self._marks.popleft()
+        if len(self._marks) > _MOST_MARKS:
+            self._marks = deque(mark for number, mark in enumerate(self._marks) if number % 2 == 0)
+        records = sum(max(0, end - settled.get(partition, end)) for partition, end in ends.items())
+        at, marked = self._marks[0]
+        return Lag(records, now - at if records and _beyond(marked, settled) else 0.0)
+
+
+def _beyond(ends: Mapping[int, int], settled: Mapping[int, int]) -> bool:
+    return any(end > settled.get(partition, end) for partition, end in ends.items())
 
 
 class ViewSize(NamedTuple):
@@ -62,3 +147,114 @@ class NoSources:
 
     def pushes(self) -> Mapping[str, float]:
         return {}
+
+
+# Two pages asked for at once, or five gauges of one page, are answered from one look.
+_FRESH_S = 1.0
+
+_PATIENCE_MS = 2_000
+
+
+class HasQuery(Protocol):
+    """Somebody who keeps a query running."""
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query as last started."""
+
+
+class HasSize(Protocol):
+    """The view of the workers."""
+
+    @property
+    def size(self) -> ViewSize:
+        """How big it is."""
+
+
+class Watched(NamedTuple):
+    """Somebody who follows a log, and how far that is."""
+
+    log: str
+    progress: Callable[[], Progress | None]
+
+
+def watched_query(log: str, keeper: HasQuery) -> Watched:
+    """A query and the log that it reads."""
+    return Watched(log, lambda: progress_of(keeper.query))
+
+
+class JobSources:
+    """See `sources.Sources`. Nothing is asked of Spark or Kafka more than once a second, or by itself."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        followers: Mapping[str, Watched],
+        view: HasSize,
+        waiting: Callable[[], Mapping[str, float]] = dict,
+        breakers: Callable[[], Mapping[str, float]] = dict,
+        pushes: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self._followers = followers
+        self._view = view
+        self._ends = _Ends(kafka)
+        self._clocks = {name: LagClock() for name in followers}
+        self._lock = threading.Lock()
+        self._looked = 0.0
+        self._progress: dict[str, Progress] = {}
+        self._lag: dict[str, Lag] = {}
+        self.waiting = waiting
+        self.breakers = breakers
+        self.pushes = pushes
+
+    def progress(self) -> Mapping[str, Progress]:
+        self._look()
+        return self._progress
+
+    def lag(self) -> Mapping[str, Lag]:
+        self._look()
+        return self._lag
+
+    def view(self) -> ViewSize:
+        return self._view.size
+
+    def _look(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked < _FRESH_S:
+                return
+            found = {name: watched.progress() for name, watched in self._followers.items()}
+            self._progress = {name: progress for name, progress in found.items() if progress is not None}
+            self._lag = {}
+            for name, progress in self._progress.items():
+                # Their number: a partition that was added has nothing settled, and one that Spark does not know yet
+                # counts from its beginning.
+                ends = self._ends.of(self._followers[name].log)
+                if ends:
+                    settled = dict.fromkeys(ends, 0) | dict(progress.settled)
+                    self._lag[name] = self._clocks[name].look(now, ends, settled)
+            self._looked = time.monotonic()
+
+
+class _Ends:
+    """Where logs end. A broker that is away costs two seconds at most, and its figures are left out."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
+        self._consumer: Consumer | None = None
+
+    def of(self, log: str) -> Mapping[int, int]:
+        """The offset of the next record, by partition; empty when nobody can say."""
+        topic = self._kafka.topic(log)
+        try:
+            with translated(f"Kafka topic {topic} cannot be asked for its end"):
+                if self._consumer is None:
+                    self._consumer = make_consumer(self._kafka, wait_ms=10)
+                partitions = [TopicPartition(topic, each) for each in self._consumer.partitions_for_topic(topic) or ()]
+                ends = self._consumer.end_offsets(partitions, timeout_ms=_PATIENCE_MS)
+        except InfrastructureError:
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None:
+                consumer.close(autocommit=False, timeout_ms=0)
+            return {}
+        return {partition.partition: end for partition, end in ends.items()}

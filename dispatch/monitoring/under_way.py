@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Callable
 from pathlib import Path
 
-from dispatch import pulse
+from core import liveness
 
 # Tasks of a batch, one for each partition of the log. Of two that share a number one is shown.
 _TASKS = 1_024
@@ -60,7 +60,7 @@ class Shown:
 
         def tell(under_way: int) -> None:
             numbers[place] = under_way
-            pulse.beat()
+            liveness.beat()
 
         return tell
 

@@ -15,17 +15,16 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch.monitoring.progress import Progress
+from core.errors import InfrastructureError, RecordVersionError
+from core.eventlog.client import ConsumerRecord
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.tail import Tail
+from dispatch.monitoring.sources import Progress
 from dispatch.recording.follower import Follower
-from dispatch.recording.held import HeldTable, as_progress
-from dispatch.recording.rows import Build, build, days, times
-from dispatch.recording.tail import Tail
 from dispatch.tables import NOTIFICATIONS
-from topic_model import notifications
-from topic_model.errors import InfrastructureError, RecordVersionError
-from topic_model.kafka_client import ConsumerRecord
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings
+from dispatch.tables.delta_table import Build, HeldTable, as_progress, build, days, times
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dispatch.batch_numbers import RANGE
-from dispatch.recording.held import HeldTable
+from dispatch.spark.checkpoint_repair import RANGE
 from dispatch.tables import DELIVERIES
+from dispatch.tables.delta_table import HeldTable
 
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"

@@ -6,8 +6,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from dispatch.recording.held import HeldTable
-from dispatch.recording.tail import Replaced, Tail
+from core.eventlog.tail import Replaced, Tail
+from dispatch.tables.delta_table import HeldTable
 
 logger = logging.getLogger(__name__)
 

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dispatch.gate import StopGate
+from core.eventlog.settings import KafkaSettings
 from dispatch.recording.archive import Archive
-from dispatch.recording.control import SubscriptionsFold, SuspensionsFold, TopicsFold
-from dispatch.recording.folds import Fold, FoldedTables
-from dispatch.recording.health import EndpointState, HealthHistory
-from dispatch.recording.record import AttemptsTable
-from dispatch.recording.recorder import Recorder, Work
-from dispatch.recording.routes import RoutesSnapshot
-from dispatch.recording.upkeep import Upkeep
-from dispatch.recording.waiting import DeadLettersFold, RetriesFold
+from dispatch.recording.attempts_tables import AttemptsTable
+from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold, TopicsFold
+from dispatch.recording.endpoint_health import EndpointState, HealthHistory
+from dispatch.recording.maintenance import Upkeep
+from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
+from dispatch.recording.state_tables import Fold, FoldedTables, RoutesSnapshot
+from dispatch.recording.table_writer import Recorder, Work
 from dispatch.settings import TableSettings
+from dispatch.spark.query_keeper import StopGate
 from dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,
@@ -29,9 +29,8 @@ from dispatch.tables import (
     TOPICS,
     TableSpec,
 )
+from topic_model.projections.suspensions import State
 from topic_model.routing.routes import Route
-from topic_model.settings import KafkaSettings
-from topic_model.suspensions import State
 
 logger = logging.getLogger(__name__)
 

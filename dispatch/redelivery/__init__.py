@@ -13,7 +13,7 @@
     shift               one life of the redelivery: its connections, from a start to the next failure
     events, ports       what it tells operators; what it asks of the rest of the job
 
-`dispatch.redeliverer` is the thread around it that the job starts.
+`dispatch.redelivery.redeliverer` is the thread around it that the job starts.
 """
 
 from __future__ import annotations

@@ -6,14 +6,49 @@ so that what one message does to the endpoint is not mistaken for what the endpo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
-from dispatch.health import Health, Sign
-from dispatch.health_book import HealthBook
-from dispatch.outcomes import Outcome
+import msgspec
+
+from dispatch.delivery.health import Health, HealthBook, Sign
+from dispatch.delivery.outcomes import Outcome
+from dispatch.delivery.transport.contract import PushResult
 from dispatch.redelivery.agenda import Agenda
 from dispatch.redelivery.events import Listener, OperatorEvent
-from dispatch.transport.contract import PushResult
+from dispatch.redelivery.parked_store import ParkedStore
+
+logger = logging.getLogger(__name__)
+
+_encoder = msgspec.msgpack.Encoder()
+
+_decoder = msgspec.msgpack.Decoder(dict[str, Health])
+
+
+class HealthMemory:
+    """Used by one thread. The store's errors are raised."""
+
+    def __init__(self, store: ParkedStore, health: HealthBook) -> None:
+        self._store = store
+        self._health = health
+        self._kept: dict[str, Health] = {}
+
+    def keep(self) -> bool:
+        """Have the store remember what is known now; whether that is anything new."""
+        known = self._health.everything()
+        if known == self._kept:
+            return False
+        self._store.remember("health", _encoder.encode(known))
+        self._kept = known
+        return True
+
+    def restore(self) -> None:
+        """Take in what an earlier process knew."""
+        kept = self._store.recall("health")
+        try:
+            self._health.restore({} if kept is None else _decoder.decode(kept))
+        except msgspec.DecodeError as error:
+            logger.info("what was known of sick endpoints cannot be read, it will be learned again: %s", error)
 
 
 class Endpoints:

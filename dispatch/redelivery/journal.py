@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from dispatch.attempts import Attempt
-from dispatch.attempts_log import AttemptsLog
-from dispatch.redelivery.dead_letters import DeadLetter, letter_of
-from dispatch.redelivery.parked import Delivery, Tries
-from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs.attempts import Attempt, AttemptsLog
+from dispatch.logs.dead_letters import DeadLetter, letter_of
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from topic_model.records.notifications import Notification
 
 
 class Journal(Protocol):

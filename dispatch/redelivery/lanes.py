@@ -3,11 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.retry import RetryPolicy
+from dispatch.logs.parked import Delivery
 from dispatch.redelivery.agenda import Agenda
-from dispatch.redelivery.lane import Lane
-from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.ports import Holds
+from dispatch.redelivery.parked_store import ParkedStore, Waiting
+from dispatch.settings import PushSettings
+from topic_model.subscriptions import Subscription
+
+
+class Subscriptions(Protocol):
+    """The subscriptions of now. A subscription that has not changed should be the same object as before."""
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        """The subscription, if it is in force."""
+
+    def suspended(self, subscription_id: str) -> bool:
+        """Whether it is suspended."""
+
+    def is_pushed_to(self, endpoint: str) -> bool:
+        """Whether any subscription in force has this endpoint. Called in any thread, under a lock."""
+
+
+class Changes(Protocol):
+    """Who is told what becomes of subscriptions, in whatever thread reads of it: to be quick, to wait for nothing."""
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        """It is there now, or is another one, or gone, or was suspended or resumed."""
+
+    def endpoint_released(self, endpoint: str) -> None:
+        """The last subscription that was pushed to there is gone."""
+
+
+class Holds(Protocol):
+    """Who is told which lanes no batch may push past."""
+
+    def found(self, lane: str) -> None:
+        """Something untried waits in this lane."""
+
+    def drained(self, lane: str) -> None:
+        """Nothing untried waits in it any more."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """The deliveries of one subscription that wait.
+
+    `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
+    any, in a strict lane), of which there is only one at a time. `held` says whether batches may not push past it,
+    `gone` that its receiver has ended it. `seen` is the
+    subscription of its last turn, `policy` and `envelope` are made from it; the envelope is kept only while there are
+    pushes. Before `expires_ms` nothing in it is too old.
+    """
+
+    name: str
+    endpoint: str = ""
+    flight: set[Delivery] = field(default_factory=set)
+    pushing: bool = False
+    held: bool = False
+    failing: bool = False
+    suspended: bool = False
+    gone: bool = False
+    seen: Subscription | None = None
+    policy: RetryPolicy | None = None
+    envelope: Envelope | None = None
+    expires_ms: int = 0
+
+
+class Choice:
+    """Asks the store, changes nothing."""
+
+    def __init__(self, store: ParkedStore, push: PushSettings) -> None:
+        self._store = store
+        self._push = push
+
+    def of(self, lane: Lane, subscription: Subscription, now_ms: int, probing: bool) -> list[Waiting]:
+        """What is to be pushed now, nothing when nothing is due; `probing` says whether it is to be a probe."""
+        if subscription.policy.strict:
+            # Whatever has its push under way may be the first.
+            first = None if lane.flight else self._store.first(lane.name)
+            return [first] if first is not None and first.tries.is_due(now_ms) else []
+        if not lane.pushing:
+            together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
+            untried = self._travelling(self._store.untried(lane.name, together))
+            if untried:
+                return untried
+        if probing:
+            # Not always the same one: it may be what the endpoint fails at.
+            least = self._store.least_tried(lane.name, now_ms, lane.flight)
+            return [least] if least is not None else []
+        return self._store.due(lane.name, now_ms, 1, lane.flight)
+
+    def beside(self, lane: Lane, subscription: Subscription) -> bool:
+        """Whether something in it may be pushed while the first attempt of others is under way."""
+        return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
+
+    def _travelling(self, head: list[Waiting]) -> list[Waiting]:
+        size = 0
+        for count, waiting in enumerate(head):
+            size += len(waiting.notification.payload)
+            if count and size > self._push.max_notify_bytes:
+                return head[:count]
+        return head
 
 
 class Lanes:

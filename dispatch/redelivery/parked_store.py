@@ -15,13 +15,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dispatch.attempts import NO_BATCH
-from dispatch.redelivery import parked
-from dispatch.redelivery.parked import Delivery, Parked, Place, Tries
-from dispatch.wall_clock import TOLERANCE_MS
-from topic_model import notifications
-from topic_model.errors import InfrastructureError
-from topic_model.notifications import Notification
+from core.errors import InfrastructureError
+from core.wall_clock import TOLERANCE_MS
+from dispatch.logs import parked
+from dispatch.logs.attempts import NO_BATCH
+from dispatch.logs.parked import Delivery, Parked, Place, Tries
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is made anew from the log.
 _FORM = 3

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from dispatch.room import Bounds, Room, Scope, scopes_of
+from dispatch.delivery.capacity import Bounds, Room, Scope, scopes_of
 
 
 class WaitingRoom:

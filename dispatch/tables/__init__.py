@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatch.tables.events import ATTEMPTS, DELIVERIES, ENDPOINT_HEALTH, NOTIFICATIONS
+from dispatch.tables.schemas import (
+    ATTEMPTS,
+    DEAD_LETTERS,
+    DELIVERIES,
+    ENDPOINT_HEALTH,
+    NOTIFICATIONS,
+    RETRIES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    TOPICS,
+)
 from dispatch.tables.spec import Column, TableSpec
-from dispatch.tables.states import DEAD_LETTERS, RETRIES, ROUTES, SUBSCRIPTIONS, TOPICS
 
 __all__ = [
     "ATTEMPTS",

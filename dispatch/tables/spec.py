@@ -5,15 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
+from core.errors import InfrastructureError
 from dispatch.settings import TableSettings
-from dispatch.tables.location import Location, open_table, options_of
-from topic_model.errors import InfrastructureError
+
+
+class Location(str):
+    """The path or URL, as text; the options go where it goes, and are never shown with it."""
+
+    options: Mapping[str, str] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, path: str, options: Mapping[str, str]) -> Location:
+        """A place with its options."""
+        made = cls(path)
+        made.options = MappingProxyType(dict(options))
+        return made
+
+
+def options_of(location: str) -> dict[str, str]:
+    """What the storage wants to be told; nothing for a place that is only a path."""
+    return dict(location.options) if isinstance(location, Location) else {}
+
+
+def is_there(location: str) -> bool:
+    """Whether there is a table."""
+    return DeltaTable.is_deltatable(location, storage_options=options_of(location))
+
+
+def open_table(location: str) -> DeltaTable:
+    """The table there, as it is now."""
+    return DeltaTable(location, storage_options=options_of(location))
+
 
 # A checkpoint of the Delta log every 100 commits: at one commit per 5 s that is one every 8 minutes. What lies before a
 # checkpoint is only needed by those who read the past.

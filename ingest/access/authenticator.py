@@ -16,13 +16,13 @@ from lxml import etree
 
 from ingest.access.bearer import Bearer, WrongToken
 from ingest.access.errors import NotAuthenticated, TokenRefused
+from ingest.access.grants import Identity
 from ingest.access.nonces import NonceMemory
 from ingest.access.settings import METHODS, AccessSettings
-from ingest.access.tls import certificate_names
 from ingest.access.username_token import UsernameToken, digest_matches, find_token
 from ingest.access.users import Users
 from ingest.access.users_file import may_be_name
-from ingest.access.visitor import Identity
+from ingest.http.tls import certificate_names
 
 CERTIFICATE: Final = "arborcast.certificate"
 """Where a request's scope has the certificate of its connection, checked, as the ssl module shows it."""

@@ -16,11 +16,11 @@ from typing import Any
 
 import jwt
 
+from core.errors import ArborcastError, ConfigError
+from core.watched_file import WatchedFile
+from ingest.access.grants import Identity
 from ingest.access.settings import AccessSettings
 from ingest.access.users_file import may_be_name
-from ingest.access.visitor import Identity
-from ingest.access.watched import WatchedFile
-from topic_model.errors import ArborcastError, ConfigError
 
 MAX_TOKEN = 16 * 1024
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from topic_model.errors import InfrastructureError, PeerError
+from core.errors import InfrastructureError, PeerError
 
 SecurityFault = Literal[
     "FailedAuthentication", "InvalidSecurity", "InvalidSecurityToken", "UnsupportedSecurityToken", "MessageExpired"

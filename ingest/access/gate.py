@@ -9,11 +9,10 @@ from typing import Any
 from lxml import etree
 
 from ingest.access.authenticator import Authenticator
-from ingest.access.connections import client_key, is_loopback
+from ingest.access.grants import Caller, Identity, Visitor
 from ingest.access.policy import DEFAULT, Policy
 from ingest.access.proxies import NONE, Proxies
-from ingest.access.rates import Rates
-from ingest.access.visitor import Caller, Identity, Visitor
+from ingest.access.rates import Rates, client_key, is_loopback
 
 # What identities may do is worked out once for each, for so many.
 _CALLERS = 10_000

@@ -15,14 +15,13 @@ from typing import Any
 import ldap3
 from ldap3.utils.conv import escape_filter_chars
 
+from directory.errors import DirectoryError, DirectoryRefused
+from directory.settings import DirectorySettings
+from directory.stores.ldap_connection import RETRY_SECONDS, NoSuchEntry, can_bind_with, check, connect, translated
 from ingest.access.errors import IdentitiesAway
-from ingest.access.passwords import MAX_PASSWORD
+from ingest.access.grants import Identity
 from ingest.access.settings import AccessSettings
-from ingest.access.users_file import may_be_name
-from ingest.access.visitor import Identity
-from topic_model.directory.errors import DirectoryError, DirectoryRefused
-from topic_model.directory.ldap_connection import RETRY_SECONDS, NoSuchEntry, can_bind_with, check, connect, translated
-from topic_model.settings import DirectorySettings
+from ingest.access.users_file import MAX_PASSWORD, may_be_name
 
 # The attribute that a filter finds users by.
 _NAMED = re.compile(r"\(([A-Za-z][A-Za-z0-9;.-]*)=\{user\}\)")

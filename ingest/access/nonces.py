@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from core.errors import ConfigError
 from ingest.access.errors import IdentitiesAway, TokenRefused
 from ingest.access.username_token import UsernameToken
-from topic_model.errors import ConfigError
 
 _SPAN_S = 300
 _FINGERPRINT, _MARK = 16, 8

@@ -22,22 +22,26 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any, Literal, get_args
 
-from ingest.access.grants import ALL, NOTHING, Grant
-from ingest.access.visitor import Caller, Identity
-from topic_model.alternatives import Reach, is_virtual
-from topic_model.errors import ConfigError, ExpressionError
+from core.errors import ConfigError, ExpressionError
+from ingest.access.grants import ALL, NOTHING, Caller, Grant, Identity
 from topic_model.expressions import XPathPattern, compile_normal, parse_friendly
+from topic_model.patterns.alternatives import Reach, is_virtual
+from topic_model.subscriptions import Subscription
 
 Action = Literal["publish", "subscribe", "manage"]
+
 _ACTIONS: tuple[Action, ...] = get_args(Action)
+
 _KEYS = {"do", "topics", "users", "groups"}
+
 _EVERYBODY = "*"
+
 _PREFIX = re.compile(r"([^/|:\s]+):")
 
 
@@ -71,6 +75,7 @@ class Policy:
 
 
 DEFAULT = Policy((Rule(frozenset({"publish", "subscribe"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
+
 """Everybody who has proved who it is publishes and subscribes; nobody manages what belongs to others."""
 
 
@@ -139,3 +144,42 @@ def _grant(text: str, namespaces: Mapping[str, str], where: str) -> Grant:
                 "below (a/b//.), or for everything (//.)"
             )
     return grant
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A subscription, and what is wrong. `certain` is False where this place cannot know all about its owner."""
+
+    subscription: Subscription
+    reason: str
+    certain: bool
+
+
+def review(
+    subscriptions: Iterable[Subscription],
+    find: Callable[[str], Identity | None],
+    policy: Policy,
+    *,
+    others_know_users: bool,
+) -> Iterator[Finding]:
+    """The subscriptions that their owners may not have (any more), those with no owner included.
+
+    `find` knows the users that are here; with `others_know_users` (bearer tokens, or certificates that count for
+    themselves) there are more, and their groups are not known: what only such a group may allow is not certain.
+    """
+    callers: dict[str, tuple[Caller | None, bool]] = {}
+    for subscription in subscriptions:
+        owner = subscription.owner
+        if not owner:
+            yield Finding(subscription, "it was made while nobody had to say who it is", certain=False)
+            continue
+        if owner not in callers:
+            known = find(owner)
+            identity = known or (Identity(owner) if others_know_users else None)
+            # Groups may be in a token even for somebody who is here, too.
+            callers[owner] = None if identity is None else policy.caller(identity), not others_know_users
+        caller, certain = callers[owner]
+        if caller is None:
+            yield Finding(subscription, "its owner is no user", certain)
+        elif not caller.subscribe.covers(subscription.topics):
+            yield Finding(subscription, "its owner may not subscribe to all of that", certain)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from ingest.access.connections import client_key
-from topic_model.addresses import IpAddress, IpNetwork, plain, read_address, read_networks
-from topic_model.errors import ConfigError
+from core.errors import ConfigError
+from core.security.ip_addresses import IpAddress, IpNetwork, plain, read_address, read_networks
+from ingest.access.rates import client_key
 
 KEY = "gateway.trusted_proxies"
 

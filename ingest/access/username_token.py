@@ -17,7 +17,7 @@ from functools import lru_cache
 from lxml import etree
 
 from ingest.access.errors import TokenRefused
-from ingest.namespaces import WSSE
+from topic_model.namespaces import WSSE
 
 WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
 _PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0"

@@ -6,30 +6,28 @@
     client                  `Client`: each call returns when it is done
     futures, batching       `FuturesClient`: each call returns a future at once; notifications travel together
 
-Receiving pushes is `ingest.listener`. The guide is docs/client.md.
+Receiving pushes is `ingest.client.listener`. The guide is docs/client.md.
 """
 
 from __future__ import annotations
 
 from ingest.client.client import Client
-from ingest.client.errors import (
+from ingest.client.futures import FuturesClient
+from ingest.client.values import (
+    Batching,
     BrokerUnavailable,
     BrokerUnreachable,
     ClientClosed,
     ClientError,
-    FaultReceived,
-    UnreadableAnswer,
-)
-from ingest.client.futures import FuturesClient
-from ingest.client.values import (
-    Batching,
     Credentials,
     Delivery,
+    FaultReceived,
     Remote,
     RemotePullPoint,
     RemoteRegistration,
     RemoteSubscription,
     Retries,
+    UnreadableAnswer,
 )
 
 __all__ = [

@@ -12,16 +12,26 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-from ingest import answers, termination
+from core.errors import ExpressionError
 from ingest.addresses import Kind
 from ingest.client import replies
+from ingest.client.received import ReceivedMessage
 from ingest.client.replies import Reply
 from ingest.client.values import Credentials, Delivery, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
-from ingest.namespaces import ACTION_BRW, ACTION_BW, ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSN_BR, WSNT, XSI
-from ingest.received import ReceivedMessage
-from topic_model.errors import ExpressionError
+from ingest.soap import answers, times
 from topic_model.expressions import CONCRETE, parse_friendly, write_topic
-from topic_model.patterns import EVERYTHING, parse_normal
+from topic_model.namespaces import (
+    ACTION_BRW,
+    ACTION_BW,
+    ARBORCAST_POLICY,
+    SOAP11,
+    SOAP12,
+    WSA,
+    WSN_BR,
+    WSNT,
+    XSI,
+)
+from topic_model.patterns.patterns import EVERYTHING, parse_normal
 from topic_model.subscriptions import SoapVersion, TopicFilter
 from topic_model.topics import TopicPath
 
@@ -326,7 +336,7 @@ def _termination(element: str, lasts: Lasts) -> str:
 
 
 def _written(moment: datetime) -> str:
-    return termination.written(moment)
+    return times.written(moment)
 
 
 def _without_declaration(payload: str) -> str:

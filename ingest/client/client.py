@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notification_message
+from ingest.client.received import ReceivedMessage
 from ingest.client.session import BrokerSession
 from ingest.client.values import (
     Credentials,
@@ -18,7 +19,6 @@ from ingest.client.values import (
     RemoteSubscription,
     Retries,
 )
-from ingest.received import ReceivedMessage
 from topic_model.subscriptions import SoapVersion
 
 # Connecting and answering. The answer waits for the broker's storage, which gives up by itself after ten seconds.

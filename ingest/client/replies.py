@@ -6,14 +6,21 @@ from datetime import datetime
 
 from lxml import etree
 
-from ingest.client.errors import BrokerUnavailable, FaultReceived, UnreadableAnswer
-from ingest.client.values import Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
-from ingest.endpoints import read_reference
-from ingest.envelope import Request, parse
-from ingest.namespaces import SOAP11, SOAP12, WSRF_BF, wsn_br, wsnt
-from ingest.protection import SECRET, SIGNING
-from ingest.received import PAYLOAD_DEPTH, ReceivedMessage, read_messages
-from topic_model.errors import PeerError
+from core.errors import PeerError
+from ingest.client.received import PAYLOAD_DEPTH, ReceivedMessage, read_messages
+from ingest.client.values import (
+    BrokerUnavailable,
+    FaultReceived,
+    Remote,
+    RemotePullPoint,
+    RemoteRegistration,
+    RemoteSubscription,
+    UnreadableAnswer,
+)
+from ingest.elements.endpoints import read_reference
+from ingest.elements.protection import SECRET, SIGNING
+from ingest.soap.envelope import Request, parse
+from topic_model.namespaces import SOAP11, SOAP12, WSRF_BF, wsn_br, wsnt
 
 Reply = Request | None
 """A SOAP message whose `operation` is the response element; None for an answer without a body."""

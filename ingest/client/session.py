@@ -16,9 +16,8 @@ from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 
 from ingest.client.calls import Call, ResultT
-from ingest.client.errors import BrokerUnreachable, ClientClosed, ClientError, FaultReceived
 from ingest.client.replies import read_reply, retry_after_s
-from ingest.client.values import Retries
+from ingest.client.values import BrokerUnreachable, ClientClosed, ClientError, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
 
 # The broker, and wherever its subscriptions and pull points say that they are.

@@ -17,6 +17,7 @@ import sys
 
 import typer
 
+from core.errors import ArborcastError, ConfigError
 from jobs.cli import (
     access,
     audit,
@@ -34,7 +35,6 @@ from jobs.cli import (
     watching,
 )
 from jobs.terminal import error_console, guard
-from topic_model.errors import ArborcastError, ConfigError
 
 app = typer.Typer(
     name="arborcast",

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
-from jobs.cli.log_access import kafka_of
+from core.errors import ConfigError
+from core.printable import one_line
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.terminal import console, print_json
-from topic_model.errors import ConfigError
-from topic_model.printable import one_line
 
 if TYPE_CHECKING:
-    from ingest.access.review import Finding
-    from jobs.settings import Settings
+    from ingest.access.policy import Finding
+    from jobs.settings.loading import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +37,7 @@ def check(
 
     Rights are checked when a subscription is made; what is taken away later is found here.
     """
-    from ingest.access.review import review
+    from ingest.access.policy import review
     from jobs.cli.topics_work import read_table
 
     settings = settings_of(config, home)
@@ -50,8 +49,8 @@ def check(
     if ended:
         from contextlib import closing
 
-        from topic_model.control_log import ControlLog
-        from topic_model.records import ending
+        from topic_model.records.control import ending
+        from topic_model.records.control_log import ControlLog
 
         at_ms = int(time.time() * 1000)
         records = [record for each in ended for record in ending(each.subscription.id, "removed", at_ms)]

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption
-from jobs.cli.log_access import AcceptedSinceOption, SubscriptionOption, UntilOption, kafka_of, moment, moment_ms
+from core.errors import ArborcastError
+from core.printable import one_line
+from jobs.cli.common import (
+    AcceptedSinceOption,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    SubscriptionOption,
+    UntilOption,
+    kafka_of,
+    moment,
+    moment_ms,
+)
 from jobs.terminal import console, error_console, print_json
-from topic_model.errors import ArborcastError
-from topic_model.printable import one_line
 
 if TYPE_CHECKING:
-    from dispatch.audit import Kind, Report
+    from dispatch.operations.audit import Kind, Report
 
 EXIT_UNBALANCED = 1
 EXIT_UNKNOWN = 2
@@ -60,7 +69,7 @@ def audit(
     """
     since_ms = moment_ms("--since", since)
     until_ms = moment_ms("--until", until) if until else None
-    from dispatch.audit import audit as examine
+    from dispatch.operations.audit import audit as examine
 
     try:
         kafka = kafka_of(config, home)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
-from jobs.cli.log_access import kafka_of, moment
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, moment, settings_of
 from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
-    from jobs.backup.chest import Manifest
+    from jobs.maintenance.archive import Manifest
 
 
 def register(app: typer.Typer) -> None:
@@ -31,8 +30,8 @@ def backup(
 
     The engine may be running. Tables and the key file are files, to be copied as such.
     """
-    from jobs.backup.taking import take
     from jobs.gateway.parts import pull_limits
+    from jobs.maintenance.backup import take
 
     _tell(take(kafka_of(config, home), folder, pull_limits(settings_of(config, home))), folder, "backed up to", json)
 
@@ -44,7 +43,7 @@ def restore(
     json: JsonOption = False,
 ) -> None:
     """Make the logs in a Kafka that has none of this prefix, and fill them from a backup. Start nothing before."""
-    from jobs.backup.restoring import restore as fill
+    from jobs.maintenance.restore import restore as fill
 
     _tell(fill(folder, kafka_of(config, home)), folder, "restored from", json)
 

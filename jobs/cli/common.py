@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from core.errors import ConfigError, InfrastructureError
 from jobs.terminal import error_console
-from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobs.settings import Scalar, Settings
+    from collections.abc import Callable, Mapping
+
+    from core.eventlog.settings import KafkaSettings
+    from jobs.settings.loading import Scalar, Settings
+    from topic_model.topics import TopicPath
+
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def beginning(text: str, now: float) -> float:
+    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (this machine's zone if it names none).
+
+    Raises ConfigError for anything else.
+    """
+    span = _SPAN.fullmatch(text.strip())
+    if span:
+        return now - float(span[1]) * _SECONDS[span[2]]
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f"--since {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
+        ) from error
+    return (at if at.tzinfo else at.astimezone()).timestamp()
+
 
 ConfigOption = Annotated[
     Path | None,
@@ -19,22 +50,27 @@ ConfigOption = Annotated[
         "--config", "-c", help="Settings file (default: arborcast.toml here, if there is one).", metavar="FILE"
     ),
 ]
+
 HomeOption = Annotated[
     Path | None,
     typer.Option("--home", help="Data directory of the engine (default: .arborcast here).", metavar="DIR"),
 ]
+
 NamespaceOption = Annotated[
     list[str] | None,
     typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
 ]
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
 ListedOption = Annotated[int, typer.Option("--limit", help="At most so many.", min=1)]
 
 
 def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:
     """The effective settings for a command."""
-    from jobs.settings import load_settings
+    from jobs.settings.loading import load_settings
 
     return load_settings(config, home, overrides)
 
@@ -59,3 +95,69 @@ def tell_of_more(number: int) -> None:
     """Say, where a list was cut off, how many are left; nothing when none is."""
     if number > 0:
         error_console().print(f"and {number:,} more: --limit shows them", highlight=False)
+
+
+SubscriptionOption = Annotated[
+    str | None, typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID")
+]
+
+AcceptedSinceOption = Annotated[
+    str,
+    typer.Option("--since", help="What was accepted from then on: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME"),
+]
+
+UntilOption = Annotated[
+    str | None, typer.Option("--until", help="Only before this time; as --since.", metavar="TIME", show_default="now")
+]
+
+TopicsOption = Annotated[
+    str | None,
+    typer.Option("--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC"),
+]
+
+
+def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
+    """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
+
+    Raises InfrastructureError when that would be a broker of ours that is not up: another engine may listen on its
+    port, and its logs must not be taken for these.
+    """
+    from core.eventlog.settings import KafkaSettings
+    from jobs.engine.commands import status
+
+    settings = settings_of(config, home)
+    running = status(settings.home)["addresses"].get("kafka")
+    if running:
+        return dataclasses.replace(settings.kafka, bootstrap_servers=running)
+    if settings.stack.broker == "embedded" and settings.kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
+        raise InfrastructureError(
+            f"no engine runs in {settings.home}, so its logs cannot be read: start it, or name another with --home; "
+            'where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
+        )
+    return settings.kafka
+
+
+def moment_ms(option: str, text: str) -> int:
+    """Milliseconds since the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
+
+    try:
+        return int(beginning(text, time.time()) * 1000)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--since", option, 1)) from error
+
+
+def moment(ms: int) -> str:
+    """The time as people read it."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def topic_test(topic: str | None, namespaces: Mapping[str, str]) -> Callable[[TopicPath], bool]:
+    """Whether a topic is meant by an expression; all are when there is none. Raises ExpressionError, ConfigError."""
+    if topic is None:
+        return lambda _path: True
+    from topic_model.expressions import XPathPattern, compile_normal, parse_friendly
+
+    pattern = compile_normal(parse_friendly(topic, namespaces).normal)
+    if isinstance(pattern, XPathPattern):
+        raise ConfigError(f"--topic {topic}: a path is needed, for instance a/b, or a//. for all below it")
+    return pattern.matches

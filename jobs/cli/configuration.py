@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from core.errors import ConfigError
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, print_document, print_json
-from topic_model.errors import ConfigError
 
 HIDDEN = "********"
 
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Print every setting's value and origin. Secrets are hidden."""
-    from jobs.settings import declarations
+    from jobs.settings.loading import declarations
 
     settings = settings_of(config, home)
     rows = [("home", str(settings.home), settings.origins["home"])]
@@ -66,8 +66,8 @@ def spark(
     master: MasterOption = None,
 ) -> None:
     """Print the properties file for spark-submit: the tuned settings, and the jars."""
-    from dispatch.spark_properties import as_text, needs_secret, properties
-    from jobs.stack import jars
+    from dispatch.spark.properties import as_text, needs_secret, properties
+    from jobs.install import jars
 
     settings = settings_of(config, home)
     if master and needs_secret(settings.dispatch, master):
@@ -95,8 +95,8 @@ def bundle(
     ] = None,
 ) -> None:
     """Write the streaming job for a Spark cluster: code, script and properties for spark-submit."""
-    from jobs.bundle import write_bundle
-    from jobs.stack import jars
+    from jobs.install import jars
+    from jobs.maintenance.bundle import write_bundle
 
     settings = settings_of(config, home)
     code, script, file, cluster = write_bundle(

@@ -10,27 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from core.errors import ConfigError
+from core.printable import one_line
 from jobs.cli.common import (
     ConfigOption,
     HomeOption,
     JsonOption,
     ListedOption,
     NamespaceOption,
+    SubscriptionOption,
+    TopicsOption,
+    UntilOption,
     YesOption,
     agreed,
+    kafka_of,
+    moment,
+    moment_ms,
     namespaces_of,
     tell_of_more,
+    topic_test,
 )
-from jobs.cli.log_access import SubscriptionOption, TopicsOption, UntilOption, kafka_of, moment, moment_ms, topic_test
 from jobs.terminal import console, print_json
-from topic_model.errors import ConfigError
-from topic_model.printable import one_line
 
 if TYPE_CHECKING:
-    from dispatch.dead_search import Wanted
-    from dispatch.redelivery.dead_letters import DeadLetter
-    from dispatch.redelivery.parked import Delivery
-    from topic_model.settings import KafkaSettings
+    from core.eventlog.settings import KafkaSettings
+    from dispatch.logs.dead_letters import DeadLetter
+    from dispatch.logs.parked import Delivery
+    from dispatch.operations.dead_letters import Wanted
 
     Found = tuple[Delivery, DeadLetter]
 
@@ -146,7 +152,7 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits anew, in its old place, with all its tries and its whole lifespan."""
-    from dispatch.dead_desk import SETTLED_AFTER_S, DeadLetterDesk, settled
+    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterDesk, settled
     from jobs.cli.topics_work import read_table
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
@@ -198,7 +204,7 @@ def purge(
     json: JsonOption = False,
 ) -> None:
     """Throw dead letters away, with their messages. That they were, stays on record."""
-    from dispatch.dead_desk import DeadLetterDesk
+    from dispatch.operations.dead_letters import DeadLetterDesk
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
@@ -223,7 +229,7 @@ def _wanted(
     notification: str | None,
     namespace: list[str] | None,
 ) -> Wanted:
-    from dispatch.dead_search import Wanted
+    from dispatch.operations.dead_letters import Wanted
 
     return Wanted(
         subscription or "",
@@ -237,7 +243,7 @@ def _wanted(
 
 
 def _search(kafka: KafkaSettings, wanted: Wanted) -> Iterator[Found]:
-    from dispatch.dead_search import DeadLetters
+    from dispatch.operations.dead_letters import DeadLetters
 
     return DeadLetters(kafka).matching(wanted)
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from core.printable import one_line
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, error_console, print_json
-from topic_model.printable import one_line
 
 if TYPE_CHECKING:
-    from jobs.settings import Scalar
+    from jobs.settings.loading import Scalar
 
 GatewayPortOption = Annotated[
     int | None, typer.Option("--gateway-port", help="Port of the gateway; 0 takes a free one.", metavar="P")
@@ -60,8 +60,8 @@ def up(
     if metrics_port is not None:
         overrides["metrics.port"] = metrics_port
     settings = settings_of(config, home, overrides)
-    from jobs.stack.commands import UpOptions
-    from jobs.stack.commands import up as bring_up
+    from jobs.engine.commands import UpOptions
+    from jobs.engine.commands import up as bring_up
 
     reached: dict[str, str] = {}
     # A process of its own, so that a demonstration gone wrong cannot hurt the engine.
@@ -76,7 +76,7 @@ def up(
 
 def down(config: ConfigOption = None, home: HomeOption = None) -> None:
     """Stop the engine; returns when all of it has stopped."""
-    from jobs.stack.commands import down as bring_down
+    from jobs.engine.commands import down as bring_down
 
     settings = settings_of(config, home)
     if not bring_down(settings.home):
@@ -85,7 +85,7 @@ def down(config: ConfigOption = None, home: HomeOption = None) -> None:
 
 def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Say how the engine is. The exit status is 0 when it is ready, 3 when it is not."""
-    from jobs.stack.commands import status as read_status
+    from jobs.engine.commands import status as read_status
 
     document = read_status(settings_of(config, home).home)
     if json:
@@ -160,7 +160,7 @@ def doctor(config: ConfigOption = None, home: HomeOption = None, json: JsonOptio
     """Check everything the engine needs: Java, jars, ports, disk, memory, versions, broker, directory."""
     from dataclasses import asdict
 
-    from jobs.stack.doctor import doctor as examine
+    from jobs.engine.doctor import doctor as examine
 
     checks = examine(settings_of(config, home))
     if json:
@@ -186,10 +186,10 @@ def fetch(
     ] = None,
 ) -> None:
     """Fetch and verify the jars, and have Java archive their classes; does nothing when that is done."""
-    from jobs.stack import class_archive, jars
-    from jobs.stack.commands import to_stderr
+    from jobs.engine.commands import to_stderr
+    from jobs.install import class_archive, jars
+    from jobs.install.java import find_java
     from jobs.stack.engine import find_tools
-    from jobs.stack.java import find_java
 
     jars.fetch(find_java, to_stderr, source=source)
     class_archive.make(find_tools(), jars.default_cache(), to_stderr)

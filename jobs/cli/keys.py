@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
-from jobs.cli.log_access import kafka_of
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.terminal import console, print_json, say
 
 if TYPE_CHECKING:
-    from jobs.resealing import Report
+    from jobs.maintenance.resealing import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +36,7 @@ def new(
 
     The same file has to be at every gateway and on every host that pushes: bring it to those that push first.
     """
-    from topic_model.keyring import add_key
+    from core.security.keyring import add_key
 
     path = Path(settings_of(config, home).secrets.key_file)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,8 +62,8 @@ def reseal(
     May be cut off and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
     older key.
     """
-    from jobs.resealing import reseal as reseal_all
-    from topic_model.keyring import KeyRing
+    from core.security.keyring import KeyRing
+    from jobs.maintenance.resealing import reseal as reseal_all
 
     keys = KeyRing(_keys(Path(settings_of(config, home).secrets.key_file)))
     report = reseal_all(kafka_of(config, home), keys, dry_run=dry_run)
@@ -83,9 +82,9 @@ def remove(
     home: HomeOption = None,
 ) -> None:
     """Take a key out of the key file, unless a secret in the control log is still sealed with it."""
-    from jobs.resealing import reseal as reseal_all
-    from topic_model.errors import SecretError
-    from topic_model.keyring import KeyRing, remove_key
+    from core.errors import SecretError
+    from core.security.keyring import KeyRing, remove_key
+    from jobs.maintenance.resealing import reseal as reseal_all
 
     path = Path(settings_of(config, home).secrets.key_file)
     used = reseal_all(kafka_of(config, home), KeyRing(_keys(path)), dry_run=True).sealed[key_id]
@@ -96,8 +95,8 @@ def remove(
 
 
 def _keys(path: Path) -> dict[str, bytes]:
-    from topic_model.errors import SecretError
-    from topic_model.keyring import parse_keys
+    from core.errors import SecretError
+    from core.security.keyring import parse_keys
 
     try:
         return parse_keys(path.read_text(encoding="utf-8"))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from core.errors import ArborcastError
+from core.printable import one_line
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
 from jobs.terminal import console, error_console, print_json, print_json_line, say
-from topic_model.errors import ArborcastError
-from topic_model.printable import one_line
 
 if TYPE_CHECKING:
     from ingest.client import Client
-    from ingest.listener import ReceivedMessage
+    from ingest.client.listener import ReceivedMessage
 
 UrlOption = Annotated[
     str | None,
@@ -157,7 +157,7 @@ def listen(
     json: JsonOption = False,
 ) -> None:
     """Subscribe a small receiver of our own and print what arrives, until Ctrl-C. With --json one line per message."""
-    from ingest.listener import Listener
+    from ingest.client.listener import Listener
 
     arrived: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
     try:
@@ -213,7 +213,7 @@ def _client(url: str | None, config: Path | None, home: Path | None) -> Client:
 
 def _broker_url(config: Path | None, home: Path | None) -> str:
     """Where the engine of this data directory listens now; where the settings say when it does not run here."""
-    from jobs.stack.commands import status
+    from jobs.engine.commands import status
 
     settings = settings_of(config, home)
     running: str | None = status(settings.home)["addresses"].get("gateway")

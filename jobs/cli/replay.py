@@ -7,8 +7,22 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, YesOption, agreed, namespaces_of
-from jobs.cli.log_access import AcceptedSinceOption, TopicsOption, UntilOption, kafka_of, moment, moment_ms, topic_test
+from jobs.cli.common import (
+    AcceptedSinceOption,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    TopicsOption,
+    UntilOption,
+    YesOption,
+    agreed,
+    kafka_of,
+    moment,
+    moment_ms,
+    namespaces_of,
+    topic_test,
+)
 from jobs.terminal import console, print_json
 
 
@@ -35,7 +49,7 @@ def replay(
     until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
     wanted = topic_test(topic, namespaces_of(namespace))
     kafka = kafka_of(config, home)
-    from dispatch.replay import Replay, ReplayRefused, Span
+    from dispatch.operations.replay import Replay, ReplayRefused, Span
     from jobs.cli.topics_work import read_table
 
     made = Replay(kafka, read_table(kafka), subscription, Span(since_ms, until_ms, wanted))

@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from core.errors import ConfigError
+from core.printable import one_line
 from jobs.cli.common import (
     ConfigOption,
     HomeOption,
     JsonOption,
     ListedOption,
     NamespaceOption,
+    kafka_of,
+    moment,
     namespaces_of,
     tell_of_more,
 )
-from jobs.cli.log_access import kafka_of, moment
 from jobs.terminal import console, print_json
-from topic_model.errors import ConfigError
-from topic_model.printable import one_line
 
 if TYPE_CHECKING:
-    from topic_model.records import SubscriptionSuspended
+    from topic_model.projections.suspensions import Suspensions
+    from topic_model.records.control import SubscriptionSuspended
     from topic_model.routing import RoutingTable
     from topic_model.subscriptions import Subscription
-    from topic_model.suspensions import Suspensions
 
 subscriptions_app = typer.Typer(help="Who is subscribed, and who is suspended.", no_args_is_help=True)
 
@@ -113,7 +114,7 @@ def resume(
 ) -> None:
     """Let suspended subscriptions go on: what waits for them is pushed at once."""
     from jobs.cli.topics_work import read_subscriptions
-    from topic_model.control_log import ControlLog
+    from topic_model.records.control_log import ControlLog
 
     if bool(subscription) + (endpoint is not None) + everything != 1:
         raise ConfigError("say which: ids of subscriptions, or --endpoint, or --all")

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
-from jobs.cli.log_access import kafka_of
-from jobs.cli.topics_output import facts_of, label_of, node_document, record_document, report
+from core.errors import ConfigError
+from core.printable import one_line
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, kafka_of, namespaces_of, settings_of
+from jobs.cli.topics_work import facts_of, label_of, node_document, record_document, report
 from jobs.terminal import console, error_console, print_document, print_json
-from topic_model.errors import ConfigError
-from topic_model.printable import one_line
 
 if TYPE_CHECKING:
-    from jobs.settings import Settings
-    from topic_model.records import ControlRecord, TopicRecord
+    from jobs.settings.loading import Settings
+    from topic_model.records.control import ControlRecord, TopicRecord
     from topic_model.topics import TopicPath
-    from topic_model.tree import TopicTree
+    from topic_model.tree.tree import TopicTree
 
 topics_app = typer.Typer(help="Look at the topic tree and change it.", no_args_is_help=True)
 
@@ -120,8 +119,8 @@ def add(
 ) -> None:
     """Add a topic, with its facts. Topics above need not be there."""
     from jobs.cli import topics_work as commands
-    from topic_model.records import TopicPolicy, TopicRecord
-    from topic_model.tree_plans import plan_create, plan_update
+    from topic_model.records.control import TopicPolicy, TopicRecord
+    from topic_model.tree.plans import plan_create, plan_update
 
     record = TopicRecord(
         path=commands.one_topic(topic, namespaces_of(namespace)),
@@ -148,7 +147,7 @@ def remove(
 ) -> None:
     """Remove a topic."""
     from jobs.cli import topics_work as commands
-    from topic_model.tree_plans import plan_remove
+    from topic_model.tree.plans import plan_remove
 
     path = commands.one_topic(topic, namespaces_of(namespace))
     kafka = _settings(config, home).kafka
@@ -166,7 +165,7 @@ def move(
 ) -> None:
     """Move a topic with all below it."""
     from jobs.cli import topics_work as commands
-    from topic_model.tree_plans import plan_move
+    from topic_model.tree.plans import plan_move
 
     namespaces = namespaces_of(namespace)
     old, new = commands.one_topic(topic, namespaces), commands.one_topic(target, namespaces)
@@ -184,7 +183,7 @@ def rename(
 ) -> None:
     """Give a topic another name, where it is."""
     from jobs.cli import topics_work as commands
-    from topic_model.tree_plans import plan_rename
+    from topic_model.tree.plans import plan_rename
 
     path = commands.one_topic(topic, namespaces_of(namespace))
     report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_rename(tree, path, name)), json)
@@ -203,7 +202,7 @@ def import_topics(
 ) -> None:
     """Bring the topics of a document in, all or none."""
     from jobs.cli import topics_work as commands
-    from topic_model.control_log import ControlLog
+    from topic_model.records.control_log import ControlLog
 
     settings = _settings(config, home)
     standard_input = str(file) == "-"

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from core.errors import ArborcastError
+from core.printable import one_line
+from core.telemetry.tracing import trace_of
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, error_console, print_json
-from topic_model.errors import ArborcastError
-from topic_model.printable import one_line
-from topic_model.trace_context import trace_of
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from dispatch.trace.story import DeliveryStory, Step, Story
+    from dispatch.operations.trace.story import DeliveryStory, Step, Story
 
 
 class NotFound(ArborcastError):
@@ -81,9 +81,9 @@ def why(
 
 
 def _story(notification: str, subscription: str | None, config: Any, home: Any) -> Story:
-    from dispatch.trace.explain import explain
-    from dispatch.trace.gathering import Gatherer
-    from jobs.running import dispatch_checkpoint, reachable_kafka
+    from dispatch.operations.trace.explain import explain
+    from dispatch.operations.trace.gathering import Gatherer
+    from jobs.stack.state import dispatch_checkpoint, reachable_kafka
 
     settings = settings_of(config, home)
     checkpoint = dispatch_checkpoint(settings, "push")
@@ -101,8 +101,8 @@ def _story(notification: str, subscription: str | None, config: Any, home: Any) 
 
 def _hint(notification: str, kept_days: int) -> str:
     """What may be the reason that nothing is known."""
-    from dispatch.trace.evidence import utc
-    from dispatch.trace.gathering import made_at
+    from dispatch.operations.trace.gathering import made_at
+    from dispatch.operations.trace.story import utc
 
     made_ms = made_at(notification)
     if not made_ms:

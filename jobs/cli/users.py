@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from core.errors import ConfigError
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, print_json
-from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
     from ingest.access.users_file import User

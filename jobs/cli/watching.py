@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from core.errors import ConfigError
 from jobs.cli.common import ConfigOption, HomeOption, settings_of
 from jobs.terminal import error_console
-from topic_model.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.monitoring.watching import Watch
@@ -40,7 +40,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end; also without a terminal.")] = False,
 ) -> None:
     """Show how the engine is, live: throughput, latency, lag, what waits, and what every process uses."""
-    from jobs.monitoring import top as terminal
+    from jobs.monitoring import top_frame as terminal
 
     watch, where = _watch(config, home, url)
     if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
@@ -64,8 +64,8 @@ def report(
     """Write what `top` shows, over a longer time, as one HTML page that needs nothing else."""
     import time
 
+    from jobs.cli.common import beginning
     from jobs.monitoring.report import history_for, write_report
-    from jobs.monitoring.since import beginning
 
     now = time.time()
     start = beginning(since, now)
@@ -80,8 +80,7 @@ def report(
 
 
 def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[Watch, str]:
-    from jobs.monitoring.local import metrics_address
-    from jobs.monitoring.watching import Watch
+    from jobs.monitoring.watching import Watch, metrics_address
 
     if urls:
         return Watch(urls), ", ".join(urls)

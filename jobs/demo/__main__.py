@@ -12,13 +12,12 @@ from pathlib import Path
 from lxml import etree
 from rich.live import Live
 
+from core.errors import ArborcastError
 from ingest.client import Client
-from ingest.listener import Listener, ReceivedMessage
-from jobs.demo.scenario import SUBTREE, readings, short
-from jobs.demo.view import Arrival, DemoState, render
-from jobs.stack.commands import status
+from ingest.client.listener import Listener, ReceivedMessage
+from jobs.demo.view import SUBTREE, Arrival, DemoState, readings, render, short
+from jobs.engine.commands import status
 from jobs.terminal import console, say
-from topic_model.errors import ArborcastError
 
 INTERVAL_S = 0.3  # between two notifications: lively, and still readable
 STATUS_INTERVAL_S = 2.0  # asking for every part's memory reads much of /proc

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import uvloop
 
-from ingest.serving import listen, listen_for_workers
+from core.errors import ConfigError
+from core.telemetry import log_format
+from ingest.http.serving import listen, listen_for_workers
 from jobs.gateway import workers
 from jobs.gateway.parts import check_exposed
 from jobs.gateway.process import GatewayProcess
 from jobs.gateway.workers import Share, Workers
-from jobs.settings import Settings, level_of, load_settings
+from jobs.settings.loading import Settings, level_of, load_settings
 from jobs.terminal import complain
-from topic_model import log_form
-from topic_model.errors import ConfigError
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -41,12 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="data directory")
     workers.add_arguments(parser)
     options = parser.parse_args(arguments)
-    log_form.configure("human", "gateway")
+    log_format.configure("human", "gateway")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = load_settings(options.config, options.home)
         part = "gateway" if options.worker is None else f"gateway-{options.worker}"
-        log_form.configure(settings.logging.format, part, level_of(settings))
+        log_format.configure(settings.logging.format, part, level_of(settings))
         check_exposed(settings)
         share = workers.share_of(options)
         if share is None and settings.gateway.workers > 1:

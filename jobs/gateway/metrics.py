@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ingest.access.tls import Handshakes
-from ingest.gateway import Gateway
-from ingest.inflight import Inflight
-from ingest.notification_log import NotificationLog
-from ingest.pull_queues import PullQueues
-from ingest.view import ControlView
-from topic_model.directory.sync import DirectorySync
-from topic_model.metrics import Registry
-from topic_model.pull_store import PullStore
+from core.telemetry.metrics import Registry
+from directory.sync.sync import DirectorySync
+from ingest.http.inflight import Inflight
+from ingest.http.tls import Handshakes
+from ingest.operations.gateway import Gateway
+from ingest.state.control_view import ControlView
+from ingest.state.notification_log import NotificationLog
+from ingest.state.pull_queues import PullQueues
+from topic_model.projections.pull_store import PullStore
 
 
 def declare_log(metrics: Registry, log: NotificationLog) -> None:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from core.errors import ConfigError, InfrastructureError
+from core.watched_file import WatchedFile
+from directory.stores import open_directory
+from directory.sync.sync import DirectorySync
 from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer
-from ingest.access.connections import is_loopback
 from ingest.access.gate import Gate
-from ingest.access.guesses import Guesses
 from ingest.access.nonces import NonceMemory
 from ingest.access.policy import read_policy
-from ingest.access.rates import Rates
-from ingest.access.users import FileUsers, Users, UserSource
-from ingest.access.watched import WatchedFile
-from ingest.oasis import PublishedDocuments
-from ingest.service_wsdl import ServiceDescriptions
-from ingest.serving import proxies
-from jobs.settings import Settings
-from jobs.stack import jars
-from jobs.stack.errors import StackError
+from ingest.access.rates import Rates, is_loopback
+from ingest.access.users import FileUsers, Guesses, Users, UserSource
+from ingest.http.serving import proxies
+from ingest.soap.wsdl import PublishedDocuments, ServiceDescriptions
+from jobs.install import jars
+from jobs.processes.errors import StackError
+from jobs.settings.loading import Settings
 from jobs.stack.home import make_home
-from topic_model.control_log import ControlLog
-from topic_model.directory.opening import open_directory
-from topic_model.directory.sync import DirectorySync
-from topic_model.errors import ConfigError, InfrastructureError
-from topic_model.pull_store import PullLimits
+from topic_model.projections.pull_store import PullLimits
+from topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.gateway")
 

@@ -10,29 +10,27 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from ingest.access.tls import ServerTls
+from core.errors import ArborcastError, ConfigError, InfrastructureError
+from core.telemetry.metrics import Registry
+from core.telemetry.tracing import make_tracing
 from ingest.addresses import OwnAddresses
-from ingest.app import GatewayApp
-from ingest.changes import ControlChanges
-from ingest.expiry import end_expired_forever
-from ingest.gateway import Gateway
-from ingest.log_end import LogEnd
-from ingest.lookups import Lookups
-from ingest.notification_log import NotificationLog
-from ingest.outgoing import Route
-from ingest.ownership import OwnershipProof
-from ingest.protection import Protector
-from ingest.publishers.worker import DemandWorker
-from ingest.pull_points import end_orphans
-from ingest.pull_queues import PullQueues
-from ingest.pull_view import PullLog, PullView
-from ingest.repeats import RepeatMemory, Repeats
-from ingest.repeats_history import remember_history
-from ingest.retained import RetainedMessages
-from ingest.serving import GatewayServer, make_server
-from ingest.view import ControlView
-from jobs.gateway.duties import Duties, Work
-from jobs.gateway.lease_keeper import name_of
+from ingest.consumers.http_post import Route
+from ingest.consumers.ownership import Lookups, OwnershipProof
+from ingest.demand.worker import DemandWorker
+from ingest.elements.protection import Protector
+from ingest.http.app import GatewayApp
+from ingest.http.serving import GatewayServer, make_server
+from ingest.http.tls import ServerTls
+from ingest.operations.expiry import end_expired_forever
+from ingest.operations.gateway import Gateway
+from ingest.operations.pull_points import end_orphans
+from ingest.state.changes import ControlChanges, LogEnd
+from ingest.state.control_view import ControlView
+from ingest.state.notification_log import NotificationLog
+from ingest.state.pull_queues import PullLog, PullQueues, PullView
+from ingest.state.repeats import RepeatMemory, Repeats, remember_history
+from ingest.state.retained import RetainedMessages
+from jobs.gateway.lease import Duties, Work, name_of
 from jobs.gateway.metrics import (
     declare_directory,
     declare_duties,
@@ -45,17 +43,14 @@ from jobs.gateway.metrics import (
 )
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
-from jobs.monitoring.own_process import declare_process
-from jobs.outbound import describe, policy_of
-from jobs.settings import Settings
-from topic_model.control_log import ControlLog
-from topic_model.errors import ArborcastError, ConfigError, InfrastructureError
-from topic_model.metrics import Registry
-from topic_model.owners import Owners
-from topic_model.pull_points import PullPoints
-from topic_model.registrations import Registrations
-from topic_model.suspensions import Suspensions
-from topic_model.tracing import make_tracing
+from jobs.monitoring.endpoint import declare_process
+from jobs.settings.loading import Settings
+from jobs.settings.outbound import describe, policy_of
+from topic_model.projections.owners import Owners
+from topic_model.projections.pull_points import PullPoints
+from topic_model.projections.registrations import Registrations
+from topic_model.projections.suspensions import Suspensions
+from topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.gateway")
 

@@ -29,13 +29,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingest.repeats import TABLE_BYTES
+from core.liveness import OwnTime, Silence
+from core.telemetry.metrics import Registry, merged
 from ingest.settings import GatewaySettings
+from ingest.state.repeats import TABLE_BYTES
 from jobs.gateway.metrics import declare_workers
-from jobs.stack import leash
-from jobs.stack.backoff import failures_after, wait_before_start
-from topic_model.metrics import Registry, merged
-from topic_model.silence import OwnTime, Silence
+from jobs.processes import leash
+from jobs.processes.timing import failures_after, wait_before_start
 
 logger = logging.getLogger("arborcast.gateway")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import os
 import socket
@@ -10,7 +12,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from topic_model.errors import ConfigError
+import psutil
+
+from core.errors import ConfigError
+from core.telemetry.metrics import CONTENT_TYPE, Registry
+from dispatch.monitoring.metrics import JobMetrics
+from jobs.settings.stack import MetricsSettings
+
+
+def declare_process(metrics: Registry) -> None:
+    """Memory, CPU, threads, descriptors of this process."""
+    process = psutil.Process()
+    started = process.create_time()
+    metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
+    metrics.counted("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
+    metrics.gauge("process_start_time_seconds", "When the process started, since the epoch.", lambda: started)
+    metrics.gauge("process_threads", "Threads.", process.num_threads)
+    metrics.gauge("process_open_fds", "Open file descriptors.", process.num_fds)
+
 
 logger = logging.getLogger(__name__)
 
@@ -99,3 +118,47 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
             """A scrape every few seconds is no news."""
 
     return Handler
+
+
+_SLOWEST = 20
+
+# How soon a port that somebody else has is tried again.
+_PAUSE_S = 5.0
+
+
+def serve_job_sometime(metrics: JobMetrics, settings: MetricsSettings, pause_s: float = _PAUSE_S) -> None:
+    """Begin to serve, now or when whoever has the port has left it: a job that nobody can look at still delivers."""
+
+    def serve() -> bool:
+        try:
+            endpoint = serve_job(metrics, settings)
+        except ConfigError as error:
+            logger.warning("%s; tried again every %g s", error, pause_s)
+            return False
+        logger.info("metrics at http://%s:%d/metrics", settings.host, endpoint.port)
+        return True
+
+    def keep_trying() -> None:
+        pause = threading.Event()
+        while not (pause.wait(pause_s) or serve()):
+            pass
+
+    if not serve():
+        threading.Thread(target=keep_trying, name="metrics-port", daemon=True).start()
+
+
+def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:
+    """Begin to serve. Raises ConfigError when the port is taken."""
+    declare_process(metrics.registry)
+    pages = {
+        "/metrics": Page(CONTENT_TYPE.decode(), lambda: metrics.registry.text().encode()),
+        "/status.json": Page("application/json", lambda: _status(metrics)),
+    }
+    endpoint = Endpoint(settings.host, settings.job_port, pages, "metrics-http")
+    endpoint.start()
+    return endpoint
+
+
+def _status(metrics: JobMetrics) -> bytes:
+    slowest = [dataclasses.asdict(one) | {"mean_s": one.mean_s} for one in metrics.slowest(_SLOWEST)]
+    return json.dumps({"slowest_endpoints": slowest}).encode()

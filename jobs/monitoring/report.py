@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from core.printable import as_html
 from jobs.monitoring import figures
+from jobs.monitoring.figures import Points, line_plot
 from jobs.monitoring.history import decode_moments, read_history
-from jobs.monitoring.local import metrics_address
 from jobs.monitoring.moments import (
     Moment,
     cpu_shares,
@@ -23,12 +24,10 @@ from jobs.monitoring.moments import (
     rates,
     thinned,
 )
-from jobs.monitoring.plots import Points, line_plot
 from jobs.monitoring.stack_monitor import get
-from jobs.monitoring.watching import Seen, Watch, base_url
-from jobs.stack.errors import StackError
+from jobs.monitoring.watching import Seen, Watch, base_url, metrics_address
+from jobs.processes.errors import StackError
 from jobs.stack.home import Home
-from topic_model.printable import as_html
 
 # As many points as a plot has pixels for.
 _POINTS = 360

@@ -8,15 +8,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from core.errors import ArborcastError, ConfigError
+from core.telemetry.metrics import merged
 from jobs.monitoring.exposition import Readings
 from jobs.monitoring.history import RECENT_S, decode_moments
 from jobs.monitoring.moments import Moment, moment_of
 from jobs.monitoring.stack_monitor import get
-from topic_model.errors import ArborcastError, ConfigError
-from topic_model.metrics import merged
+from jobs.processes.errors import StackError
+from jobs.stack import state
+from jobs.stack.home import Home
+
+
+def metrics_address(path: Path) -> str:
+    """The address, from the state in its data directory. Raises StackError when no engine runs there."""
+    home = Home(path)
+    known = state.read(home.state_file)
+    if home.owner() is None or known is None or "metrics" not in known.addresses:
+        raise StackError(
+            f"no engine runs in {path}; start one with: arborcast up, or name a remote one with: --url http://host:port"
+        )
+    return known.addresses["metrics"]
 
 
 class _NotOurs(ValueError):

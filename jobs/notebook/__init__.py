@@ -13,8 +13,7 @@ Which engine? The one that ARBORCAST_CONFIG or ARBORCAST_HOME names, else the on
 from __future__ import annotations
 
 from jobs.notebook.questions import Tables
-from jobs.notebook.reader import TableReader
-from jobs.notebook.session import spark
+from jobs.notebook.reader import TableReader, spark
 
 __all__ = ["TableReader", "Tables", "spark", "tables"]
 

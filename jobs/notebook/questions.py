@@ -24,9 +24,9 @@ from jobs.notebook.reader import TableReader, When, as_time
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dispatch.trace.story import Story
-    from jobs.settings import Settings
-    from topic_model.settings import KafkaSettings
+    from core.eventlog.settings import KafkaSettings
+    from dispatch.operations.trace.story import Story
+    from jobs.settings.loading import Settings
 
 _HOUR = timedelta(hours=1)
 _ENDS = ("delivered", "dead", "expired", "cancelled")
@@ -42,7 +42,7 @@ class Tables:
     def settings(self) -> Settings:
         """Which engine this is."""
         if self._settings is None:
-            from jobs.settings import load_settings
+            from jobs.settings.loading import load_settings
 
             self._settings = load_settings()
         return self._settings
@@ -94,9 +94,9 @@ class Tables:
 
     def story(self, notification_id: str, subscription: str | None = None) -> Story:
         """What became of a notification, as `arborcast trace` tells it; of one subscription, as `why` does."""
-        from dispatch.trace.explain import explain
-        from dispatch.trace.gathering import Gatherer
-        from jobs.running import dispatch_checkpoint, reachable_kafka
+        from dispatch.operations.trace.explain import explain
+        from dispatch.operations.trace.gathering import Gatherer
+        from jobs.stack.state import dispatch_checkpoint, reachable_kafka
 
         settings = self.settings
         gatherer = Gatherer(
@@ -128,7 +128,7 @@ class Tables:
         acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an engine must be
         at rest for it, because its tables are some seconds apart.
         """
-        from jobs.running import answers, reachable_kafka
+        from jobs.stack.state import answers, reachable_kafka
 
         kafka = reachable_kafka(self.settings)
         if of == "logs" or (of is None and answers(kafka)):
@@ -138,7 +138,7 @@ class Tables:
     def _audit_of_logs(self, kafka: KafkaSettings, since: When | None, until: When | None) -> pd.Series[int]:
         import pandas as pd
 
-        from dispatch.audit import audit
+        from dispatch.operations.audit import audit
 
         report = audit(kafka, _milliseconds(since) or 0, _milliseconds(until))
         twice = sum(problem.kind == "surplus" for problem in report.problems)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from core.telemetry.metrics import Description, Registry
 from dispatch.monitoring.metrics import JobMetrics
-from ingest.notification_log import NotificationLog
-from ingest.request_metrics import RequestMetrics
+from ingest.http.app import RequestMetrics
+from ingest.state.notification_log import NotificationLog
 from jobs.gateway.metrics import (
     declare_directory,
     declare_duties,
@@ -19,9 +20,8 @@ from jobs.gateway.metrics import (
     declare_routing,
     declare_workers,
 )
-from jobs.monitoring.own_process import declare_process
+from jobs.monitoring.endpoint import declare_process
 from jobs.monitoring.stack_monitor import declare_stack
-from topic_model.metrics import Description, Registry
 
 INTRODUCTION = """\
 # Metrics

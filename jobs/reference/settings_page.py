@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.settings import SECTIONS, declarations
+from jobs.settings.loading import SECTIONS, declarations
 
 INTRODUCTION = """\
 # Settings

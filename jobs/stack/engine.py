@@ -15,21 +15,23 @@ from pathlib import Path
 
 import psutil
 
-from dispatch import spark_properties
-from jobs.monitoring.settings import MetricsSettings
-from jobs.settings import ENV_PREFIX, Settings, dump
-from jobs.stack import jars, java, kafka_broker, ports, questions
-from jobs.stack.errors import StackError
+from core.errors import ConfigError
+from core.security.ip_addresses import kind_of, read_address
+from core.security.outbound import OutboundSettings
+from core.telemetry import log_format
+from dispatch.spark import properties
+from jobs.install import jars, java
+from jobs.install.java import Java, java_environ
+from jobs.processes import ports
+from jobs.processes.errors import StackError
+from jobs.processes.processes import words
+from jobs.settings.loading import ENV_PREFIX, Settings, dump
+from jobs.settings.stack import MetricsSettings
+from jobs.stack import kafka_broker, questions
 from jobs.stack.home import Home
-from jobs.stack.java import Java, java_environ
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
-from jobs.stack.processes import words
 from jobs.stack.questions import Question
-from topic_model import log_form
-from topic_model.addresses import kind_of, read_address
-from topic_model.errors import ConfigError
-from topic_model.outbound import OutboundSettings
 
 _SCRIPT = Path(__file__).parents[1] / "dispatch_stream.py"
 
@@ -230,9 +232,9 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
         # A killed Spark leaves its temporary files behind.
         shutil.rmtree(home.spark, ignore_errors=True)
         temporary.mkdir(parents=True)
-        spark_properties.write_properties(
+        properties.write_properties(
             properties_file,
-            spark_properties.properties(
+            properties.properties(
                 settings.dispatch,
                 jars=tools.spark_jars,
                 master="local",
@@ -259,7 +261,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             # For the JVM that only works out the command line of the other.
             "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
             ENV_PREFIX + "READY_FILE": str(home.ready_file),
-            log_form.INHERITED: settings.logging.format,
+            log_format.INHERITED: settings.logging.format,
         },
         home.spark,  # Spark leaves things in the current folder
         home.log("dispatch"),

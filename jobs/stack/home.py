@@ -9,19 +9,83 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from jobs.stack.errors import HomeError, HomeInUse
+from core.security.keyring import add_key
+from jobs.processes.errors import HomeError, HomeInUse
+
+DEFAULT_NAME = "secrets.keys"
+
+
+def ensure_keys(key_file: str, home: Path) -> None:
+    """Make the key file in the data directory when it is the one that is used and there is none yet.
+
+    One that the settings name is never made by itself: several machines would make several. Raises SecretError.
+    """
+    path = home / DEFAULT_NAME
+    if Path(key_file) == path and not path.exists():
+        add_key(path, "k1")
+
+
+_MIB = 2**20
+
+
+def free_mb(folder: Path) -> int:
+    """How much room there is, in MiB. Raises OSError."""
+    return shutil.disk_usage(folder).free // _MIB
+
+
+def shortage(folder: Path, free: int, wanted: int) -> str:
+    """What is wrong with so few MiB, and what to do; empty when they are enough."""
+    if free >= wanted:
+        return ""
+    return (
+        f"only {free} MiB are free on the disk of {folder} (stack.min_free_disk_mb asks for {wanted}): make room "
+        "there. On a full disk Kafka ends and publishers are told to come back later; nothing that was accepted is "
+        "lost, and with room all goes on by itself"
+    )
+
+
+class DiskWatch:
+    """Looks at a disk, and reports when it becomes too full and when it has room again, each once."""
+
+    def __init__(
+        self, folder: Path, wanted_mb: int, report: Callable[[str], None], free: Callable[[Path], int] = free_mb
+    ) -> None:
+        self._folder = folder
+        self._wanted_mb = wanted_mb
+        self._report = report
+        self._free = free
+        self._short = False
+
+    def look(self) -> None:
+        """To be called now and then."""
+        try:
+            free = self._free(self._folder)
+        except OSError:
+            return
+        told = shortage(self._folder, free, self._wanted_mb)
+        if told and not self._short:
+            self._report(told)
+        # A disk that is filled and emptied around the mark is one story, not a hundred.
+        elif self._short and free >= 1.1 * self._wanted_mb:
+            self._report(f"{free} MiB are free again on the disk of {self._folder}")
+        else:
+            return
+        self._short = bool(told)
+
 
 _PID_DIGITS = 10
 
 Access = Literal["owner", "group"]
+
 """Whose a data directory is: see stack.home_access."""
 
 _MODE: dict[Access, int] = {"owner": 0o700, "group": 0o2770}
+
 _OTHERS: dict[Access, int] = {"owner": 0o077, "group": 0o007}
 
 # What makes a directory an engine's own, whose mode may be changed. `--home /srv` is somebody else's.

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.stack import logfiles, ports
-from jobs.stack.errors import PartFailed
-from jobs.stack.java import java_environ
+from jobs.install.java import java_environ
+from jobs.processes import logfiles, ports
+from jobs.processes.errors import PartFailed
 
 # The gateway takes bodies up to a few MiB (gateway.max_body_bytes); Kafka's own default of 1 MiB would refuse them
 # after we had parsed them.

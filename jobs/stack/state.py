@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
+import socket
 import time
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jobs.stack.processes import ProcessId
+from jobs.processes.processes import ProcessId
+
+if TYPE_CHECKING:
+    from core.eventlog.settings import KafkaSettings
+    from jobs.settings.loading import Settings
+
+
+_CONNECT_S = 1.0
+
+
+def reachable_kafka(settings: Settings) -> KafkaSettings:
+    """How to reach the brokers."""
+    from jobs.engine.commands import status
+
+    running = status(settings.home)["addresses"].get("kafka")
+    return dataclasses.replace(settings.kafka, bootstrap_servers=running) if running else settings.kafka
+
+
+def answers(kafka: KafkaSettings) -> bool:
+    """Whether somebody listens where a broker should. The Kafka client would take half a minute to find out."""
+    for server in kafka.bootstrap_servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
+
+
+def dispatch_checkpoint(settings: Settings, query: str) -> str:
+    """Where the dispatch job keeps a query's progress."""
+    root = settings.dispatch.checkpoint.rstrip("/") or str((settings.home / "checkpoints").absolute())
+    return f"{root}/{query}"
 
 
 class PartState(StrEnum):

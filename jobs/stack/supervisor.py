@@ -11,17 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from jobs.stack import logfiles, state
-from jobs.stack.deadline import Deadline
-from jobs.stack.disk_watch import DiskWatch
-from jobs.stack.errors import PartFailed
-from jobs.stack.home import Home
+from core.liveness import OwnTime
+from jobs.processes import logfiles
+from jobs.processes.errors import PartFailed
+from jobs.processes.processes import ProcessId, Signals
+from jobs.processes.timing import Deadline
+from jobs.settings.stack import StackSettings
+from jobs.stack import state
+from jobs.stack.home import DiskWatch, Home
 from jobs.stack.parts import Part, PartSpec, Report
-from jobs.stack.processes import ProcessId
-from jobs.stack.settings import StackSettings
-from jobs.stack.signals import Signals
 from jobs.stack.state import EngineStatus, PartState
-from topic_model.silence import OwnTime
 
 # Until the engine was ready for the first time, a part may die this often before we say so instead of trying again:
 # somebody is waiting for an answer, and most such deaths are a wrong setting.

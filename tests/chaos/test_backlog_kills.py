@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from benchmarks.storms.backlog_kills import Arrivals, Kill, judge
-from dispatch.attempts import Attempt, decode
-from dispatch.audit import audit
+from core.eventlog.client import TopicPartition, make_consumer
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs.attempts import Attempt, decode
+from dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Received, Receiver
-from topic_model.kafka_client import TopicPartition, make_consumer
-from topic_model.settings import KafkaSettings
 
 SUBSCRIBERS = 6
 EACH = 100

@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 from benchmarks.storms import outage
 from benchmarks.storms.books import everything
 from benchmarks.storms.disk import Filling, small_disk
-from dispatch.audit import audit
+from core.eventlog.settings import KafkaSettings
+from dispatch.operations.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import new_broker, settings_for
 from tests.support.command import wait_until
@@ -26,8 +27,7 @@ from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.gateway_process import gateway_run
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
-from topic_model import notifications
-from topic_model.settings import KafkaSettings
+from topic_model.records import notifications
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dispatch.audit import audit
+from core.eventlog.settings import KafkaSettings
+from dispatch.operations.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Receiver
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 

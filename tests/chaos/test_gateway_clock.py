@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from core.eventlog.settings import KafkaSettings
 from ingest.client import Client
 from tests.chaos.test_disasters import Publishing, assert_told_and_kept
 from tests.support.command import wait_until
 from tests.support.gateway_process import gateway_run
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.chaos, pytest.mark.kafka]
 

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from dispatch.recording.rows import rows_of
-from dispatch.recording.tail import Tail
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.tail import Tail
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
+from dispatch.tables.delta_table import rows_of
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.receiver import Receiver
-from topic_model import notifications
-from topic_model.settings import KafkaSettings
+from topic_model.records import notifications
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 

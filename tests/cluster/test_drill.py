@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from jobs.stack import ports
+from jobs.processes import ports
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message, subscribe, topic_expression
@@ -48,7 +48,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
                 [
                     sys.executable,
                     "-m",
-                    "jobs.drill",
+                    "jobs.maintenance.drill",
                     "run",
                     "--home",
                     str(engine.home),

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
 from tests.support.broker_cluster import BrokerCluster, running_brokers
 from tests.support.command import Engine
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Receiver
 from tests.support.steady_load import assert_all_arrived, under_load, wait_for_more
-from topic_model.kafka_topics import ensure_topics
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka]
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dispatch.audit import audit
+from core.eventlog.settings import KafkaSettings
+from dispatch.operations.audit import audit
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
@@ -24,7 +25,6 @@ from tests.support.dispatch_process import Bundle, DispatchProcess, running_job
 from tests.support.receiver import Receiver
 from tests.support.spark_cluster import SparkCluster, running_cluster
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -17,15 +17,15 @@ import pytest
 import requests
 from lxml import etree
 
-from ingest.faults import DECLARED
+from core.eventlog.settings import KafkaSettings
+from ingest.soap.faults import DECLARED
 from tests.conformance.given import GIVEN, PREFIXES, Variables, send, variables
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.xpath import elements
-from topic_model.control_log import ControlLog
-from topic_model.records import TopicPolicy, TopicRecord
-from topic_model.settings import KafkaSettings
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.records.control_log import ControlLog
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka

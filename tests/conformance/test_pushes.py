@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.envelope import Envelope
+from dispatch.delivery.envelope import Envelope
 from tests.support import oasis
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

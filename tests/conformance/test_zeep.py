@@ -11,9 +11,9 @@ import pytest
 import requests
 from lxml import etree
 
+from core.eventlog.settings import KafkaSettings
 from tests.conformance.given import PREFIXES
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.settings import KafkaSettings
 
 zeep = pytest.importorskip("zeep")
 

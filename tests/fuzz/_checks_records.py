@@ -8,26 +8,22 @@ from collections.abc import Callable
 import msgspec
 from lxml import etree
 
-from dispatch import attempts
-from dispatch.attempts import Attempt
-from dispatch.envelope import Envelope
-from dispatch.guard import Vault
-from dispatch.redelivery import dead_letters, parked
-from topic_model import notifications, pull_log, records
-from topic_model.errors import (
-    ArborcastError,
-    InfrastructureError,
-)
+from core.errors import ArborcastError, InfrastructureError
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
+from core.security.signatures import check
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
+from dispatch.logs import attempts, dead_letters, parked
+from dispatch.logs.attempts import Attempt
 from topic_model.expressions import (
     FULL,
     XPATH,
 )
-from topic_model.keyring import KeyRing
-from topic_model.notifications import Notification
-from topic_model.patterns import parse_normal
+from topic_model.patterns.patterns import parse_normal
+from topic_model.records import control, notifications, pull
+from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
-from topic_model.settings import SecretSettings
-from topic_model.signatures import check
 from topic_model.subscriptions import (
     DeliveryForm,
     EndpointReference,
@@ -131,11 +127,11 @@ def check_control(data: bytes) -> None:
     """A control record is read or refused; what was read is written back to the same, and can be applied."""
     key, _, value = data.partition(b"\n")
     try:
-        record = records.decode(key, value or None)
+        record = control.decode(key, value or None)
     except InfrastructureError:
         return
-    again = records.encode(record)
-    assert records.decode(*again) == record
+    again = control.encode(record)
+    assert control.decode(*again) == record
     table = RoutingTable()
     try:
         table.apply(record)
@@ -153,18 +149,18 @@ def control_seeds() -> tuple[bytes, ...]:
         protection=Protection((SigningSecret("k1:AAAA", 7),), "k1:BBBB", "plant"),
         terminates_ms=5,
     )
-    made: tuple[records.ControlRecord, ...] = (
-        records.TopicRecord(TopicPath("{urn:t}a/b"), "C1", ("m",), policy=records.TopicPolicy(True, 3, "r", ("p",))),
-        records.TopicRemoved(TopicPath("a")),
-        records.SubscriptionRecord(subscription),
-        records.SubscriptionEnded("s1", "expired", 7),
-        records.PullPointRecord("p1", "http://b/p1", "name", 5),
-        records.PullPointEnded("p1", "gone", 7),
-        records.SecretsResealed("s1", {"k1:AAAA": "k2:CCCC", "k1:BBBB": "k2:DDDD"}),
-        records.Tombstone("seal:s1"),
-        records.Tombstone("sub:s1"),
+    made: tuple[control.ControlRecord, ...] = (
+        control.TopicRecord(TopicPath("{urn:t}a/b"), "C1", ("m",), policy=control.TopicPolicy(True, 3, "r", ("p",))),
+        control.TopicRemoved(TopicPath("a")),
+        control.SubscriptionRecord(subscription),
+        control.SubscriptionEnded("s1", "expired", 7),
+        control.PullPointRecord("p1", "http://b/p1", "name", 5),
+        control.PullPointEnded("p1", "gone", 7),
+        control.SecretsResealed("s1", {"k1:AAAA": "k2:CCCC", "k1:BBBB": "k2:DDDD"}),
+        control.Tombstone("seal:s1"),
+        control.Tombstone("sub:s1"),
     )
-    return tuple(key + b"\n" + (value or b"") for key, value in map(records.encode, made))
+    return tuple(key + b"\n" + (value or b"") for key, value in map(control.encode, made))
 
 
 def _reasoned(error: InfrastructureError) -> None:
@@ -179,7 +175,7 @@ def check_log_records(data: bytes) -> None:
         parked.decode,
         parked.decode_key,
         dead_letters.decode,
-        lambda value: pull_log.decode(b"p1", value),
+        lambda value: pull.decode(b"p1", value),
     )
     for read in readers:
         try:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from topic_model import records
-from topic_model.conditions import Unanswerable, compile_condition, parse_document
-from topic_model.directory import ldif
-from topic_model.directory.dn import format_dn, parse_dn
-from topic_model.directory.errors import DnError, LdifError
-from topic_model.errors import (
-    ArborcastError,
-    ConditionError,
-    ExpressionError,
-    SecretError,
-    SignatureError,
-)
+from core.errors import ArborcastError, ConditionError, ExpressionError, SecretError, SignatureError
+from core.security.keyring import KeyRing, parse_keys
+from core.security.signatures import check, key_of
+from directory.entries import ldif
+from directory.entries.dn import format_dn, parse_dn
+from directory.errors import DnError, LdifError
 from topic_model.expressions import (
     DIALECTS,
     FULL,
@@ -26,14 +20,14 @@ from topic_model.expressions import (
     parse,
     parse_friendly,
 )
-from topic_model.keyring import KeyRing, parse_keys
-from topic_model.patterns import parse_normal
+from topic_model.expressions.conditions import Unanswerable, compile_condition, parse_document
+from topic_model.patterns.patterns import parse_normal
+from topic_model.records import control
 from topic_model.routing import RoutingTable
 from topic_model.routing.rest import selects_any
-from topic_model.signatures import check, key_of
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 KEYS = KeyRing({"k1": b"k" * 32})
 
@@ -51,7 +45,7 @@ _NAMESPACES = {"t": "urn:t", "x": "http://x/y", "": "urn:default"}
 def _tree() -> TopicTree:
     tree = TopicTree()
     for path in ("a", "a/b", "a/b/c", "{urn:t}a/b", "{http://x/y}b/{urn:t}c", "{urn:default}a"):
-        tree.put(records.TopicRecord(TopicPath(path)))
+        tree.put(control.TopicRecord(TopicPath(path)))
     return tree
 
 
@@ -61,7 +55,7 @@ def _table() -> RoutingTable:
     table = RoutingTable()
     for root in ("a", "{urn:t}a", "{http://x/y}b"):
         for below in ("/b/a/b", "/a/a/a/b/c", "/c/{urn:u}b/c"):
-            table.apply(records.TopicRecord(TopicPath(root + below)))
+            table.apply(control.TopicRecord(TopicPath(root + below)))
     return table
 
 
@@ -74,7 +68,7 @@ def check_alternatives(data: bytes) -> None:
         _reasoned(error)
         return
     table, pattern = _table(), parse_normal(found.normal)
-    table.apply(records.SubscriptionRecord(Subscription("s", EndpointReference("http://c/"), topics=(found,))))
+    table.apply(control.SubscriptionRecord(Subscription("s", EndpointReference("http://c/"), topics=(found,))))
     try:
         selected = {path for path in table.topics.paths() if pattern.matches(path)}
         assert {path for path in table.topics.paths() if table.match(path)} == selected
@@ -83,7 +77,7 @@ def check_alternatives(data: bytes) -> None:
             pattern.matches(TopicPath(f"{each}/b")) == bool(table.match(TopicPath(f"{each}/b"))) for each in _NEW
         )
     finally:
-        table.apply(records.SubscriptionEnded("s", "unsubscribed", 0))
+        table.apply(control.SubscriptionEnded("s", "unsubscribed", 0))
     sizes = table.statistics()
     assert (sizes.subscriptions, sizes.selectors, sizes.links, sizes.steps) == (0, 0, 0, 0)
 

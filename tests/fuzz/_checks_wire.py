@@ -11,18 +11,16 @@ from functools import cache
 
 from lxml import etree
 
-from ingest.protection import Protector
-from ingest.received import read_push
+from core.errors import PeerError
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
+from ingest.client.received import read_push
+from ingest.elements.protection import Protector
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.one_reading import hidden, is_taken
-from topic_model.errors import (
-    PeerError,
-)
-from topic_model.keyring import KeyRing
-from topic_model.records import PullPointRecord, SubscriptionRecord
-from topic_model.settings import SecretSettings
+from topic_model.records.control import PullPointRecord, SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription
 
 KEYS = KeyRing({"k1": b"k" * 32})

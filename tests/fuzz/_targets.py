@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from core.security.keyring import KeyRing
 from tests.fuzz._checks_http import HTTP_SEEDS, HTTP_SNIPPETS, check_http
 from tests.fuzz._checks_records import (
     check_control,
@@ -26,7 +27,6 @@ from tests.fuzz._checks_wire import (
 )
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
-from topic_model.keyring import KeyRing
 
 
 @dataclass(frozen=True)

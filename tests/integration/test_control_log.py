@@ -8,15 +8,15 @@ import time
 
 import pytest
 
+from core.errors import ConfigError, InfrastructureError, RecordVersionError
+from core.eventlog.client import Admin, make_producer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
-from topic_model import records
-from topic_model.control_log import ControlFollower, ControlLog
-from topic_model.errors import ConfigError, InfrastructureError, RecordVersionError
-from topic_model.kafka_client import Admin, make_producer
-from topic_model.kafka_topics import ensure_topics
-from topic_model.records import ControlRecord, SubscriptionRecord, Tombstone, TopicRecord
-from topic_model.settings import KafkaSettings
+from topic_model.records import control
+from topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.records.control_log import ControlFollower, ControlLog
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
@@ -84,9 +84,9 @@ def test_records_of_one_append_stay_together(kafka_settings: KafkaSettings, log:
         thread.start()
     for thread in threads:
         thread.join()
-    records = read_all(kafka_settings)
-    assert len(records) == 4 * 20 * 5
-    groups = [records[start : start + 5] for start in range(0, len(records), 5)]
+    control = read_all(kafka_settings)
+    assert len(control) == 4 * 20 * 5
+    groups = [control[start : start + 5] for start in range(0, len(control), 5)]
     assert all(len({str(record) for record in group}) == 1 for group in groups)
     log.close()
 
@@ -154,7 +154,7 @@ def test_a_record_that_cannot_be_read_is_named_and_not_passed(
 def test_after_the_upgrade_it_goes_on_where_it_stopped(
     kafka_settings: KafkaSettings, log: ControlLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer = records.VERSION + 1
+    newer = control.VERSION + 1
     log.append([topic(1)])
     write_raw(kafka_settings, b"topic:newer", b'{"v":%d,"record":{"type":"topic","path":"newer"}}' % newer)
     log.append([topic(2)])
@@ -163,7 +163,7 @@ def test_after_the_upgrade_it_goes_on_where_it_stopped(
     with pytest.raises(RecordVersionError):
         follower.read_to_end(10)
 
-    monkeypatch.setattr(records, "VERSION", newer)
+    monkeypatch.setattr(control, "VERSION", newer)
     follower.read_to_end(10)
 
     assert seen == [topic(1), TopicRecord(TopicPath("newer")), topic(2)]

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import requests
 
-from ingest.notification_log import NotificationLog
-from ingest.retained import RetainedMessages
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
 from ingest.settings import GatewaySettings
+from ingest.state.notification_log import NotificationLog
+from ingest.state.retained import RetainedMessages
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import gateway_run
-from topic_model.control_log import ControlLog
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.records import TopicPolicy, TopicRecord
-from topic_model.settings import KafkaSettings
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.records.control_log import ControlLog
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka

@@ -9,16 +9,16 @@ from typing import Protocol
 
 import pytest
 
+from core.errors import InfrastructureError
+from directory.entries.changes import Move, Put, Remove
+from directory.entries.mapping import Listing, ProblemKind
+from directory.settings import DirectorySettings
+from directory.stores import open_directory
+from directory.stores.contract import Directory
+from directory.sync.sync import DirectorySync
 from tests.support.directory import Log, Watch, eventually, topic
 from tests.support.slapd import SUFFIX, Slapd
-from topic_model.directory.changes import Move, Put, Remove
-from topic_model.directory.directory import Directory
-from topic_model.directory.listing import Listing, ProblemKind
-from topic_model.directory.opening import open_directory
-from topic_model.directory.sync import DirectorySync
-from topic_model.errors import InfrastructureError
-from topic_model.records import TopicRemoved
-from topic_model.settings import DirectorySettings
+from topic_model.records.control import TopicRemoved
 from topic_model.topics import parse_path
 
 _bases = itertools.count()

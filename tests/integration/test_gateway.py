@@ -16,6 +16,8 @@ import pytest
 import requests
 from lxml import etree
 
+from core.eventlog.client import TopicPartition, make_consumer, make_producer
+from core.eventlog.settings import KafkaSettings
 from ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support import soap_messages as soap
@@ -23,12 +25,10 @@ from tests.support.bad_requests import CASES, LIMIT, BadRequest
 from tests.support.broker import settings_for
 from tests.support.gateway_parts import HttpAnswer
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
-from topic_model import notifications
-from topic_model.control_log import ControlFollower
-from topic_model.kafka_client import TopicPartition, make_consumer, make_producer
-from topic_model.notifications import Notification
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
-from topic_model.settings import KafkaSettings
+from topic_model.records import notifications
+from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.records.control_log import ControlFollower
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka

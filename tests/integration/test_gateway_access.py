@@ -10,8 +10,8 @@ import pytest
 import requests
 from typer.testing import CliRunner
 
-from ingest.access.passwords import hash_password
-from ingest.access.users_file import User, write_users
+from core.eventlog.settings import KafkaSettings
+from ingest.access.users_file import User, hash_password, write_users
 from jobs.cli import app
 from jobs.monitoring.stack_monitor import own_page
 from jobs.stack import engine
@@ -20,7 +20,6 @@ from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.guarded_gateway import digest
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
-from topic_model.settings import KafkaSettings
 
 POLICY = '[[allow]]\ndo = ["publish", "subscribe"]\ntopics = ["{urn:t}a//."]\nusers = ["anna"]\n'
 

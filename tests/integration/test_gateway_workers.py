@@ -15,12 +15,12 @@ import psutil
 import pytest
 import requests
 
+from core.eventlog.client import TopicPartition, make_consumer
+from core.eventlog.settings import KafkaSettings
 from ingest.client import Client, ClientError
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
-from topic_model import notifications
-from topic_model.kafka_client import TopicPartition, make_consumer
-from topic_model.settings import KafkaSettings
+from topic_model.records import notifications
 
 pytestmark = pytest.mark.kafka
 

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from jobs.monitoring.exposition import Readings
-from jobs.monitoring.process_accounts import role
-from jobs.monitoring.stack_monitor import get
+from jobs.monitoring.stack_monitor import get, role
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Receiver
 

@@ -9,9 +9,9 @@ from typing import Any
 import kafka
 import pytest
 
-from topic_model.kafka_client import TopicPartition, make_consumer
-from topic_model.kafka_topics import ensure_topics, specifications
-from topic_model.settings import KafkaSettings
+from core.eventlog.client import TopicPartition, make_consumer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics, specifications
 
 pytestmark = pytest.mark.kafka
 

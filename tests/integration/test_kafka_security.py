@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.source import connection_options
-from jobs.stack import jars, java, ports
+from core.errors import InfrastructureError
+from core.eventlog.client import Admin, TopicPartition, make_consumer, make_producer
+from core.eventlog.settings import KafkaSettings
+from dispatch.spark.source import connection_options
+from jobs.install import jars, java
+from jobs.processes import ports
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
 from tests.support.certificates import Certificates, make_certificates
-from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Admin, TopicPartition, make_consumer, make_producer
-from topic_model.settings import KafkaSettings
 
 PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with all that has to be escaped somewhere
 

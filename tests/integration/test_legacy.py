@@ -10,12 +10,12 @@ import requests
 from lxml import etree
 from pyspark.sql import SparkSession
 
+from core.eventlog.settings import KafkaSettings
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.dispatch_job import job_settings, running
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

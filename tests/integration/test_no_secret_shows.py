@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import requests
 
+from core.eventlog.client import TopicPartition, make_consumer
+from core.eventlog.settings import KafkaSettings
+from core.security.signatures import new_secret
 from ingest.client import Client, Credentials, FaultReceived
-from ingest.verification import new_secret
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun
-from topic_model.kafka_client import TopicPartition, make_consumer
-from topic_model.settings import KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

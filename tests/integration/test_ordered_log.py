@@ -8,15 +8,15 @@ from contextlib import closing
 
 import pytest
 
-from ingest.pull_queues import PullQueues
-from ingest.pull_view import PullLog, PullView
-from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Admin
-from topic_model.kafka_topics import ensure_topics
-from topic_model.ordered_log import LogFollower, LogReader, LogWriter
-from topic_model.pull_log import PULL_LOG, StoredMessage, decode
-from topic_model.pull_store import PullLimits
-from topic_model.settings import KafkaSettings
+from core.errors import InfrastructureError
+from core.eventlog.client import Admin
+from core.eventlog.follower import LogFollower, LogReader
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import PULL_LOG, ensure_topics
+from core.eventlog.writers import LogWriter
+from ingest.state.pull_queues import PullLog, PullQueues, PullView
+from topic_model.projections.pull_store import PullLimits
+from topic_model.records.pull import StoredMessage, decode
 
 pytestmark = pytest.mark.kafka
 

@@ -9,10 +9,10 @@ import pytest
 import requests
 from lxml import etree
 
+from core.eventlog.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.publisher import Publisher
-from topic_model.settings import KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

@@ -12,12 +12,13 @@ import pytest
 import requests
 from lxml import etree
 
-from ingest.pull_points import PULL
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import PULL_LOG
+from core.eventlog.writers import LogWriter
+from ingest.operations.pull_points import PULL
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.ordered_log import LogWriter
-from topic_model.pull_log import PULL_LOG, Claimed, StoredMessage, encode
-from topic_model.settings import KafkaSettings
+from topic_model.records.pull import Claimed, StoredMessage, encode
 
 pytestmark = pytest.mark.kafka
 

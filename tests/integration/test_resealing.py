@@ -13,18 +13,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import InfrastructureError, SecretError
+from core.eventlog.settings import KafkaSettings
+from core.security.keyring import KeyRing, parse_keys
+from core.security.signatures import key_of, new_secret
 from ingest.client import Client, Credentials
-from ingest.verification import new_secret
 from jobs.cli import app
 from jobs.cli.topics_work import read_table
 from tests.support.gateway_process import ROOT, GatewayRun
-from topic_model.control_log import ControlLog
-from topic_model.errors import InfrastructureError, SecretError
-from topic_model.keyring import KeyRing, parse_keys
-from topic_model.records import ControlRecord
-from topic_model.resealing import key_id, sealed_in
-from topic_model.settings import KafkaSettings
-from topic_model.signatures import key_of
+from topic_model.projections.resealing import key_id, sealed_in
+from topic_model.records.control import ControlRecord
+from topic_model.records.control_log import ControlLog
 
 pytestmark = pytest.mark.kafka
 
@@ -69,7 +68,7 @@ def test_keys_are_changed_while_the_engine_runs(
             keys(gateway, "remove", "k1")
 
         # It is cut off after a part, and meanwhile a subscription ends and another is given a secret.
-        monkeypatch.setattr("jobs.resealing._AT_ONCE", 5)
+        monkeypatch.setattr("jobs.maintenance.resealing._AT_ONCE", 5)
         append, calls = ControlLog.append, 0
 
         def interrupted(log: ControlLog, batch: list[ControlRecord]) -> int:

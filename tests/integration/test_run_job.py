@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.stack import java
+from core.eventlog.settings import KafkaSettings
+from jobs.install import java
 from tests.support.dispatch_job import logs, subscription
 from tests.support.receiver import Receiver
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

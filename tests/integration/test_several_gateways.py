@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from core.eventlog.settings import KafkaSettings
 from ingest.client import Client, ClientError
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka]
 

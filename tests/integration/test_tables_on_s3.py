@@ -10,15 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dispatch.attempts import encode
-from dispatch.recording.held import HeldTable
-from dispatch.recording.rows import rows_of
-from dispatch.recording.upkeep import Upkeep
+from dispatch.logs.attempts import encode
+from dispatch.recording.maintenance import Upkeep
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS
-from dispatch.tables.location import is_there
+from dispatch.tables.delta_table import HeldTable, rows_of
+from dispatch.tables.spec import is_there
 from jobs.notebook import Tables
-from jobs.settings import load_settings
+from jobs.settings.loading import load_settings
 from tests.support.s3 import s3_server
 from tests.support.table_rows import attempt
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import ConfigError, TopicError
+from core.eventlog.settings import KafkaSettings
 from jobs.cli import app
 from tests.support.directory import topic
-from topic_model.control_log import ControlLog
-from topic_model.errors import ConfigError, TopicError
 from topic_model.expressions import parse_friendly
-from topic_model.records import SubscriptionRecord, SubscriptionSuspended
-from topic_model.settings import KafkaSettings
+from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
+from topic_model.records.control_log import ControlLog
 from topic_model.subscriptions import EndpointReference, Subscription
 
 pytestmark = pytest.mark.kafka

@@ -10,8 +10,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from ingest.http_protocol import GatewayProtocol
-from ingest.inflight import HELD, Inflight
+from ingest.http.http_protocol import GatewayProtocol
+from ingest.http.inflight import HELD, Inflight
 from ingest.settings import GatewaySettings
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.stack import jars, java, ports
+from core.eventlog.settings import KafkaSettings
+from jobs.install import jars, java
+from jobs.processes import ports
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
 from tests.support.once_per_run import State, once_per_run
-from topic_model.settings import KafkaSettings
 
 
 def new_broker(home: Path) -> KafkaBroker:

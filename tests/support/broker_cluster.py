@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.stack import jars, java, ports
+from core.errors import InfrastructureError
+from core.eventlog.client import Admin
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import specifications
+from jobs.install import jars, java
+from jobs.processes import ports
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
-from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Admin
-from topic_model.kafka_topics import specifications
-from topic_model.settings import KafkaSettings
 
 BROKERS = 3
 

@@ -13,20 +13,21 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dispatch.attempts import NO_BATCH
-from dispatch.gate import StopGate
-from dispatch.runtime import DispatchJob, JobSettings
+from core.errors import InfrastructureError
+from core.eventlog.client import Producer, make_producer, translated
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
+from core.security.settings import SecretSettings
+from dispatch.job.runtime import DispatchJob, JobSettings
+from dispatch.logs.attempts import NO_BATCH
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
+from dispatch.spark.query_keeper import StopGate
 from dispatch.tables import ATTEMPTS
 from tests.support.outbound import THIS_MACHINE
-from topic_model import notifications
-from topic_model.control_log import ControlLog
-from topic_model.errors import InfrastructureError
-from topic_model.kafka_client import Producer, make_producer, translated
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import UNSTAMPED, Notification
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
-from topic_model.settings import KafkaSettings, SecretSettings
+from topic_model.records import notifications
+from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
+from topic_model.records.control_log import ControlLog
+from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 

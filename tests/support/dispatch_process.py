@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from core.eventlog.settings import KafkaSettings
 from dispatch.settings import DispatchSettings
-from dispatch.spark_properties import properties, write_properties
-from jobs.stack import jars, java
+from dispatch.spark.properties import properties, write_properties
+from jobs.install import jars, java
 from jobs.stack.engine import find_tools
-from topic_model.settings import KafkaSettings
 
 ROOT = Path(__file__).parents[2]
 

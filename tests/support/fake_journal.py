@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dispatch.attempts import Attempt
 from dispatch.hot.lanes import Received
-from dispatch.redelivery.parked import Tries
+from dispatch.logs.attempts import Attempt
+from dispatch.logs.parked import Tries
 from topic_model.subscriptions import Subscription
 
 

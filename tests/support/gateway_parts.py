@@ -11,27 +11,26 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
+from core.errors import InfrastructureError
+from core.security.outbound import AddressPolicy
+from core.telemetry.metrics import Registry
 from ingest.addresses import OwnAddresses
-from ingest.app import GatewayApp
-from ingest.gateway import Gateway
-from ingest.pull_queues import PullQueues
-from ingest.settings import GatewaySettings
-from ingest.view import Fold
+from ingest.http.app import GatewayApp
+from ingest.operations.gateway import Gateway
+from ingest.settings import GatewaySettings, TopicSettings
+from ingest.state.control_view import Fold
+from ingest.state.pull_queues import PullQueues
 from tests.support.outbound import THIS_MACHINE
-from topic_model.errors import InfrastructureError
-from topic_model.metrics import Registry
-from topic_model.notifications import Notification
-from topic_model.outbound import AddressPolicy
-from topic_model.owners import Owners
-from topic_model.pull_log import PullRecord, StoredMessage
-from topic_model.pull_points import PullPoints
-from topic_model.pull_store import PullLimits, PullStore
-from topic_model.records import ControlRecord, Tombstone, key_of
-from topic_model.registrations import Registrations
+from topic_model.projections.owners import Owners
+from topic_model.projections.pull_points import PullPoints
+from topic_model.projections.pull_store import PullLimits, PullStore
+from topic_model.projections.registrations import Registrations
+from topic_model.projections.suspensions import Suspensions
+from topic_model.records.control import ControlRecord, Tombstone, key_of
+from topic_model.records.notifications import Notification
+from topic_model.records.pull import PullRecord, StoredMessage
 from topic_model.routing import RoutingTable
-from topic_model.settings import TopicSettings
 from topic_model.subscriptions import Subscription
-from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)

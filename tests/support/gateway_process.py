@@ -13,9 +13,9 @@ from pathlib import Path
 
 import requests
 
-from jobs.stack import ports
+from core.eventlog.settings import KafkaSettings
+from jobs.processes import ports
 from tests.support.certificates import Certificates
-from topic_model.settings import KafkaSettings
 
 ROOT = Path(__file__).parents[2]
 

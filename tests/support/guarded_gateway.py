@@ -10,12 +10,10 @@ from pathlib import Path
 
 from ingest.access.authenticator import Authenticator
 from ingest.access.gate import Gate
-from ingest.access.guesses import Guesses
-from ingest.access.passwords import hash_password
 from ingest.access.policy import read_policy
 from ingest.access.settings import AccessSettings
-from ingest.access.users import FileUsers, Users
-from ingest.access.users_file import User, write_users
+from ingest.access.users import FileUsers, Guesses, Users
+from ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_parts import GatewayParts
 
 WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"

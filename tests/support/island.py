@@ -27,11 +27,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from core.security.outbound import AddressPolicy, OutboundSettings
+from dispatch.delivery.transport import make_transport
+from dispatch.delivery.transport.contract import PushRequest, PushResult, UrlJudge
 from dispatch.settings import PushSettings
-from dispatch.transport import make_transport
-from dispatch.transport.contract import PushRequest, PushResult
-from dispatch.transport.urls import UrlJudge
-from topic_model.outbound import AddressPolicy, OutboundSettings
 
 ROOT = Path(__file__).parents[2]
 PORT = 8000

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from directory.entries.changes import Put
+from directory.entries.mapping import Listing
+from directory.settings import DirectorySettings
+from directory.stores.ldap import LdapDirectory
 from tests.support.directory import topic
-from topic_model.directory.changes import Put
-from topic_model.directory.ldap_directory import LdapDirectory
-from topic_model.directory.listing import Listing
-from topic_model.settings import DirectorySettings
 
 Open = Callable[..., LdapDirectory]
 

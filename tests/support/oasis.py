@@ -7,8 +7,8 @@ from typing import Any
 
 from lxml import etree
 
-from ingest.oasis import PublishedDocuments
-from jobs.stack import jars
+from ingest.soap.wsdl import PublishedDocuments
+from jobs.install import jars
 
 SOAP = {"http://schemas.xmlsoap.org/soap/envelope/", "http://www.w3.org/2003/05/soap-envelope"}
 WSRF_RL = "http://docs.oasis-open.org/wsrf/rl-2"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lxml import etree
 
-from ingest.envelope import parse
 from ingest.errors import UnreadableRequest
-from ingest.namespaces import wsnt
-from ingest.xml_reading import make_parser
+from ingest.soap.envelope import parse
+from ingest.soap.xml_reading import make_parser
 from tests.support import soap_messages as soap
+from topic_model.namespaces import wsnt
 
 
 def other_way_round(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topic_model.outbound import AddressPolicy, OutboundSettings
+from core.security.outbound import AddressPolicy, OutboundSettings
 
 THIS_MACHINE = AddressPolicy(OutboundSettings(reach="loopback"))
 """Loopback and what is public; the test machine's other addresses are refused."""

@@ -9,22 +9,21 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dispatch.attempts import Attempt
-from dispatch.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
-from dispatch.health import Sign
-from dispatch.health_book import HealthBook
-from dispatch.outcomes import classify
-from dispatch.redelivery import parked
-from dispatch.redelivery.dead_letters import DeadLetter
+from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
+from dispatch.delivery.health import HealthBook, Sign
+from dispatch.delivery.outcomes import classify
+from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from dispatch.logs import parked
+from dispatch.logs.attempts import Attempt
+from dispatch.logs.dead_letters import DeadLetter
+from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.held_lanes import LaneBook
 from dispatch.redelivery.journal import LogJournal
-from dispatch.redelivery.lane_book import LaneBook
-from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.work import Redelivery
+from dispatch.redelivery.scheduler import Redelivery
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.transport.contract import Callback, PushRequest, PushResult
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

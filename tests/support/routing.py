@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 
 from topic_model.expressions import xpath
 from topic_model.expressions.xpath import parse_xpath
-from topic_model.patterns import XPATH_SCHEME, parse_normal
-from topic_model.records import (
+from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -22,7 +22,7 @@ from topic_model.records import (
 )
 from topic_model.subscriptions import DeliveryForm, DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 # Few names, so that random patterns and random topics meet; two namespaces, one of them with a slash in it.
 _ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 
 from ingest.access.settings import LimitSettings
-from ingest.access.tls import ServerTls
-from ingest.serving import listen, make_server
+from ingest.http.serving import listen, make_server
+from ingest.http.tls import ServerTls
 from ingest.settings import GatewaySettings
 from tests.support.gateway_parts import GatewayParts
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-import topic_model.directory
+import directory
+from directory.settings import DirectorySettings
 from tests.support import slapd_provision
 from tests.support.once_per_run import State, once_per_run
 from tests.support.slapd_provision import SlapdInstall, SlapdUnavailable
-from topic_model.settings import DirectorySettings
 
 SUFFIX = "dc=arborcast"
 BASE_DN = f"ou=topics,{SUFFIX}"
@@ -34,7 +34,7 @@ ENGINE_DN = f"cn=engine,{SUFFIX}"
 ENGINE_PASSWORD = "battery staple"  # noqa: S105
 CLIENT_NAME = "arborcast-client"
 
-_SCHEMA = Path(topic_model.directory.__file__).parent / "arborcast.schema"
+_SCHEMA = Path(directory.__file__).parent / "arborcast.schema"
 _START_SECONDS = 20.0
 
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dispatch.settings import DispatchSettings
-from dispatch.spark_properties import properties
-from jobs.stack import jars, java
+from dispatch.spark.properties import properties
+from jobs.install import jars, java
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,9 @@ import psutil
 import pyspark
 
 from dispatch.settings import DispatchSettings
-from dispatch.spark_properties import MASTER_ONLY, guarded, write_properties
-from jobs.stack import java, ports
+from dispatch.spark.properties import MASTER_ONLY, guarded, write_properties
+from jobs.install import java
+from jobs.processes import ports
 
 SPARK_HOME = Path(pyspark.__file__).parent
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from core.errors import InfrastructureError
+from core.eventlog.settings import KafkaSettings
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.receiver import Receiver
-from topic_model.errors import InfrastructureError
-from topic_model.settings import KafkaSettings
 
 RATE = 100.0
 PATHS = ("/one", "/two")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dispatch import attempts
-from dispatch.attempts import Attempt
-from dispatch.recording.held import HeldTable
-from dispatch.recording.record import AttemptsTable
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
+from dispatch.recording.attempts_tables import AttemptsTable
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
+from dispatch.tables.delta_table import HeldTable
 from topic_model.topics import TopicPath
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

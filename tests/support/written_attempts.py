@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatch import attempts
-from dispatch.attempts import Attempt, ErrorClass, Evaluation, Matched, State
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt, ErrorClass, Evaluation, Matched, State
 from topic_model.topics import TopicPath
 
 T0 = 1_700_000_000_000

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatch import runtime
+from core.security.ip_addresses import read_networks
+from dispatch.job import runtime
 from jobs.gateway import process
 from jobs.gateway.parts import check_exposed
-from jobs.outbound import policy_of
-from jobs.settings import RESERVED_ENV, Settings, declarations, load_settings
-from topic_model.addresses import read_networks
+from jobs.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
+from jobs.settings.outbound import policy_of
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from jobs.cli import app
-from jobs.settings import SECTIONS, declarations
+from jobs.settings.loading import SECTIONS, declarations
 
 pytestmark = pytest.mark.slow
 

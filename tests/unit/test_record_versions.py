@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from dispatch import attempts
-from dispatch.audit import slim
+from core.errors import InfrastructureError, RecordVersionError
+from dispatch.logs import attempts, dead_letters, parked
+from dispatch.operations.audit import slim
 from dispatch.recording.archive import Logged, notification_rows
-from dispatch.recording.changes import Changes
-from dispatch.recording.control import SubscriptionsFold
-from dispatch.recording.folds import Fold
-from dispatch.recording.waiting import DeadLettersFold, RetriesFold
-from dispatch.redelivery import dead_letters, parked
-from topic_model import lease, notifications, pull_log, records
-from topic_model.errors import InfrastructureError, RecordVersionError
+from dispatch.recording.control_tables import SubscriptionsFold
+from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
+from dispatch.recording.state_tables import Changes, Fold
+from jobs.gateway import lease
+from topic_model.records import control, notifications, pull
 
 
 class Log(NamedTuple):
@@ -107,7 +106,7 @@ ATTEMPTS: list[dict[str, Any]] = [
 ]
 
 LOGS = {
-    "control": Log(_json, lambda value: records.decode(b"sub:s1", value), records.VERSION, "v", CONTROL),
+    "control": Log(_json, lambda value: control.decode(b"sub:s1", value), control.VERSION, "v", CONTROL),
     "notifications": Log(_packed, notifications.decode, notifications.VERSION, "v", NOTIFICATIONS),
     # What GetCurrentMessage answers is in the log `retained`, as the notification that it was.
     "retained": Log(_packed, notifications.decode, notifications.VERSION, "v", NOTIFICATIONS),
@@ -139,8 +138,8 @@ LOGS = {
     ),
     "pullpoints": Log(
         _packed,
-        lambda value: pull_log.decode(b"p1", value),
-        pull_log.VERSION,
+        lambda value: pull.decode(b"p1", value),
+        pull.VERSION,
         "v",
         [
             {"v": 1, "record": {"type": "message", "element": b"<m/>"}},

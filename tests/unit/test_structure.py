@@ -14,13 +14,16 @@ from jobs.reference import PAGES
 
 ROOT = Path(__file__).parents[2]
 
-MAY_IMPORT = {
-    "topic_model": {"topic_model"},
-    "ingest": {"ingest", "topic_model"},
-    "dispatch": {"dispatch", "topic_model"},
-    "jobs": {"jobs", "ingest", "dispatch", "topic_model"},
-    "benchmarks": {"benchmarks", "tests", "jobs", "ingest", "dispatch", "topic_model"},
+# jobs -> ingest, dispatch -> directory -> topic_model -> core
+FLOORS = {
+    "core": {"core"},
+    "topic_model": {"topic_model", "core"},
+    "directory": {"directory", "topic_model", "core"},
+    "ingest": {"ingest", "directory", "topic_model", "core"},
+    "dispatch": {"dispatch", "directory", "topic_model", "core"},
+    "jobs": {"jobs", "ingest", "dispatch", "directory", "topic_model", "core"},
 }
+MAY_IMPORT = {**FLOORS, "benchmarks": {"benchmarks", "tests", *FLOORS}}
 
 
 def modules_of(package: str) -> list[Path]:

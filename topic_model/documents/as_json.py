@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from topic_model.documents.parsing import MAX_DOCUMENT_BYTES
-from topic_model.errors import DocumentError, TopicError
-from topic_model.records import TopicRecord
+from core.errors import DocumentError, TopicError
+from topic_model.documents.facts import MAX_DOCUMENT_BYTES
+from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath, parse_path
 
 VERSION: Final = 1

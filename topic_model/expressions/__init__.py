@@ -13,11 +13,19 @@ messages of ours. Everything illegal raises an ExpressionError with the position
 from __future__ import annotations
 
 from topic_model.expressions import xpath
-from topic_model.expressions.dialects import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH, concrete_topic, parse
-from topic_model.expressions.friendly import parse_friendly
+from topic_model.expressions.dialects import (
+    CONCRETE,
+    CONCRETE_SET,
+    FULL,
+    SIMPLE,
+    XPATH,
+    concrete_topic,
+    parse,
+    parse_friendly,
+)
 from topic_model.expressions.writing import write_full, write_topic
 from topic_model.expressions.xpath import XPathPattern
-from topic_model.patterns import XPATH_SCHEME, Pattern, parse_normal
+from topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
 
 DIALECTS = (SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH)
 """Every dialect that `parse` reads, as the resource property TopicExpressionDialect lists them."""

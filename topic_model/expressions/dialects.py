@@ -16,18 +16,23 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from topic_model.errors import ExpressionError, MultipleTopics, TopicError, UnknownDialect
+from core.errors import ExpressionError, MultipleTopics, TopicError, UnknownDialect
 from topic_model.expressions.namespaces import Declarations
+from topic_model.expressions.writing import write_full
 from topic_model.expressions.xpath import parse_xpath
-from topic_model.grammar import Axis, Notation, RawPath, check_length, refuse, scan
-from topic_model.patterns import Pattern, alternative, pattern
+from topic_model.patterns.grammar import Axis, Notation, RawPath, check_length, refuse, scan
+from topic_model.patterns.patterns import EVERYTHING, Pattern, alternative, parse_normal, pattern
 from topic_model.subscriptions import TopicFilter
 from topic_model.topics import MAX_DEPTH, MAX_PATH_LENGTH, NCNAME, TopicPath, is_namespace, parse_colon_path
 
 SIMPLE: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
+
 CONCRETE: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Concrete"
+
 FULL: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Full"
+
 CONCRETE_SET: Final = "http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet"
+
 XPATH: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
 
 _plain = re.compile(rf"[ \t\r\n]*(?:({NCNAME}):)?({NCNAME}(?:/{NCNAME})*)[ \t\r\n]*")
@@ -182,3 +187,45 @@ def _without_subtree(path: RawPath) -> RawPath:
     if len(path.steps) > 1 and last.axis is Axis.DESCENDANT and last.name == ".":
         return RawPath(path.qualifier, path.steps[:-1], path.position)
     return path
+
+
+# The beginning of an alternative, if it has colons.
+_colon_path = re.compile(rf"(?P<start>(?:^|\|)\s*)(?P<first>{NCNAME})(?P<rest>(?::{NCNAME})+)")
+
+
+def parse_friendly(text: str, namespaces: Mapping[str, str] | None = None) -> TopicFilter:
+    """The filter meant by a text in any of these forms, ready to be sent in the Full dialect.
+
+    `a/b//.` and all else that is legal Full; `tns:a/b` when `namespaces` knows the prefix; `{urn:t}a/b` and the rest
+    of the notation of normal forms; a colon path `a:b:c`, also with steps behind it that have slashes (`a:b//.`,
+    `a:b/c`); `//.` for everything (then `normal` is EVERYTHING and the right thing to send is no filter). What comes
+    behind a name never decides whether that is a prefix. Raises ExpressionError.
+    """
+    check_length(text)
+    text = text.strip()
+    declarations = Declarations(namespaces or {})
+    if text == EVERYTHING:
+        return TopicFilter(FULL, text, EVERYTHING)
+    if "{" in text:
+        pattern = parse_normal(text)
+    else:
+        text = _with_slashes(text, namespaces or {})
+        pattern = compile_paths(text, scan(text, Notation.PREFIXES), declarations)
+    try:
+        full_text, full_namespaces = write_full(pattern)
+    except ExpressionError:
+        if pattern.normal == EVERYTHING:
+            return TopicFilter(FULL, EVERYTHING, EVERYTHING)
+        raise
+    return TopicFilter(FULL, full_text, pattern.normal, full_namespaces)
+
+
+def _with_slashes(text: str, namespaces: Mapping[str, str]) -> str:
+    """Colon paths as slash paths. One colon after a known prefix makes a QName, any others a path."""
+
+    def slashed(match: re.Match[str]) -> str:
+        if match["first"] in namespaces and match["rest"].count(":") == 1:
+            return match[0]
+        return match["start"] + match["first"] + match["rest"].replace(":", "/")
+
+    return _colon_path.sub(slashed, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from topic_model.grammar import refuse
+from topic_model.patterns.grammar import refuse
 from topic_model.topics import is_namespace
 
 ENVELOPE_NAMESPACES: Final = frozenset(

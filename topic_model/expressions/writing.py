@@ -5,8 +5,8 @@ A root topic in no namespace is written without a prefix, so it must not be put 
 
 from __future__ import annotations
 
-from topic_model.errors import ExpressionError
-from topic_model.patterns import Alternative, Pattern, Reach, is_virtual
+from core.errors import ExpressionError
+from topic_model.patterns.patterns import Alternative, Pattern, Reach, is_virtual
 from topic_model.topics import TopicPath, split_path
 
 

@@ -21,13 +21,12 @@ from typing import Final, Protocol, cast
 import msgspec
 from lxml import etree
 
-from topic_model.errors import ExpressionError
+from core.errors import ExpressionError
 from topic_model.expressions.xpath_syntax import Branch, scan_xpath
-from topic_model.grammar import refuse
-from topic_model.patterns import XPATH_SCHEME
-from topic_model.topic_set import path_of, topic_set
+from topic_model.patterns.grammar import refuse
+from topic_model.patterns.patterns import XPATH_SCHEME
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree, path_of, topic_set
 
 
 class _Normal(msgspec.Struct, frozen=True):

@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from topic_model.errors import ExpressionError
-from topic_model.notifications import Notification
-from topic_model.patterns import XPATH_SCHEME
+from core.errors import ExpressionError
+from topic_model.patterns.patterns import XPATH_SCHEME
+from topic_model.records.notifications import Notification
 from topic_model.routing.members import Answer
 from topic_model.routing.resolver import Resolver
 from topic_model.routing.rest import RestIndex, Target

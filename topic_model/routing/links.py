@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from topic_model.errors import ExpressionError
+from core.errors import ExpressionError
 from topic_model.routing.groups import LinkedGroup
 from topic_model.routing.rest import RestIndex, Target
 from topic_model.routing.selectors import Selector, node_key
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 _log = logging.getLogger(__name__)
 

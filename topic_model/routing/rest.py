@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from topic_model.grammar import Axis
-from topic_model.patterns import UNIVERSAL_ROOT, Alternative, Pattern, Reach, root_anchor
+from topic_model.patterns.grammar import Axis
+from topic_model.patterns.patterns import UNIVERSAL_ROOT, Alternative, Pattern, Reach, root_anchor
 from topic_model.topics import Step, TopicPath, ancestors, last_step, split_path
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 
 class Target(NamedTuple):

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from topic_model.patterns import (
+from topic_model.patterns.patterns import (
     EVERYTHING,
     XPATH_SCHEME,
     Alternative,
@@ -30,7 +30,7 @@ from topic_model.patterns import (
 )
 from topic_model.subscriptions import Subscription
 from topic_model.topics import NCNAME, TopicPath, parent_of
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 _STEP: Final = rf"(?:\{{[^{{}}\s]*\}})?{NCNAME}"
 _PATH: Final = rf"{_STEP}(?:/{_STEP})*"

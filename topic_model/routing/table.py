@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from topic_model.errors import ExpressionError
-from topic_model.notifications import UNSTAMPED
-from topic_model.records import (
+from core.errors import ExpressionError
+from topic_model.projections.resealing import Resealings
+from topic_model.records.control import (
     ControlRecord,
     SecretsResealed,
     SubscriptionEnded,
@@ -21,7 +21,7 @@ from topic_model.records import (
     subscription_key,
     topic_key,
 )
-from topic_model.resealing import Resealings
+from topic_model.records.notifications import UNSTAMPED
 from topic_model.routing.checkpoint import Checkpoint
 from topic_model.routing.expiry import Expiry
 from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
@@ -43,7 +43,7 @@ from topic_model.routing.selectors import (
 from topic_model.routing.sharing import Sharing
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ view      a snapshot and an overlay, asked like the table
 from __future__ import annotations
 
 from topic_model.routing.overlay import Overlay
-from topic_model.snapshot.base import Snapshot
-from topic_model.snapshot.view import SnapshotView
+from topic_model.snapshot.base import Snapshot, SnapshotView
 
 __all__ = ["Overlay", "Snapshot", "SnapshotView"]

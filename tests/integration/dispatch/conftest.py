@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.runtime import JobSettings
+from core.eventlog.settings import KafkaSettings
+from dispatch.job.runtime import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.receiver import Receiver
-from topic_model.settings import KafkaSettings
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from dispatch.audit import audit
-from dispatch.audit.reading import LogReading
+from core.eventlog.scan import LogReading
+from core.eventlog.settings import KafkaSettings
 from dispatch.matching import view as view_module
 from dispatch.matching.bases import FileBases
 from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import Changed, RoutingView
+from dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
-from topic_model.records import SubscriptionRecord, Tombstone
-from topic_model.settings import KafkaSettings
+from topic_model.records.control import SubscriptionRecord, Tombstone
 from topic_model.subscriptions import Subscription
 
 pytestmark = pytest.mark.kafka

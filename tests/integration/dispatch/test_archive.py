@@ -13,15 +13,15 @@ import pytest
 from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 
+from core.eventlog.client import make_producer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.tail import Tail
+from core.eventlog.topics import ensure_topics
 from dispatch.recording.archive import Archive, Logged, notification_rows
-from dispatch.recording.held import HeldTable
-from dispatch.recording.tail import Tail
 from dispatch.tables import NOTIFICATIONS
-from topic_model import notifications
-from topic_model.kafka_client import make_producer
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings
+from dispatch.tables.delta_table import HeldTable
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka

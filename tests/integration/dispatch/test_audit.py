@@ -11,17 +11,15 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from dispatch.attempts import Attempt, ErrorClass, Matched, State
-from dispatch.attempts_log import AttemptsLog
-from dispatch.audit import Report, Tally, audit
-from dispatch.redelivery.dead_letters import letter_of
-from dispatch.redelivery.parked import Delivery, Place, Tries
-from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, Matched, State
+from dispatch.logs.dead_letters import letter_of
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from dispatch.operations.audit import Report, Tally, audit
 from tests.support.dispatch_job import Logs, logs, subscription
-from topic_model.conditions import XPATH_1
-from topic_model.notifications import Notification
-from topic_model.records import SubscriptionRecord
-from topic_model.settings import KafkaSettings
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records.control import SubscriptionRecord
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription, XPathFilter
 from topic_model.topics import TopicPath
 

@@ -13,30 +13,28 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.audit import audit
-from dispatch.audit.balance import Stretch
-from dispatch.audit.reading import LogReading
-from dispatch.dead_desk import DeadLetterDesk
-from dispatch.redelivery import dead_letters, parked
-from dispatch.redelivery.dead_letters import DeadLetter
-from dispatch.redelivery.parked import Delivery, Place, Tries
-from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
-from jobs.backup import taking
-from jobs.backup.chest import BackupError, Contents, Record, read_log, write_log
-from jobs.backup.restoring import restore
-from jobs.backup.taking import take
-from jobs.stack import ports
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import PULL_LOG, ensure_topics
+from core.eventlog.writers import LogWriter
+from dispatch.logs import dead_letters, parked
+from dispatch.logs.dead_letters import DeadLetter
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from dispatch.operations.audit import audit
+from dispatch.operations.dead_letters import DeadLetterDesk
+from jobs.maintenance import backup
+from jobs.maintenance.archive import BackupError, Contents, Record, read_log, write_log
+from jobs.maintenance.backup import take
+from jobs.maintenance.restore import restore
+from jobs.processes import ports
 from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
-from topic_model import notifications, pull_log
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.ordered_log import LogWriter
-from topic_model.pull_log import Claimed, Settled, StoredMessage
-from topic_model.pull_store import PullLimits
-from topic_model.records import PullPointRecord
-from topic_model.settings import KafkaSettings
+from topic_model.projections.pull_store import PullLimits
+from topic_model.records import notifications, pull
+from topic_model.records.control import PullPointRecord
+from topic_model.records.notifications import Notification
+from topic_model.records.pull import Claimed, Settled, StoredMessage
 from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -149,7 +147,7 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
             parking.settle(20)
         return written
 
-    monkeypatch.setattr(taking, "write_log", write)
+    monkeypatch.setattr(backup, "write_log", write)
     parking, dead = ParkingLog(kafka_settings), DeadLetterLog(kafka_settings)
     with DeadLetterDesk(kafka_settings) as desk, closing(parking), closing(dead):
         for each in (stays, sent, purged, meanwhile, delivered):
@@ -176,13 +174,13 @@ def test_pull_points_keep_what_nobody_has_fetched(tmp_path: Path, kafka_settings
     other = elsewhere(kafka_settings)
     with logs(kafka_settings) as log:
         log.control(PullPointRecord("p", "http://gateway/p"))
-    writer = LogWriter(kafka_settings, pull_log.PULL_LOG)
-    first = writer.append_encoded([pull_log.encode("p", StoredMessage(b"<m>%d</m>" % n)) for n in range(6)]) - 5
+    writer = LogWriter(kafka_settings, PULL_LOG)
+    first = writer.append_encoded([pull.encode("p", StoredMessage(b"<m>%d</m>" % n)) for n in range(6)]) - 5
     writer.append_encoded(
         [
-            pull_log.encode("p", Claimed("done", first, first + 1, 0)),
-            pull_log.encode("p", Settled("done")),
-            pull_log.encode("p", Claimed("not known", first + 2, first + 2, 0)),
+            pull.encode("p", Claimed("done", first, first + 1, 0)),
+            pull.encode("p", Settled("done")),
+            pull.encode("p", Claimed("not known", first + 2, first + 2, 0)),
         ]
     )
     writer.close()
@@ -190,7 +188,7 @@ def test_pull_points_keep_what_nobody_has_fetched(tmp_path: Path, kafka_settings
     take(kafka_settings, tmp_path / "backup", LIMITS)
     restore(tmp_path / "backup", other)
 
-    kept = [pull_log.decode(key, value) for key, value in records(other, pull_log.PULL_LOG)]
+    kept = [pull.decode(key, value) for key, value in records(other, PULL_LOG)]
     assert kept == [("p", StoredMessage(b"<m>%d</m>" % n)) for n in range(2, 6)]
     assert records(other, "control") == records(kafka_settings, "control")
 

@@ -11,21 +11,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dispatch import attempts
-from dispatch.attempts import Attempt
-from dispatch.audit.balance import Stretch
-from dispatch.audit.reading import LogReading
-from dispatch.dead_desk import SETTLED_AFTER_S, DeadLetterDesk
-from dispatch.dead_search import DeadLetters, Wanted
-from dispatch.redelivery.dead_letters import DeadLetter
-from dispatch.redelivery.parked import Delivery, Place, Tries
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
+from dispatch.logs.dead_letters import DeadLetter
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterDesk, DeadLetters, Wanted
 from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.parking import DeadLetterLog, ParkingLog
 from jobs.cli import app
 from tests.support.dispatch_job import logs, subscription
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka

@@ -15,20 +15,20 @@ from lxml import etree
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from core.errors import InfrastructureError, SignatureError
+from core.eventlog.settings import KafkaSettings
+from core.security.keyring import KeyFile, add_key
+from core.security.signatures import check
+from dispatch.job.runtime import JobSettings
 from dispatch.matching.bases import BroadcastBases, FileBases
 from dispatch.matching.view import RoutingView, SharedView
-from dispatch.runtime import JobSettings
 from dispatch.tables import ATTEMPTS
-from jobs.stack import ports
+from jobs.processes import ports
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver, refusing_url
-from topic_model import notifications
-from topic_model.conditions import XPATH_1
-from topic_model.errors import InfrastructureError, SignatureError
-from topic_model.keyring import KeyFile, add_key
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings
-from topic_model.signatures import check
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Protection, SigningSecret, XPathFilter
 from topic_model.topics import TopicPath
 

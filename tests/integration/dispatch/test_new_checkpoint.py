@@ -13,16 +13,15 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.audit import audit
-from dispatch.audit.balance import Stretch
-from dispatch.audit.reading import LogReading
-from dispatch.batch_numbers import RANGE
-from dispatch.redelivery import parked
-from dispatch.redelivery.parked import Place
-from dispatch.trace.progress import batch_of
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs import parked
+from dispatch.logs.parked import Place
+from dispatch.operations.audit import audit
+from dispatch.operations.trace.gathering import batch_of
+from dispatch.spark.checkpoint_repair import RANGE
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

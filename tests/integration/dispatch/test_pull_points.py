@@ -10,7 +10,7 @@ import pytest
 import requests
 from lxml import etree
 
-from ingest.pull_points import PULL
+from ingest.operations.pull_points import PULL
 from tests.support import soap_messages as soap
 from tests.support.dispatch_job import RunningJob, attempt_rows
 from tests.support.gateway_process import GatewayRun, gateway_run

@@ -3,13 +3,12 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
-from dispatch import attempts
-from dispatch.attempts import NO_BATCH, Attempt, Matched
-from dispatch.attempts_log import AttemptsLog
-from dispatch.durable_writer import DurableWriter
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
+from core.eventlog.writers import DurableWriter
 from dispatch.hot.recall import newest_batch, recall
-from topic_model.kafka_topics import ensure_topics
-from topic_model.settings import KafkaSettings
+from dispatch.logs import attempts
+from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Matched
 from topic_model.topics import TopicPath
 
 

@@ -12,25 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from dispatch import attempts
-from dispatch.attempts import Attempt
-from dispatch.hot.reports import PartitionReport
+from core.eventlog.client import TopicPartition, make_consumer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
+from core.security.outbound import AddressPolicy, OutboundSettings
+from dispatch.logs import attempts, dead_letters, parked
+from dispatch.logs.attempts import Attempt
+from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
 from dispatch.matching.control_state import ControlState
-from dispatch.redeliverer import Redeliverer
-from dispatch.redelivery import dead_letters, parked
 from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.parked import Delivery, Place, Tries
-from dispatch.redelivery.parking import ParkingLog, roomy
+from dispatch.redelivery.held_lanes import PartitionReport
+from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import PushSettings, RetrySettings
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 from tests.support.receiver import Receiver
-from topic_model.control_log import ControlFollower, ControlLog
-from topic_model.kafka_client import TopicPartition, make_consumer
-from topic_model.kafka_topics import ensure_topics
-from topic_model.notifications import Notification
-from topic_model.outbound import AddressPolicy, OutboundSettings
-from topic_model.records import (
+from topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -38,7 +35,8 @@ from topic_model.records import (
     Tombstone,
     suspension_key,
 )
-from topic_model.settings import KafkaSettings
+from topic_model.records.control_log import ControlFollower, ControlLog
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.attempts import FINAL
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs.attempts import FINAL
 from dispatch.redelivery.events import SYSTEM
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
-from topic_model.conditions import XPATH_1
-from topic_model.control_log import ControlFollower
-from topic_model.records import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
-from topic_model.settings import KafkaSettings
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
+from topic_model.records.control_log import ControlFollower
 from topic_model.subscriptions import DeliveryPolicy, XPathFilter
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

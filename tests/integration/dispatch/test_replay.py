@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.audit import audit
-from dispatch.replay import Replay, ReplayRefused, Span
+from core.eventlog.settings import KafkaSettings
+from dispatch.operations.audit import audit
+from dispatch.operations.replay import Replay, ReplayRefused, Span
 from jobs.cli.topics_work import read_table
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
-from topic_model.conditions import XPATH_1
-from topic_model.settings import KafkaSettings
+from topic_model.expressions.conditions import XPATH_1
 from topic_model.subscriptions import XPathFilter
 from topic_model.topics import TopicPath
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.hot import rounds
-from dispatch.runtime import JobSettings
+from core.eventlog.settings import KafkaSettings
+from dispatch.hot import stream
+from dispatch.job.runtime import JobSettings
 from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
-from topic_model.settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -47,10 +47,10 @@ def watched() -> Iterator[Watched]:
 
 @pytest.fixture
 def settings(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
-    monkeypatch.setattr(rounds, "_FIRST", A_ROUND)
+    monkeypatch.setattr(stream, "_FIRST", A_ROUND)
     # However quick they are, they do not become longer.
-    monkeypatch.setattr(rounds, "_MOST_GROWTH", 1.0)
-    monkeypatch.setattr(rounds, "_FEWEST", A_ROUND)
+    monkeypatch.setattr(stream, "_MOST_GROWTH", 1.0)
+    monkeypatch.setattr(stream, "_FEWEST", A_ROUND)
     return job_settings(tmp_path, kafka_settings)
 
 

@@ -14,7 +14,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import jobs.notebook
-from dispatch.runtime import JobSettings
+from core.eventlog.settings import KafkaSettings
+from core.telemetry.tracing import TracingSettings
+from dispatch.job.runtime import JobSettings
+from dispatch.operations.trace.explain import explain
+from dispatch.operations.trace.gathering import Gatherer
 from dispatch.tables import (
     ATTEMPTS,
     DELIVERIES,
@@ -27,19 +31,15 @@ from dispatch.tables import (
     TOPICS,
     TableSpec,
 )
-from dispatch.trace.explain import explain
-from dispatch.trace.gathering import Gatherer
 from jobs.reference.tables_page import EXAMPLES
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
 from tests.support.receiver import Receiver, refusing_url
-from topic_model import notifications
-from topic_model.conditions import XPATH_1
-from topic_model.notifications import Notification
-from topic_model.records import TopicRecord
-from topic_model.settings import KafkaSettings
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records import notifications
+from topic_model.records.control import TopicRecord
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from topic_model.topics import TopicPath
-from topic_model.tracing import TracingSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -12,7 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 from dispatch.tables import DEAD_LETTERS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, ROUTES, SUBSCRIPTIONS, TOPICS
-from jobs.stack import ports
+from jobs.processes import ports
 from tests.support.table_rows import NOON, attempt, fill, record
 
 NBFORMAT: Any = nbformat  # typed in parts only

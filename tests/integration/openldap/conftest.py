@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from directory.settings import DirectorySettings
+from directory.stores.ldap import LdapDirectory
 from tests.support.ldap_directory import Open
 from tests.support.slapd import SUFFIX, Slapd
-from topic_model.directory.ldap_directory import LdapDirectory
-from topic_model.settings import DirectorySettings
 
 _bases = itertools.count()
 

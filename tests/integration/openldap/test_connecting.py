@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from directory.entries.changes import Put
+from directory.errors import DirectoryAway, DirectoryRefused
+from directory.settings import DirectorySettings
 from tests.support.directory import Watch, topic
 from tests.support.ldap_directory import Open, changed, fill
 from tests.support.slapd import ENGINE_DN, Slapd
-from topic_model.directory.changes import Put
-from topic_model.directory.errors import DirectoryAway, DirectoryRefused
-from topic_model.settings import DirectorySettings
 
 pytestmark = pytest.mark.ldap
 

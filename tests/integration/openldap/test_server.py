@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from directory.entries.changes import Move, Put
+from directory.entries.mapping import ProblemKind
+from directory.errors import DirectoryAway, DirectoryRefused
+from directory.settings import DirectorySettings
 from tests.support.directory import Watch, eventually, topic
 from tests.support.ldap_directory import Open, changed, fill
 from tests.support.slapd import Slapd
-from topic_model.directory.changes import Move, Put
-from topic_model.directory.errors import DirectoryAway, DirectoryRefused
-from topic_model.directory.listing import ProblemKind
-from topic_model.settings import DirectorySettings
 from topic_model.topics import parse_path
 
 pytestmark = pytest.mark.ldap

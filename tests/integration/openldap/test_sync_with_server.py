@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from directory.stores.ldap import LdapDirectory
+from directory.sync.sync import DirectorySync
 from tests.support.directory import Log, eventually, topic
 from tests.support.ldap_directory import Open
 from tests.support.slapd import Slapd
-from topic_model.directory.ldap_directory import LdapDirectory
-from topic_model.directory.sync import DirectorySync
 from topic_model.topics import parse_path
 
 pytestmark = pytest.mark.ldap

@@ -8,11 +8,12 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from jobs.stack import kafka_broker, ports
-from jobs.stack.errors import PartFailed
+from core.eventlog.settings import KafkaSettings
+from jobs.processes import ports
+from jobs.processes.errors import PartFailed
+from jobs.stack import kafka_broker
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import new_broker
-from topic_model.settings import KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

@@ -7,9 +7,9 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.delivery.capacity import Bounds, Room, scopes_of
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
-from dispatch.room import Bounds, Room, scopes_of
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -8,27 +8,26 @@ from types import FunctionType, ModuleType
 
 import pytest
 
-from dispatch import redeliverer as module
-from dispatch import room
-from dispatch.envelope import Envelope
-from dispatch.health import Sign
+from core.eventlog.settings import KafkaSettings
+from core.recent import Recent
+from dispatch.delivery import capacity
+from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.health import Sign
+from dispatch.delivery.transport.contract import UrlJudge
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
-from dispatch.hot.reports import PartitionReport
 from dispatch.matching.control_state import ControlState
-from dispatch.redeliverer import Redeliverer
-from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.health_memory import HealthMemory
+from dispatch.redelivery import redeliverer as module
+from dispatch.redelivery.endpoints import Endpoints, HealthMemory
+from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.redelivery.waiting_room import WaitingRoom
-from dispatch.room import Bounds
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.transport.urls import UrlJudge
 from tests.support.outbound import THIS_MACHINE
 from tests.support.redelivery_world import REFUSED, World
 from topic_model.expressions import CONCRETE
-from topic_model.notifications import Notification
-from topic_model.recent import Recent
-from topic_model.records import (
+from topic_model.records.control import (
     ControlRecord,
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -36,8 +35,8 @@ from topic_model.records import (
     ending,
     key_of,
 )
+from topic_model.records.notifications import Notification
 from topic_model.routing import sharing
-from topic_model.settings import KafkaSettings
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
@@ -128,7 +127,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     state: ControlState, log: ControlLogOf, redeliverer: Redeliverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's and a worker's memory, and what would travel with each batch and be kept for the next start."""
-    monkeypatch.setattr(room, "_known", Recent(64 * 1024))
+    monkeypatch.setattr(capacity, "_known", Recent(64 * 1024))
     monkeypatch.setattr(sharing, "_LIMIT", 50_000)
     health = redeliverer.health
     store = ParkedStore(None)

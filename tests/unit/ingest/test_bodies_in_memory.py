@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from ingest import app as application
-from ingest import envelope, fragments, inflight, memory, notification_broker
 from ingest.addresses import Kind, Target
-from ingest.envelope import parse
-from ingest.inflight import SMALL, Held
+from ingest.http import app as application
+from ingest.http import inflight
+from ingest.http import inflight as memory
+from ingest.http.inflight import SMALL, Held
+from ingest.operations import notification_broker
 from ingest.settings import GatewaySettings
-from ingest.tag_limits import memory_to_read
+from ingest.soap import envelope, fragments
+from ingest.soap.envelope import parse
+from ingest.soap.xml_reading import memory_to_read
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served

@@ -11,13 +11,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 import requests
 
+from core.errors import ExpressionError, InfrastructureError
 from ingest.client import BrokerUnavailable, BrokerUnreachable, Client, Delivery, FaultReceived, UnreadableAnswer
-from ingest.listener import Listener, ReceivedMessage, read_push
+from ingest.client.listener import Listener, ReceivedMessage, read_push
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
-from topic_model.errors import ExpressionError, InfrastructureError
-from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.subscriptions import DeliveryPolicy, SoapVersion
 from topic_model.topics import TopicPath
 

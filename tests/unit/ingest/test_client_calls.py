@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from core.errors import ConfigError, ExpressionError
 from ingest.client import (
     Batching,
     BrokerUnavailable,
@@ -20,8 +21,9 @@ from ingest.client import (
     Retries,
     UnreadableAnswer,
 )
-from ingest.client.batching import Gathering
 from ingest.client.calls import Call, Calls, notification_message
+from ingest.client.futures import Gathering
+from ingest.client.received import ReceivedMessage
 from ingest.client.replies import (
     current_message,
     messages,
@@ -30,10 +32,8 @@ from ingest.client.replies import (
     registration,
     subscription,
 )
-from ingest.envelope import parse
-from ingest.received import ReceivedMessage
+from ingest.soap.envelope import parse
 from tests.support import soap_messages as soap
-from topic_model.errors import ConfigError, ExpressionError
 from topic_model.topics import TopicPath
 
 CALLS = Calls("http://b:1/")

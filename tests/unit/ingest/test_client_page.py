@@ -7,13 +7,13 @@ import re
 import pytest
 import requests
 
-from ingest.protection import Protector
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
+from ingest.elements.protection import Protector
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
 from tests.support.served_app import served
-from topic_model.keyring import KeyRing
-from topic_model.settings import SecretSettings
 
 PUBLISH, SUBSCRIBE, SIGNED = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL)
 

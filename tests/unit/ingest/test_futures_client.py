@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from lxml import etree
 
+from core.errors import ExpressionError, InfrastructureError
 from ingest.client import (
     Batching,
     BrokerUnavailable,
@@ -24,7 +25,6 @@ from ingest.client import (
 )
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
-from topic_model.errors import ExpressionError, InfrastructureError
 
 SHORT = Retries(attempts=3, first_s=0.01, longest_s=1)
 

@@ -16,9 +16,9 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from ingest import fragments, tag_limits
-from ingest.envelope import MAX_BLOCKS, parse
 from ingest.errors import MalformedMessage
+from ingest.soap import fragments, xml_reading
+from ingest.soap.envelope import MAX_BLOCKS, parse
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
@@ -198,15 +198,15 @@ def test_headers_are_counted_before_they_are_looked_at(number: int) -> None:
 
 
 def test_text_that_looks_like_a_tag_is_none() -> None:
-    tag_limits.check_tags(b"<a b='1'>" + b" c='2'" * 5_000 + b"</a>")
-    tag_limits.check_tags(b"<a b='>'" + b" c='2'" * 900 + b">" + b" c='2'" * 900 + b"</a>")
+    xml_reading.check_tags(b"<a b='1'>" + b" c='2'" * 5_000 + b"</a>")
+    xml_reading.check_tags(b"<a b='>'" + b" c='2'" * 900 + b">" + b" c='2'" * 900 + b"</a>")
     with pytest.raises(MalformedMessage, match="more than 1000 attributes"):
-        tag_limits.check_tags(b"<a b='>'" + b" c='2'" * 1_000 + b"/>")
+        xml_reading.check_tags(b"<a b='>'" + b" c='2'" * 1_000 + b"/>")
 
 
 def test_declarations_are_bounded_in_all() -> None:
     with pytest.raises(MalformedMessage, match="100001 namespaces"):
-        tag_limits.check_tags(b"<a>" + b"<b xmlns='u'/>" * 100_001 + b"</a>")
+        xml_reading.check_tags(b"<a>" + b"<b xmlns='u'/>" * 100_001 + b"</a>")
 
 
 def test_of_an_expensive_payload_all_prefixes_are_kept() -> None:

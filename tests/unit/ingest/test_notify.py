@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from core.errors import InfrastructureError
+from ingest.settings import TopicSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from topic_model.errors import InfrastructureError
-from topic_model.records import TopicRecord
-from topic_model.settings import TopicSettings
+from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath
 
 

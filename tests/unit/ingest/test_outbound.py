@@ -11,17 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from ingest.app import _OPERATIONS
+from core.security.outbound import AddressPolicy, OutboundSettings
+from ingest.consumers.ownership import Lookups
+from ingest.demand.calls import PublisherCalls
 from ingest.errors import PublisherRefused, PublisherUnreachable
-from ingest.lookups import Lookups
-from ingest.publishers.calls import PublisherCalls
+from ingest.http.app import _OPERATIONS
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.outbound import THIS_MACHINE
 from tests.support.publisher import Publisher
 from tests.support.receiver import Receiver
-from topic_model.outbound import AddressPolicy, OutboundSettings
 from topic_model.publishers import Registration
 from topic_model.subscriptions import EndpointReference, TopicFilter
 

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ingest.pull_points import PULL
-from ingest.pull_queues import PullQueues
+from core.errors import InfrastructureError
+from ingest.operations.pull_points import PULL
 from ingest.settings import GatewaySettings
+from ingest.state.pull_queues import PullQueues
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.pulling import create, fill, get, payloads
-from topic_model.errors import InfrastructureError
-from topic_model.pull_log import Claimed, Returned, Settled, StoredMessage
+from topic_model.records.pull import Claimed, Returned, Settled, StoredMessage
 
 
 @pytest.fixture

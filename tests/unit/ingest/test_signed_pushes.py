@@ -8,19 +8,19 @@ from datetime import timedelta
 import pytest
 import requests
 
-from dispatch.envelope import Envelope
-from dispatch.guard import Vault
+from core.errors import SecretError, SignatureError
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
 from ingest.client import Client, Credentials, FaultReceived, FuturesClient
-from ingest.gateway import utc_now
-from ingest.listener import Listener, ReceivedMessage
-from ingest.protection import Protector
-from ingest.verification import SignedWith, new_secret
+from ingest.client.listener import Listener, ReceivedMessage
+from ingest.client.received import SignedWith, new_secret
+from ingest.elements.protection import Protector
+from ingest.soap.times import utc_now
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
-from topic_model.errors import SecretError, SignatureError
-from topic_model.keyring import KeyRing
-from topic_model.notifications import Notification
-from topic_model.settings import SecretSettings
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k1": b"k" * 32})

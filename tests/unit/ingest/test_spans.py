@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from core.errors import InfrastructureError
+from core.telemetry.tracing import Tracing
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from topic_model.errors import InfrastructureError
-from topic_model.tracing import Tracing
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
 

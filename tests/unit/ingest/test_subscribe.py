@@ -7,15 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.settings import GatewaySettings
+from ingest.settings import GatewaySettings, TopicSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
-from topic_model.patterns import parse_normal
-from topic_model.records import SubscriptionRecord, SubscriptionSuspended, TopicRecord
-from topic_model.settings import TopicSettings
+from topic_model.patterns.patterns import parse_normal
+from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, XPathFilter
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])

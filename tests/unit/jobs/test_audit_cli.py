@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import dispatch.audit
-from dispatch.audit import Problem, Report, Tally
+import dispatch.operations.audit
+from core.errors import InfrastructureError, RecordVersionError
+from dispatch.operations.audit import Problem, Report, Tally
 from jobs.cli import app
-from topic_model.errors import InfrastructureError, RecordVersionError
 
 Audit = Callable[..., Report]
 
@@ -26,7 +26,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> li
             raise answer
         return answer
 
-    monkeypatch.setattr(dispatch.audit, "audit", audit)
+    monkeypatch.setattr(dispatch.operations.audit, "audit", audit)
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
     return asked
 

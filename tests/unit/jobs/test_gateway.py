@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import ConfigError
 from jobs.gateway import __main__ as command
 from jobs.gateway import parts
-from jobs.settings import load_settings
-from jobs.stack import jars
-from jobs.stack.errors import JarError
-from topic_model.errors import ConfigError
+from jobs.install import jars
+from jobs.processes.errors import JarError
+from jobs.settings.loading import load_settings
 
 
 def test_the_defaults_fit_together(tmp_path: Path) -> None:

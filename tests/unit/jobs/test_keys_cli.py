@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from core.security.keyring import KeyFile, parse_keys
 from jobs.cli import app
-from jobs.stack.keys import ensure_keys
-from topic_model.keyring import KeyFile, parse_keys
+from jobs.stack.home import ensure_keys
 
 
 def run(*arguments: str) -> str:

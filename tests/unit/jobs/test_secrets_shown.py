@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli import app
-from jobs.settings import declarations, dump, load_settings
+from jobs.settings.loading import declarations, dump, load_settings
 from jobs.stack.engine import write_settings
 from jobs.stack.home import Home
 

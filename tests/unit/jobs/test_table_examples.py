@@ -98,9 +98,9 @@ def test_duckdb_reads_every_type_of_column(tmp_path: Path) -> None:
 def test_duckdb_finds_rows_of_a_merged_table_by_their_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import duckdb
 
-    from dispatch.recording.changes import Changes
-    from dispatch.recording.held import HeldTable
+    from dispatch.recording.state_tables import Changes
     from dispatch.tables import TOPICS
+    from dispatch.tables.delta_table import HeldTable
 
     fill(tmp_path, TOPICS, [{"topic": "a"}])
     table = HeldTable(TOPICS, TOPICS.location(TableSettings(), tmp_path))

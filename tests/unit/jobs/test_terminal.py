@@ -15,33 +15,33 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import dispatch.audit
+import dispatch.operations.audit
 import jobs.cli.dead
 import jobs.cli.topics_work
-import jobs.stack.doctor
-from dispatch.audit.report import Problem, Report
-from dispatch.redelivery.dead_letters import DeadLetter
+import jobs.engine.doctor
+from core.errors import ArborcastError
+from core.printable import is_printable
+from core.telemetry import log_format
+from dispatch.logs.dead_letters import DeadLetter
+from dispatch.operations.audit.report import Problem, Report
 from dispatch.tables import NOTIFICATIONS
-from ingest.received import ReceivedMessage
+from ingest.client.received import ReceivedMessage
 from jobs import terminal
 from jobs.cli import app, messages
 from jobs.cli import main as command
-from jobs.monitoring import top
+from jobs.engine.doctor import Check
+from jobs.monitoring import top_frame
 from jobs.monitoring.moments import Moment
 from jobs.monitoring.report import page
 from jobs.monitoring.watching import Seen, Watch
-from jobs.stack import ports
-from jobs.stack.doctor import Check
-from jobs.stack.json_lines import JsonLines
+from jobs.processes import ports
+from jobs.processes.logfiles import JsonLines
 from tests.support.table_rows import NOON, attempt, fill, record
-from topic_model import log_form
-from topic_model.errors import ArborcastError
-from topic_model.notifications import Notification
-from topic_model.printable import is_printable
-from topic_model.records import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from topic_model.projections.suspensions import Suspensions
+from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.suspensions import Suspensions
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.slow
@@ -95,8 +95,8 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(jobs.cli.dead, "_search", lambda *_: iter([(None, letter)]))
     monkeypatch.setattr(jobs.cli.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda *_: table.topics)
-    monkeypatch.setattr(dispatch.audit, "audit", lambda *_, **__: audited)
-    monkeypatch.setattr(jobs.stack.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
+    monkeypatch.setattr(dispatch.operations.audit, "audit", lambda *_, **__: audited)
+    monkeypatch.setattr(jobs.engine.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{ports.free_port()}")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     return home
@@ -247,7 +247,7 @@ def test_top_and_report() -> None:
     drawn = io.StringIO()
     looks = Watch(["http://127.0.0.1:9"])
     looks.look = lambda: seen  # type: ignore[method-assign]
-    top.once(looks, ODD, drawn)
+    top_frame.once(looks, ODD, drawn)
     assert "drow" in drawn.getvalue()
     assert is_printable(drawn.getvalue())
 
@@ -257,8 +257,8 @@ def test_top_and_report() -> None:
 
 
 @pytest.mark.parametrize("form", ["human", "json"])
-def test_log_lines(form: log_form.Form) -> None:
-    line = log_form.write(form, 0.0, "error", "gateway", ODD, {"endpoint": ENDPOINT})
+def test_log_lines(form: log_format.Form) -> None:
+    line = log_format.write(form, 0.0, "error", "gateway", ODD, {"endpoint": ENDPOINT})
     assert line.count("NEEDLE") == 2
     assert is_printable(line)
     if form == "json":
@@ -297,7 +297,7 @@ AROUND = {
     "jobs/terminal.py": "the one place",
     "jobs/printable_console.py": "rich's part of it",
     "jobs/cli/watching.py": "gives the stream to `top`, which draws frames of `figures.printable` lines",
-    "topic_model/log_form.py": "the one form of log lines, which passes `printable` too",
+    "core/telemetry/log_format.py": "the one form of log lines, which passes `printable` too",
 }
 
 

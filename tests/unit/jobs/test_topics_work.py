@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import ConfigError, ExpressionError, TopicError
 from jobs.cli.topics_work import format_of, matching, one_topic, plan_import, read_document, write_document
 from tests.support.directory import topic
-from topic_model.errors import ConfigError, ExpressionError, TopicError
-from topic_model.records import Tombstone, TopicRecord, TopicRemoved
-from topic_model.tree import TopicTree
+from topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
+from topic_model.tree.tree import TopicTree
 
 BASE = "ou=topics,dc=arborcast"
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dispatch.tables import NOTIFICATIONS, RETRIES
 from jobs.cli import app
 from jobs.cli.trace import NotFound
-from jobs.stack import ports
+from jobs.processes import ports
 from tests.support.table_rows import NOON, attempt, fill, record
 
 pytestmark = pytest.mark.slow

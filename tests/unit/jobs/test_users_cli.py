@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import ConfigError
 from jobs.cli import app
 from jobs.gateway.parts import check_exposed
-from jobs.settings import load_settings
-from topic_model.errors import ConfigError
+from jobs.settings.loading import load_settings
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
+from core.errors import DocumentError
 from tests.support.xpath import elements
 from topic_model.documents import (
     read_json,
@@ -17,8 +18,7 @@ from topic_model.documents import (
     write_topic_namespaces,
     write_topic_set,
 )
-from topic_model.errors import DocumentError
-from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath, make_path, split_path
 
 # The shape in which cameras answer: children without a namespace, descriptions among the topics, intermediate nodes.

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.errors import ExpressionError, FilterError, MultipleTopics, UnknownDialect
 from topic_model import expressions
-from topic_model.errors import ExpressionError, FilterError, MultipleTopics, UnknownDialect
 from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH
-from topic_model.patterns import EVERYTHING, Pattern
+from topic_model.patterns.patterns import EVERYTHING, Pattern
 from topic_model.topics import TopicPath, make_path
 
 NAMESPACES = {"tns": "urn:t", "x": "urn:x", "wstop": "http://docs.oasis-open.org/wsn/t-1"}

@@ -11,15 +11,14 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from core.errors import InfrastructureError
 from tests.support.routing import histories, make_subscription, paths
-from topic_model.errors import InfrastructureError
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord
+from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
 from topic_model.routing.overlay import Changes
 from topic_model.routing.sharing import Sharing
 from topic_model.snapshot import Overlay, Snapshot, SnapshotView
-from topic_model.snapshot.flat import FlatMap, build_flat
-from topic_model.snapshot.packing import Packer, decode_packed, decode_shape, unpack
+from topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
 from topic_model.subscriptions import (
     DeliveryPolicy,
     EndpointReference,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
+from core.errors import ExpressionError, TopicError
 from topic_model import expressions, topics
-from topic_model.errors import ExpressionError, TopicError
 from topic_model.topics import (
     MAX_DEPTH,
     MAX_PATH_LENGTH,

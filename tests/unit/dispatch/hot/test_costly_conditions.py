@@ -7,26 +7,27 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dispatch.attempts import Attempt, Matched
+from core.eventlog.settings import KafkaSettings
+from core.security.settings import SecretSettings
 from dispatch.hot import sink
 from dispatch.hot.lanes import Received
-from dispatch.hot.reports import PartitionReport
 from dispatch.hot.settlement import Settlement
 from dispatch.hot.sink import Diversions, SinkJob
+from dispatch.logs.attempts import Attempt, Matched
+from dispatch.logs.parked import Tries
 from dispatch.matching.control_state import ControlState
 from dispatch.matching.filters import Conditions
-from dispatch.redeliverer import Redeliverer
 from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.parked import Tries
+from dispatch.redelivery.held_lanes import PartitionReport
+from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from tests.support.outbound import THIS_MACHINE
-from topic_model import notifications
-from topic_model.conditions import XPATH_1
-from topic_model.notifications import Notification
-from topic_model.records import ControlRecord, SubscriptionRecord, SubscriptionSuspended
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records import notifications
+from topic_model.records.control import ControlRecord, SubscriptionRecord, SubscriptionSuspended
+from topic_model.records.notifications import Notification
 from topic_model.routing import Found
-from topic_model.settings import KafkaSettings, SecretSettings
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from topic_model.topics import TopicPath
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -9,14 +9,14 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 from lxml import etree
 
-from dispatch import durable_writer
-from dispatch.attempts import Attempt
-from dispatch.hot.pull_points import PullDelivery, stored_element
+from core.errors import InfrastructureError
+from core.eventlog import writers
+from core.eventlog.settings import KafkaSettings
+from dispatch.hot.sink_journal import PullDelivery, stored_element
+from dispatch.logs.attempts import Attempt
 from tests.support.oasis import validate_element
-from topic_model.errors import InfrastructureError
-from topic_model.notifications import Notification
-from topic_model.pull_log import StoredMessage, decode
-from topic_model.settings import KafkaSettings
+from topic_model.records.notifications import Notification
+from topic_model.records.pull import StoredMessage, decode
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
@@ -77,7 +77,7 @@ class PlayedProducer:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable_writer, "RETRY_S", 0.0)
+    monkeypatch.setattr(writers, "RETRY_S", 0.0)
 
 
 def opened(producer: PlayedProducer) -> PullDelivery:

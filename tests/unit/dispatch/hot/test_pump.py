@@ -2,19 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatch.attempts import Attempt
-from dispatch.envelope import Envelope
-from dispatch.health import Sign
+from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.health import Sign
+from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.settlement import Settlement
-from dispatch.redelivery.parked import Tries
-from dispatch.room import Bounds
+from dispatch.logs.attempts import Attempt
+from dispatch.logs.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.transport.contract import PushRequest, PushResult
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.hot.rounds import Rounds
+from dispatch.hot.stream import Rounds
 
 
 def settled(per_second: float, rounds: Rounds, count: int = 20) -> float:

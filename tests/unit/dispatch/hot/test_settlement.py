@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from dispatch.health import Sign
+from dispatch.delivery.health import Sign
+from dispatch.delivery.outcomes import classify
+from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.delivery.verdict import Push
 from dispatch.hot.lanes import Received
 from dispatch.hot.settlement import Settlement, waits
-from dispatch.outcomes import classify
-from dispatch.redelivery.parked import Tries
+from dispatch.logs.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.transport.contract import PushRequest, PushResult
-from dispatch.verdict import Push
 from tests.support.fake_journal import FakeJournal
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.attempts import Attempt, State
+from core.eventlog.settings import KafkaSettings
 from dispatch.hot import sink_journal
 from dispatch.hot.lanes import Received
 from dispatch.hot.sink_journal import SinkJournal
-from dispatch.redelivery.dead_letters import DeadLetter
-from dispatch.redelivery.parked import Delivery, Place, Tries
-from topic_model.notifications import Notification
-from topic_model.settings import KafkaSettings
+from dispatch.logs.attempts import Attempt, State
+from dispatch.logs.dead_letters import DeadLetter
+from dispatch.logs.parked import Delivery, Place, Tries
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

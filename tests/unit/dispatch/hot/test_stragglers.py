@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.hot.stragglers import Progress, stragglers
+from dispatch.hot.pump import Progress, stragglers
 
 BUDGET = 2.0
 

@@ -4,15 +4,16 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from dispatch.gate import StopGate
+from core.errors import InfrastructureError
+from core.eventlog.settings import KafkaSettings
+from core.security.settings import SecretSettings
 from dispatch.hot.stream import HotPath
 from dispatch.matching.bases import FileBase
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from dispatch.spark.query_keeper import StopGate
 from tests.support.outbound import THIS_MACHINE
-from topic_model.errors import InfrastructureError
-from topic_model.settings import KafkaSettings, SecretSettings
 
 
 class Sent:

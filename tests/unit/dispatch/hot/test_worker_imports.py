@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatch.hot.reports import Reports
 from dispatch.hot.sink import push_partition
-from dispatch.hot.touch import touch
+from dispatch.job.worker_beats import keep_worker_alive
+from dispatch.redelivery.held_lanes import Reports
 
 # Some 70 MiB in all, and only the driver has a use for them.
 OF_THE_DRIVER = ("deltalake", "numpy", "pandas", "pyarrow")
 
 
-@pytest.mark.parametrize("sent", [touch, push_partition, Reports], ids=lambda each: str(each.__name__))
+@pytest.mark.parametrize("sent", [keep_worker_alive, push_partition, Reports], ids=lambda each: str(each.__name__))
 def test_what_workers_are_sent_brings_no_table_library(sent: Callable[..., object]) -> None:
-    code = f"import sys, dispatch.worker_daemon, {sent.__module__}; print({{*{OF_THE_DRIVER}}} & {{*sys.modules}})"
+    code = f"import sys, dispatch.job.worker_daemon, {sent.__module__}; print({{*{OF_THE_DRIVER}}} & {{*sys.modules}})"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dispatch.matching.control_state import ControlState
-from topic_model.records import (
+from topic_model.records.control import (
     SubscriptionRecord,
     SubscriptionSuspended,
     Tombstone,

@@ -6,8 +6,8 @@ import pytest
 
 from dispatch.matching import filters
 from dispatch.matching.filters import Allowance, Conditions, Judge, Subject
-from topic_model.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
-from topic_model.notifications import Notification
+from topic_model.expressions.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from topic_model.topics import TopicPath
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.matching.bases import FileBase, FileBases, SharedBase
-from dispatch.matching.rebasing import Rebasing
-from topic_model.records import SubscriptionEnded, SubscriptionRecord
+from dispatch.matching.bases import FileBase, FileBases, Rebasing, SharedBase
+from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter

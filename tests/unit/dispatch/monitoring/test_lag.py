@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.monitoring.lag import Lag, LagClock
+from dispatch.monitoring.sources import Lag, LagClock
 
 
 def test_nothing_waits() -> None:

@@ -6,12 +6,9 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from dispatch.monitoring import endpoints_seen
-from dispatch.monitoring.endpoints_seen import EndpointFigures, EndpointsSeen
-from dispatch.monitoring.lag import Lag
-from dispatch.monitoring.metrics import JobMetrics
-from dispatch.monitoring.progress import Progress
-from dispatch.monitoring.sources import ViewSize
+from dispatch.monitoring import metrics as endpoints_seen
+from dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
+from dispatch.monitoring.sources import Lag, Progress, ViewSize
 from dispatch.tables import ATTEMPTS
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)

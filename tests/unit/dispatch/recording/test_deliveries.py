@@ -9,11 +9,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from dispatch import attempts
-from dispatch.attempts import Attempt
-from dispatch.batch_numbers import RANGE
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
 from dispatch.recording.deliveries import EndedDeliveries, delivery_rows
-from dispatch.recording.rows import rows_of
+from dispatch.spark.checkpoint_repair import RANGE
+from dispatch.tables.delta_table import rows_of
 from topic_model.topics import TopicPath
 
 

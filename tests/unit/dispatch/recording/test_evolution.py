@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from dispatch import attempts
-from dispatch.gate import StopGate
-from dispatch.recording.changes import Changes
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs import attempts
 from dispatch.recording.deliveries import EndedDeliveries
-from dispatch.recording.held import HeldTable
+from dispatch.recording.maintenance import Upkeep
 from dispatch.recording.recording import Recording
-from dispatch.recording.rows import rows_of
-from dispatch.recording.upkeep import Upkeep
+from dispatch.recording.state_tables import Changes
 from dispatch.settings import TableSettings
+from dispatch.spark.query_keeper import StopGate
 from dispatch.tables import (
     ATTEMPTS,
     DELIVERIES,
@@ -31,8 +30,8 @@ from dispatch.tables import (
     Column,
     TableSpec,
 )
+from dispatch.tables.delta_table import HeldTable, rows_of
 from tests.support.table_rows import attempt, fill, record
-from topic_model.settings import KafkaSettings
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from dispatch import attempts
-from dispatch.recording.changes import Changes
+from dispatch.logs import attempts
 from dispatch.recording.deliveries import EndedDeliveries
-from dispatch.recording.held import HeldTable
-from dispatch.recording.rows import rows_of
-from dispatch.recording.upkeep import Upkeep
+from dispatch.recording.maintenance import Upkeep
+from dispatch.recording.state_tables import Changes
 from dispatch.settings import TableSettings
 from dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS, TableSpec
+from dispatch.tables.delta_table import HeldTable, rows_of
 from tests.support.table_rows import attempt, fill, record
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from dispatch.gate import StopGate
-from dispatch.recording.health import HealthHistory
-from dispatch.recording.held import HeldTable
-from dispatch.recording.recorder import Recorder
-from dispatch.recording.routes import RoutesSnapshot
-from dispatch.recording.upkeep import Upkeep
+from dispatch.recording.endpoint_health import HealthHistory
+from dispatch.recording.maintenance import Upkeep
+from dispatch.recording.state_tables import RoutesSnapshot
+from dispatch.recording.table_writer import Recorder
+from dispatch.spark.query_keeper import StopGate
 from dispatch.tables import ENDPOINT_HEALTH, RETRIES
+from dispatch.tables.delta_table import HeldTable
+from topic_model.projections.suspensions import State
 from topic_model.routing.routes import Route
 from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.suspensions import State
 from topic_model.topics import TopicPath
 
 
@@ -171,7 +171,7 @@ class Work:
 def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dispatch.recording.recorder._PAUSE_S", 0.01)
+    monkeypatch.setattr("dispatch.recording.table_writer._PAUSE_S", 0.01)
     work, gate = Work(fails=2), StopGate()
     recorder = Recorder([(work, 0.01)], gate)
     recorder.start()

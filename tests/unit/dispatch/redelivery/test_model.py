@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch.redelivery.parked import Delivery, Parked, Tries, decode, decode_key
+from core.wall_clock import TOLERANCE_MS
+from dispatch.delivery.transport.contract import PushResult
+from dispatch.logs.parked import Delivery, Parked, Tries, decode, decode_key
 from dispatch.settings import PushSettings, RetrySettings
-from dispatch.transport.contract import PushResult
-from dispatch.wall_clock import TOLERANCE_MS
 from tests.support.redelivery_world import FakeEndpoint, World
 from topic_model.subscriptions import Subscription
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.attempts import NO_BATCH
-from dispatch.redelivery import parked
-from dispatch.redelivery.parked import Delivery, Parked, Place, Tried, Tries
+from core.errors import InfrastructureError
+from core.wall_clock import TOLERANCE_MS
+from dispatch.logs import parked
+from dispatch.logs.attempts import NO_BATCH
+from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, Waiting, newest_batch
-from dispatch.wall_clock import TOLERANCE_MS
-from topic_model.errors import InfrastructureError
-from topic_model.notifications import Notification
+from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 UNTRIED = Tries()

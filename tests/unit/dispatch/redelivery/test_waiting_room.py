@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dispatch.delivery.capacity import Bounds
 from dispatch.redelivery.waiting_room import WaitingRoom
-from dispatch.room import Bounds
 
 A, B, C = "http://host/a", "http://host/b", "http://other/c"
 

@@ -5,12 +5,12 @@ from typing import NoReturn
 import msgspec
 import pytest
 
-from dispatch.envelope import Envelope
+from core.errors import SecretError
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.transport.contract import PushResult
 from dispatch.redelivery.events import SYSTEM
 from dispatch.settings import PushSettings
-from dispatch.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, World
-from topic_model.errors import SecretError
 
 
 def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_others_go_on() -> None:

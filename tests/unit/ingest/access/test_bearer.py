@@ -14,17 +14,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from core.errors import ConfigError
 from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer, WrongToken, read_keys
 from ingest.access.errors import NotAuthenticated, TooManyRequests
 from ingest.access.gate import Gate
-from ingest.access.guesses import Guesses
+from ingest.access.grants import Identity
 from ingest.access.settings import AccessSettings
-from ingest.access.users import Users
-from ingest.access.visitor import Identity
+from ingest.access.users import Guesses, Users
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, notify
-from topic_model.errors import ConfigError
 
 RSA = rsa.generate_private_key(65537, 2048)
 OTHER = rsa.generate_private_key(65537, 2048)

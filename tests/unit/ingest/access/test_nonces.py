@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import ConfigError
 from ingest.access.authenticator import Authenticator
 from ingest.access.errors import IdentitiesAway, TokenRefused
-from ingest.access.guesses import Guesses
 from ingest.access.nonces import NonceMemory
 from ingest.access.settings import AccessSettings
 from ingest.access.username_token import UsernameToken
-from ingest.access.users import Users
+from ingest.access.users import Guesses, Users
 from tests.unit.ingest.access.test_bearer import Nobody
-from topic_model.errors import ConfigError
 
 NOW = 1_700_000_000.0
 

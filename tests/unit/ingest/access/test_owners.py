@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
 from ingest.access.authenticator import Authenticator
 from ingest.access.gate import Gate
-from ingest.access.guesses import Guesses
-from ingest.access.passwords import hash_password
 from ingest.access.policy import read_policy
 from ingest.access.settings import AccessSettings
-from ingest.access.users import FileUsers, Users
-from ingest.access.users_file import User, write_users
+from ingest.access.users import FileUsers, Guesses, Users
+from ingest.access.users_file import User, hash_password, write_users
 from ingest.addresses import Kind
-from ingest.app import _OPERATIONS
-from ingest.protection import Protector
+from ingest.elements.protection import Protector
+from ingest.http.app import _OPERATIONS
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import basic
 from tests.support.soap_messages import addressing, envelope, message, notify, subscribe, topic, topic_expression
-from topic_model.keyring import KeyRing
-from topic_model.settings import SecretSettings
 
 BASE = "http://127.0.0.1:8080"
 ANNA, BERT = basic("anna", "pa"), basic("bert", "pb")

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from core.errors import ConfigError
+from ingest.access.grants import Identity, known_to
 from ingest.access.policy import DEFAULT, read_policy
-from ingest.access.rights import known_to
-from ingest.access.visitor import Identity
-from topic_model.errors import ConfigError
 from topic_model.expressions import XPATH, parse, parse_friendly
 from topic_model.topics import TopicPath
 

@@ -10,20 +10,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from core.errors import ConfigError
 from ingest.access.authenticator import Authenticator
-from ingest.access.connections import PeerConnections
 from ingest.access.errors import NotAuthenticated, TooManyRequests
 from ingest.access.gate import Gate
-from ingest.access.guesses import Guesses
-from ingest.access.handshakes import Room
+from ingest.access.grants import Identity
 from ingest.access.proxies import Proxies
-from ingest.access.rates import Rates
+from ingest.access.rates import PeerConnections, Rates
 from ingest.access.settings import AccessSettings, LimitSettings
-from ingest.access.users import Users
-from ingest.access.visitor import Identity
+from ingest.access.users import Guesses, Users
+from ingest.http.handshakes import Room
 from ingest.settings import GatewaySettings
 from tests.support.guarded_gateway import basic
-from topic_model.errors import ConfigError
 
 PROXIES = "10.0.0.1, 10.0.1.0/24, 2001:db8:ff::/48"
 

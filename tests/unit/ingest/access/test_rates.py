@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from ingest.access.connections import PeerConnections, client_key
 from ingest.access.errors import TooManyRequests
 from ingest.access.gate import Gate
-from ingest.access.rates import Buckets, Rates
+from ingest.access.rates import Buckets, PeerConnections, Rates, client_key
 from ingest.access.settings import LimitSettings
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts

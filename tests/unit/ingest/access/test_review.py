@@ -3,9 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ingest.access.policy import DEFAULT, read_policy
-from ingest.access.review import review
-from ingest.access.visitor import Identity
+from ingest.access.grants import Identity
+from ingest.access.policy import DEFAULT, read_policy, review
 from tests.support.routing import make_subscription
 from topic_model.expressions import parse_friendly
 

@@ -15,7 +15,7 @@ from tests.support.guarded_gateway import (
     POLICY,
 )
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
-from topic_model.records import TopicPolicy, TopicRecord
+from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath
 
 

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from core.eventlog.settings import KafkaSettings
 from ingest.access.authenticator import Authenticator
 from ingest.access.gate import Gate
-from ingest.access.guesses import Guesses
-from ingest.access.passwords import hash_password
 from ingest.access.settings import AccessSettings, TlsSettings
 from ingest.access.username_token import UsernameToken
-from ingest.access.users import FileUsers, Users
-from ingest.access.users_file import User, write_users
+from ingest.access.users import FileUsers, Guesses, Users
+from ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, notify, subscribe
-from topic_model.settings import KafkaSettings
 
 SECRET = "correct-horse-battery"  # noqa: S105  # looked for everywhere
 WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ingest.access.grants import Identity
 from ingest.access.users import Users
-from ingest.access.visitor import Identity
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import (
     Clock,

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import ConfigError
 from ingest.access.errors import IdentitiesAway, TooManyRequests
-from ingest.access.guesses import Guesses
-from ingest.access.passwords import MAX_PASSWORD, hash_password, password_matches
-from ingest.access.users import FileUsers, Users
-from ingest.access.users_file import User, made, read_users, write_users
-from ingest.access.visitor import Identity
-from topic_model.errors import ConfigError
+from ingest.access.grants import Identity
+from ingest.access.users import FileUsers, Guesses, Users
+from ingest.access.users_file import MAX_PASSWORD, User, hash_password, made, password_matches, read_users, write_users
 
 
 def quick(name: str, password: str, *groups: str, clear: str = "") -> User:

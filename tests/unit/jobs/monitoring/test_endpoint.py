@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import requests
 
+from core.errors import ConfigError
 from dispatch.monitoring.metrics import JobMetrics
-from jobs.monitoring.endpoint import Endpoint, Page
-from jobs.monitoring.job_endpoint import serve_job_sometime
-from jobs.monitoring.settings import MetricsSettings
+from jobs.monitoring.endpoint import Endpoint, Page, serve_job_sometime
 from jobs.monitoring.stack_monitor import get, own_page
+from jobs.settings.stack import MetricsSettings
 from tests.support.certificates import make_certificates
 from tests.support.engine import until
-from topic_model.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 

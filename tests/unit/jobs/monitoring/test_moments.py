@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from core.telemetry.metrics import Registry, merged
 from jobs.monitoring.exposition import NO_BOUND, Readings, Sample, read_line
 from jobs.monitoring.history import History, decode_moments, encode_moments, files_in, read_history
 from jobs.monitoring.moments import (
@@ -18,7 +19,6 @@ from jobs.monitoring.moments import (
     rates,
     thinned,
 )
-from topic_model.metrics import Registry, merged
 
 
 def test_what_a_registry_writes_is_read_back() -> None:

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from lxml import html
 
+from core.errors import ConfigError
+from jobs.cli.common import beginning
 from jobs.monitoring import figures
 from jobs.monitoring.exposition import NO_BOUND
+from jobs.monitoring.figures import line_plot
 from jobs.monitoring.history import History
 from jobs.monitoring.moments import Moment, ProcessFigures
-from jobs.monitoring.plots import line_plot
 from jobs.monitoring.report import history_for, page, write_report
-from jobs.monitoring.since import beginning
 from jobs.monitoring.watching import Seen
-from jobs.stack.errors import StackError
+from jobs.processes.errors import StackError
 from tests.support.xpath import elements
-from topic_model.errors import ConfigError
 
 SLOW = {"endpoint": "http://<slow>/", "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}
 

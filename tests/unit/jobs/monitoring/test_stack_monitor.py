@@ -8,13 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from core.telemetry.metrics import Registry
 from jobs.monitoring.exposition import Readings
 from jobs.monitoring.history import History, decode_moments
-from jobs.monitoring.process_accounts import ProcessAccounts, Use, role, uses_of
-from jobs.monitoring.stack_monitor import StackMonitor
-from jobs.stack.processes import ProcessId
+from jobs.monitoring.stack_monitor import ProcessAccounts, StackMonitor, Use, role, uses_of
+from jobs.processes.processes import ProcessId
 from jobs.stack.state import EngineStatus, PartState, PartStatus
-from topic_model.metrics import Registry
 
 ME = ProcessId.of_this()
 
@@ -113,7 +112,7 @@ def test_this_process_is_found_in_its_session() -> None:
         ("kafka", ["/usr/bin/java", "-Xmx256m"], "kafka"),
         ("dispatch", ["/usr/bin/java", "org.apache.spark.deploy.SparkSubmit", "dispatch_stream.py"], "dispatch-jvm"),
         ("dispatch", ["/venv/bin/python3", "/x/jobs/dispatch_stream.py", "--config"], "dispatch-driver"),
-        ("dispatch", ["/venv/bin/python3", "-m", "dispatch.worker_daemon"], "dispatch-workers"),
+        ("dispatch", ["/venv/bin/python3", "-m", "dispatch.job.worker_daemon"], "dispatch-workers"),
         ("dispatch", [], "dispatch"),
     ],
 )

@@ -7,15 +7,15 @@ import unicodedata
 import msgspec
 import pytest
 
-from jobs.monitoring import figures, top
+from core.errors import ConfigError
+from core.telemetry.metrics import Registry
+from jobs.monitoring import figures, top_frame
 from jobs.monitoring.exposition import NO_BOUND
 from jobs.monitoring.history import encode_moments
 from jobs.monitoring.moments import Moment, ProcessFigures
 from jobs.monitoring.top_frame import frame
 from jobs.monitoring.watching import Seen, Watch, base_url
-from jobs.stack.errors import StackError
-from topic_model.errors import ConfigError
-from topic_model.metrics import Registry
+from jobs.processes.errors import StackError
 
 NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor")
 
@@ -140,7 +140,7 @@ def test_suspended_subscriptions_stand_out() -> None:
 
 def test_frames_overwrite_each_other_in_one_write() -> None:
     out = io.StringIO()
-    top.draw(["one", "two"], out)
+    top_frame.draw(["one", "two"], out)
     assert out.getvalue() == "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J"
 
 
@@ -162,7 +162,7 @@ def test_several_processes_without_a_monitor_are_added_up() -> None:
     assert [moment.accepted for moment in seen.moments] == [30, 90]
     assert set(seen.moments[-1].processes) == {"one:1", "two:2"}
     out = io.StringIO()
-    assert top.once(Watch(["one:1"], fetch=_away), "one:1", out) is False
+    assert top_frame.once(Watch(["one:1"], fetch=_away), "one:1", out) is False
     assert "no route" in out.getvalue()
 
 
@@ -217,7 +217,7 @@ def test_charts_of_every_process_at_80_columns() -> None:
 def test_a_terminal_that_knows_ascii_only() -> None:
     written = io.BytesIO()
     out = io.TextIOWrapper(written, encoding="ascii")
-    top.draw(frame(busy_engine(), "x"), out)
+    top_frame.draw(frame(busy_engine(), "x"), out)
     shown = written.getvalue().decode("ascii")
     assert "accepted /s" in shown
     assert "?" not in shown

@@ -11,11 +11,11 @@ import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 
-from dispatch.audit import Problem, Report, Tally
+from dispatch.operations.audit import Problem, Report, Tally
 from dispatch.tables import RETRIES, TABLES, TOPICS
 from jobs.notebook import Tables, tables
 from jobs.notebook.reader import NoSuchTable
-from jobs.settings import load_settings
+from jobs.settings.loading import load_settings
 from tests.support.table_rows import NOON, attempt, fill, record
 
 
@@ -92,7 +92,7 @@ def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypat
         report.blame([Problem("surplus", "n1"), Problem("missing", "n2"), Problem("missing", "n3")])
         return report
 
-    monkeypatch.setattr("dispatch.audit.audit", audit)
+    monkeypatch.setattr("dispatch.operations.audit.audit", audit)
     with socket.create_server(("127.0.0.1", 0)) as broker:
         address = f"127.0.0.1:{broker.getsockname()[1]}"
         kafka = dataclasses.replace(engine.settings.kafka, bootstrap_servers=f"127.0.0.1:1, {address}")

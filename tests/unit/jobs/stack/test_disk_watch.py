@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.stack.disk_watch import DiskWatch, free_mb
+from jobs.stack.home import DiskWatch, free_mb
 
 
 class Disk:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.settings import Settings, load_settings
+from core.errors import ConfigError
+from jobs.install.java import Java
+from jobs.processes.errors import PortInUse
+from jobs.settings.loading import Settings, load_settings
 from jobs.stack import engine
 from jobs.stack.engine import Tools
-from jobs.stack.errors import PortInUse
 from jobs.stack.home import Home
-from jobs.stack.java import Java
-from topic_model.errors import ConfigError
 
 
 @pytest.fixture

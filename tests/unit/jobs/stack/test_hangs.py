@@ -16,11 +16,12 @@ import pytest
 import typer
 
 from jobs.cli.engine import status as print_status
-from jobs.stack import commands, state
+from jobs.engine import commands
+from jobs.processes.processes import ProcessId
+from jobs.settings.stack import StackSettings
+from jobs.stack import state
 from jobs.stack.home import Home
 from jobs.stack.parts import Part, PartSpec
-from jobs.stack.processes import ProcessId
-from jobs.stack.settings import StackSettings
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 from tests.support.engine import BEATS, SLEEP, fake_engine, gone, until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.stack.errors import HomeError, HomeInUse
+from jobs.processes.errors import HomeError, HomeInUse
 from jobs.stack.home import Access, Home, keep_private
 from tests.support.engine import until
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jobs.settings.stack import StackSettings
 from jobs.stack.parts import Part, PartSpec
-from jobs.stack.settings import StackSettings
 from jobs.stack.state import PartState
 from tests.support.engine import gone, until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.processes.processes import ProcessId
 from jobs.stack import state
-from jobs.stack.processes import ProcessId
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 
 STATUS = EngineStatus(

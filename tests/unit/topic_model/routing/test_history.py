@@ -13,15 +13,15 @@ from hypothesis import given, settings
 
 from tests.support.routing import make_subscription
 from topic_model.expressions import xpath
-from topic_model.notifications import UNSTAMPED, Notification
-from topic_model.patterns import XPATH_SCHEME, parse_normal
-from topic_model.records import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing import History, Recipients, RoutingTable
 from topic_model.routing.history import Change, standing
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 TOPICS = [TopicPath(each) for each in ("a", "a/b", "a/b/c", "d")]
 FILTERS = [

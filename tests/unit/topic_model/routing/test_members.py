@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topic_model.records import SubscriptionRecord, ending
+from topic_model.records.control import SubscriptionRecord, ending
 from topic_model.routing import RoutingTable, members
 from topic_model.routing.groups import Group
 from topic_model.routing.members import PIECE, Answer, Members, answer_of, joined, order, replaced

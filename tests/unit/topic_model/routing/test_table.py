@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.routing import make_subscription
 from topic_model.expressions.xpath import parse_xpath
-from topic_model.patterns import parse_normal
-from topic_model.records import (
+from topic_model.patterns.patterns import parse_normal
+from topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
@@ -22,7 +22,7 @@ from topic_model.records import (
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
-from topic_model.tree import TopicTree
+from topic_model.tree.tree import TopicTree
 
 A, AB, ABC = TopicPath("a"), TopicPath("a/b"), TopicPath("a/b/c")
 

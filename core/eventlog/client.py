@@ -1,0 +1,334 @@
+"""The one place that knows kafka-python: from our settings to its arguments, and from its exceptions to ours.
+
+kafka-python ships no types; what we use of it is written down here as protocols, so the rest of the engine is checked.
+Where its classes fall short, ours in `kafka_mended` take their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+
+import kafka
+from kafka import errors
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.partitioner import murmur2
+
+from core.errors import InfrastructureError
+from core.eventlog.client_fixes import ClosingSocket, LeanProducer, built
+from core.eventlog.settings import KafkaSettings
+
+# A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
+_RECONNECT_BACKOFF_MAX_MS = 1_000
+
+# What to tell a caller whose request failed for a reason that usually passes: a broker restart takes about this long.
+RETRY_AFTER_S = 2.0
+
+# These are decisions of an operator (credentials, rights, settings), not of the weather.
+_FINAL = (
+    errors.AuthorizationError,
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+    errors.KafkaConfigurationError,
+    errors.UnsupportedVersionError,
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+)
+
+
+if TYPE_CHECKING:
+
+    class TopicPartition(NamedTuple):
+        """A partition of a Kafka topic."""
+
+        topic: str
+        partition: int
+
+else:
+    # kafka-python insists on its own class.
+    from kafka.structs import TopicPartition as TopicPartition
+
+
+class Acknowledgement(Protocol):
+    """What an acknowledged record got."""
+
+    offset: int
+    partition: int
+
+
+class RecordFuture(Protocol):
+    """Settled by the producer's own thread, in which the callbacks run: they must be short and must not raise."""
+
+    def add_callback(self, call: Callable[[Acknowledgement], object]) -> object: ...
+
+    def add_errback(self, call: Callable[[BaseException], object]) -> object: ...
+
+
+class Producer(Protocol):
+    """What we use of KafkaProducer."""
+
+    def send(
+        self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
+    ) -> RecordFuture: ...
+
+    def partitions_for(self, topic: str) -> set[int]: ...
+
+    def flush(self, timeout: float | None = None) -> None: ...
+
+    def close(self, timeout: float | None = None) -> None: ...
+
+    def abort(self) -> None:
+        """Give up everything that is not acknowledged, without waiting."""
+
+
+class ConsumerRecord(Protocol):
+    """One record read from Kafka."""
+
+    offset: int
+    partition: int
+    key: bytes
+    value: bytes | None
+    timestamp: int  # milliseconds since the epoch
+
+
+class OffsetAtTime(Protocol):
+    """The first record at or after a time."""
+
+    offset: int
+
+
+class Consumer(Protocol):
+    """What we use of KafkaConsumer."""
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...
+
+    def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]: ...
+
+    def beginning_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_ms: int | None = None
+    ) -> Mapping[TopicPartition, int]: ...
+
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_ms: int | None = None
+    ) -> Mapping[TopicPartition, int]: ...
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OffsetAtTime | None]: ...
+
+    def position(self, partition: TopicPartition) -> int: ...
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None: ...
+
+    def close(self, autocommit: bool = True, timeout_ms: int | None = None) -> None: ...
+
+
+class PartitionState(NamedTuple):
+    """Where one partition is kept."""
+
+    leader: int
+    """The broker that leads it; -1 when none does."""
+    replicas: int
+    in_sync: int
+
+
+class BrokerId(NamedTuple):
+    """A broker of the cluster, and where clients reach it."""
+
+    id: int
+    host: str
+    port: int
+
+
+class Admin:
+    """The few administrative requests of ours, over KafkaAdminClient."""
+
+    def __init__(self, kafka_settings: KafkaSettings) -> None:
+        self._client = _connected(KafkaAdminClient, kafka_settings, {})
+
+    def create_topic(self, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
+        """Create a topic and wait until it has leaders; False when it was there already."""
+        specification = {
+            name: {"num_partitions": partitions, "replication_factor": replication, "configs": dict(configs)}
+        }
+        with translated(f"Kafka topic {name} could not be created"):
+            try:
+                self._client.create_topics(specification, wait_for_metadata=True)
+            except errors.TopicAlreadyExistsError:
+                return False
+        return True
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has; 0 when it does not exist."""
+        with translated(f"Kafka topic {name} could not be described"):
+            (topic,) = self._client.describe_topics([name])
+        return len(topic["partitions"])
+
+    def configs(self, name: str) -> dict[str, str]:
+        """The effective configuration of a topic."""
+        with translated(f"the configuration of Kafka topic {name} could not be read"):
+            described = self._client.describe_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all"
+            )
+        return {key: entry["value"] for key, entry in described["topic"][name].items()}
+
+    def partitions(self, name: str) -> list[PartitionState] | None:
+        """Where each partition of a topic is kept, in their order; None when there is no such topic."""
+        with translated(f"Kafka topic {name} could not be described"):
+            (topic,) = self._client.describe_topics([name])
+        if topic["error_code"] == errors.UnknownTopicOrPartitionError.errno:
+            return None
+        found = sorted(topic["partitions"], key=lambda each: int(each["partition_index"]))
+        return [PartitionState(e["leader_id"], len(e["replica_nodes"]), len(e["isr_nodes"])) for e in found]
+
+    def brokers(self) -> list[BrokerId]:
+        """The brokers that are up."""
+        with translated("the Kafka cluster could not be described"):
+            cluster = self._client.describe_cluster()
+        return [BrokerId(e["broker_id"], e["host"], e["port"]) for e in cluster["brokers"] if not e.get("is_fenced")]
+
+    def broker_configs(self, broker: int) -> dict[str, str]:
+        """The effective configuration of a broker."""
+        with translated(f"the configuration of Kafka broker {broker} could not be read"):
+            described = self._client.describe_configs(
+                [ConfigResource(ConfigResourceType.BROKER, str(broker))], config_filter="all"
+            )
+        return {key: entry["value"] for key, entry in described["broker"][str(broker)].items()}
+
+    def delete_before(self, name: str, partition: int, offset: int) -> None:
+        """Make this the first offset of a partition; what lies before is gone."""
+        with translated(f"old records of Kafka topic {name} could not be deleted"):
+            self._client.delete_records({TopicPartition(name, partition): offset})
+
+    def close(self) -> None:
+        """Free the connection."""
+        self._client.close()
+
+
+def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Producer:
+    """A connected producer: acks=all, idempotent, every record settled within `request_timeout_s`.
+
+    Raises InfrastructureError when no broker answers within `request_timeout_s`.
+    """
+    total_ms = int(kafka_settings.request_timeout_s * 1000)
+    arguments = _CLIENT | {
+        "acks": "all",
+        "enable_idempotence": True,
+        "linger_ms": linger_ms,
+        # With idempotence kafka-python keeps one batch per partition under way: under load it has to grow.
+        "batch_size": 256 * 1024,
+        "max_request_size": kafka_settings.max_record_bytes,
+        # One request may fail and be tried again within the time that we promise to our own callers.
+        "request_timeout_ms": max(total_ms // 2, 500),
+        "delivery_timeout_ms": total_ms + linger_ms,
+        "max_block_ms": total_ms,
+    }
+    return cast(Producer, _connected(LeanProducer, kafka_settings, arguments))
+
+
+def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: int = 2_000) -> Consumer:
+    """A connected consumer without group and without a default position: losing its place is an error, not a reset.
+
+    `wait_ms` is how long the broker may hold a fetch when there is nothing new. Requests on one connection are answered
+    in order, so any other question (end_offsets) may have to wait that long too.
+    """
+    arguments = _CLIENT | {
+        "group_id": None,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "fetch_max_wait_ms": wait_ms,
+        "max_poll_records": max_records,
+        "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
+        "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
+    }
+    return cast(Consumer, _connected(kafka.KafkaConsumer, kafka_settings, arguments))
+
+
+def producer_for(
+    kafka_settings: KafkaSettings, topics: Sequence[str], connect: Callable[[KafkaSettings], Producer] = make_producer
+) -> tuple[Producer, list[int]]:
+    """A producer that knows these topics, so that the first record does not have to wait for that, and how many
+    partitions each has. Raises InfrastructureError when one cannot be had; then no connection is left."""
+    producer = connect(kafka_settings)
+    try:
+        partitions = []
+        for topic in topics:
+            with translated(f"Kafka topic {topic} cannot be looked up"):
+                partitions.append(len(producer.partitions_for(topic)))
+    except BaseException:
+        producer.abort()
+        raise
+    return producer, partitions
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's default partitioner (of every language) chooses for a key: where others than we would
+    look for it. What belongs to a subscription is spread by `dispatch.logs.attempts.partition_of_subscription`."""
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn kafka-python's exceptions into InfrastructureError: `what` went wrong, why, and when to try again."""
+    try:
+        yield
+    except errors.KafkaError as error:
+        raise as_infrastructure_error(what, error) from error
+    except OSError as error:
+        # Unreadable certificates and unresolvable names come as they are.
+        raise InfrastructureError(f"{what}: {error}", RETRY_AFTER_S) from error
+
+
+def as_infrastructure_error(what: str, error: BaseException) -> InfrastructureError:
+    """Our form of an exception of kafka-python."""
+    retry_after = None if isinstance(error, _FINAL) else RETRY_AFTER_S
+    return InfrastructureError(f"{what}: {error}", retry_after)
+
+
+_T = TypeVar("_T")
+
+
+def _connected(factory: Callable[..., _T], kafka_settings: KafkaSettings, arguments: dict[str, Any]) -> _T:
+    with translated("the Kafka broker does not answer"):
+        return built(factory, _connection(kafka_settings) | arguments)
+
+
+# For producers and consumers, beyond what tells them where to connect.
+_CLIENT: dict[str, Any] = {
+    # A client that asks for a log before it is created must not create it with the broker's defaults.
+    "allow_auto_create_topics": False,
+    # A client that knows a partition's leader asks nobody else, also when that broker is gone: until it looks again.
+    "metadata_max_age_ms": 3_000,
+    # Nobody reads kafka-python's own metrics, and they are computed for every record.
+    "metrics_enabled": False,
+}
+
+
+def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": [s.strip() for s in kafka_settings.bootstrap_servers.split(",") if s.strip()],
+        "client_id": "arborcast",
+        "security_protocol": kafka_settings.security_protocol,
+        "bootstrap_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
+        "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
+        "reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS,
+        "proxy_url": f"{ClosingSocket.SCHEMES[0]}://",
+    }
+    if kafka_settings.ssl_ca_file:
+        arguments["ssl_cafile"] = kafka_settings.ssl_ca_file
+    if kafka_settings.security_protocol in ("SSL", "SASL_SSL"):
+        arguments["ssl_check_hostname"] = kafka_settings.ssl_check_hostname
+    if kafka_settings.ssl_certificate_file:
+        arguments["ssl_certfile"] = kafka_settings.ssl_certificate_file
+        arguments["ssl_keyfile"] = kafka_settings.ssl_key_file or None
+        arguments["ssl_password"] = kafka_settings.ssl_key_password or None
+    if kafka_settings.sasl_mechanism:
+        arguments["sasl_mechanism"] = kafka_settings.sasl_mechanism
+        arguments["sasl_plain_username"] = kafka_settings.sasl_username
+        arguments["sasl_plain_password"] = kafka_settings.sasl_password
+    return arguments

@@ -1,0 +1,284 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import NamedTuple
+
+from core import liveness
+from core.errors import InfrastructureError
+from core.eventlog.client import (
+    RETRY_AFTER_S,
+    Acknowledgement,
+    Producer,
+    as_infrastructure_error,
+    make_producer,
+    producer_for,
+    translated,
+)
+from core.eventlog.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+
+# A producer settles every record within kafka.request_timeout_s; one that has not so long after that never will.
+_HANGS_AFTER_S = 5.0
+
+
+class _Record(NamedTuple):
+    partition: int
+    value: bytes | None
+    key: bytes | None
+    label: str
+
+
+class DurableWriter:
+    """Sends records of one log without waiting; `settle` waits for all of them. Used by one thread.
+
+    What Kafka refuses or does not answer is sent again, and may then come behind what was sent after it. That is done
+    by another producer: after a broker whose disk was full, kafka-python's may wait for ever for a new epoch, or refuse
+    every record at once, though the broker is well again.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, name: str, connect: Callable[[KafkaSettings], Producer] = make_producer
+    ) -> None:
+        self._kafka = kafka
+        self._connect = connect
+        self._topic = kafka.topic(name)
+        self._producer: Producer | None = None
+        self._partitions = 0
+        # What is sent and not acknowledged, by an ever growing number; the producer's thread takes entries out.
+        self._unacknowledged: dict[int, _Record] = {}
+        self._failed: list[int] = []
+        self._sick = False  # whether the producer has refused anything, or hangs
+        self._lock = threading.Lock()
+        self._sent = 0
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the log has. Connects when that has not happened yet; raises InfrastructureError."""
+        self.connect()
+        return self._partitions
+
+    def connect(self) -> Producer:
+        """The producer; connected when first asked for. Raises InfrastructureError."""
+        if self._producer is None:
+            self._producer, (self._partitions,) = producer_for(self._kafka, [self._topic], self._connect)
+        return self._producer
+
+    def send(self, partition: int, value: bytes | None, key: bytes | None = None, label: str = "") -> int:
+        """Send a record without waiting; the number that `has` asks for. `label` is for `acknowledged`."""
+        self._sent += 1
+        self._unacknowledged[self._sent] = _Record(partition, value, key, label)
+        self._send(self._sent)
+        return self._sent
+
+    def has(self, number: int) -> bool:
+        """Whether a record is in the log."""
+        return number not in self._unacknowledged
+
+    def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
+        """A record is in the log. Called in the producer's own thread; for subclasses that want to know."""
+
+    def settle(self, timeout_s: float) -> None:
+        """Return when everything sent is acknowledged; sends again what Kafka refused or did not answer.
+
+        Raises InfrastructureError when that takes longer than `timeout_s`; then nothing is known of what was sent.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._unacknowledged:
+            liveness.beat()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                count = len(self._unacknowledged)
+                self.close()
+                raise InfrastructureError(
+                    f"Kafka did not take {count} records of {self._topic} within {timeout_s:g} s", 5.0
+                )
+            patience = self._kafka.request_timeout_s + _HANGS_AFTER_S
+            try:
+                with translated(f"{self._topic} cannot be written"):
+                    self.connect().flush(timeout=min(remaining, patience))
+            except InfrastructureError as error:
+                logger.warning("%s; waiting for Kafka", error)
+                self._sick = self._sick or remaining > patience
+            if self._sick:
+                self._begin_anew()
+            self._send_failed_again()
+
+    def close(self) -> None:
+        """Drop the connection and what is not acknowledged."""
+        if self._producer is not None:
+            self._producer.abort()
+            self._producer = None
+        self._unacknowledged.clear()
+        self._failed.clear()
+
+    def _begin_anew(self) -> None:
+        """Give up the producer, and have all that it has not written sent again by another."""
+        producer, self._producer, self._sick = self._producer, None, False
+        if producer is None:
+            return  # it could not even be made: what was to be sent is noted
+        producer.abort()
+        with self._lock:
+            self._failed = sorted(self._unacknowledged)
+
+    def _send(self, number: int) -> None:
+        partition, value, key, _ = self._unacknowledged[number]
+        try:
+            producer = self.connect()
+        except InfrastructureError as error:
+            self._note_failure(number, error)
+            return
+        try:
+            with translated(f"{self._topic} cannot be written"):
+                future = producer.send(self._topic, value=value, key=key, partition=partition)
+        except InfrastructureError as error:
+            self._sick = True
+            self._note_failure(number, error)
+            return
+
+        def failed(error: BaseException) -> None:
+            # What becomes of those of one that was given up does not count: they are sent again anyway.
+            if producer is self._producer:
+                self._sick = True
+                self._note_failure(number, error)
+
+        future.add_callback(lambda acknowledgement: self._note_success(number, acknowledgement))
+        future.add_errback(failed)
+
+    def _note_success(self, number: int, acknowledgement: Acknowledgement) -> None:
+        record = self._unacknowledged.get(number)
+        if record is not None:
+            self.acknowledged(number, record.label, acknowledgement)
+            self._unacknowledged.pop(number, None)
+
+    def _note_failure(self, number: int, error: BaseException) -> None:
+        with self._lock:
+            if not self._failed:
+                logger.warning("%s: records were not taken by Kafka (%s); sending them again", self._topic, error)
+            self._failed.append(number)
+
+    def _send_failed_again(self) -> None:
+        with self._lock:
+            failed, self._failed = self._failed, []
+        if not failed:
+            return
+        time.sleep(RETRY_S)
+        try:
+            self.connect()
+        except InfrastructureError:
+            # Each of them would find it out anew, and wait as long.
+            with self._lock:
+                self._failed = failed
+            return
+        for number in failed:
+            if number in self._unacknowledged:
+                self._send(number)
+
+
+# How long the answer "no broker" is repeated before it is asked for again.
+_REFUSAL_S = 1.0
+
+
+class LogWriter:
+    """Appends to a log. Safe to use from several threads; connects when first used."""
+
+    def __init__(self, kafka: KafkaSettings, name: str) -> None:
+        self._kafka = kafka
+        self._name = name
+        self._topic = kafka.topic(name)
+        self._lock = threading.Lock()
+        self._producer: Producer | None = None
+        self._refusal: InfrastructureError | None = None
+        self._refused_until = 0.0
+
+    def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
+        """Append keys and values in this order; returns the last one's offset when all replicas have acknowledged all.
+
+        Raises InfrastructureError, within about `request_timeout_s` each for connecting and for writing, when not all
+        could be acknowledged. Some of them may be in the log then.
+        """
+        if not encoded:
+            raise ValueError("there is nothing to append")
+        appended = _Appended(len(encoded), f"the {self._name} log cannot be written")
+        # Under the lock, so that the records of one call stay together. Whoever holds it may be connecting.
+        if not self._lock.acquire(timeout=self._kafka.request_timeout_s):
+            raise InfrastructureError(f"the {self._name} log is busy: the Kafka broker does not answer", RETRY_AFTER_S)
+        try:
+            producer = self._connected()
+            with translated(f"the {self._name} log cannot be written"):
+                for key, value in encoded:
+                    future = producer.send(self._topic, value=value, key=key, partition=0)
+                    future.add_callback(appended.acknowledged)
+                    future.add_errback(appended.failed)
+        finally:
+            self._lock.release()
+        try:
+            # The producer gives up by itself; it only fails to do so while it waits for its producer id.
+            return appended.result(self._kafka.request_timeout_s + 1)
+        except FutureTimeoutError:
+            self._discard(producer)
+            raise InfrastructureError(
+                f"the {self._name} log did not acknowledge within {self._kafka.request_timeout_s:g} s", RETRY_AFTER_S
+            ) from None
+        except InfrastructureError as error:
+            if error.retry_after is not None:
+                # After some failures of a broker kafka-python's producer refuses all that comes, well as it may be.
+                self._discard(producer)
+            raise
+
+    def close(self) -> None:
+        """Free the connection; a later append opens another."""
+        with self._lock:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(timeout=1)
+
+    def _connected(self) -> Producer:
+        if self._producer is not None:
+            return self._producer
+        if self._refusal is not None and time.monotonic() < self._refused_until:
+            raise InfrastructureError(str(self._refusal), self._refusal.retry_after)
+        try:
+            self._producer = make_producer(self._kafka)
+        except InfrastructureError as error:
+            # Those who waited for the lock meanwhile would otherwise each wait for the same broker, one after another.
+            self._refusal, self._refused_until = error, time.monotonic() + _REFUSAL_S
+            raise
+        return self._producer
+
+    def _discard(self, producer: Producer) -> None:
+        """A producer that hangs must not write later what we have called failed."""
+        with self._lock:
+            if self._producer is producer:
+                self._producer = None
+        producer.abort()
+
+
+class _Appended:
+    """Gathers the acknowledgements of one append; the callbacks run in the producer's thread."""
+
+    def __init__(self, expected: int, failure: str) -> None:
+        self._future: Future[int] = Future()
+        self._missing = expected
+        self._failure = failure
+
+    def acknowledged(self, acknowledgement: Acknowledgement) -> None:
+        self._missing -= 1
+        if self._missing == 0 and not self._future.done():
+            self._future.set_result(acknowledgement.offset)
+
+    def failed(self, error: BaseException) -> None:
+        if not self._future.done():
+            self._future.set_exception(as_infrastructure_error(self._failure, error))
+
+    def result(self, timeout: float) -> int:
+        return self._future.result(timeout)

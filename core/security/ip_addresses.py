@@ -1,0 +1,271 @@
+"""What an IP address is: globally routable, or why not. And hosts that are spelled so that nobody sees what they are.
+
+Pure: nothing is resolved or connected to here. The table follows the IANA registries of special-purpose addresses; what
+is not in the part of IPv6 that is given out for global use is never public, so ranges that get a purpose later are
+refused too.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Literal
+
+from core.errors import ConfigError
+
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
+
+Kind = Literal[
+    "public",
+    "loopback",
+    "unspecified",
+    "private",
+    "shared",
+    "link-local",
+    "metadata",
+    "multicast",
+    "broadcast",
+    "documentation",
+    "benchmarking",
+    "relay",
+    "translated",
+    "tunnel",
+    "reserved",
+]
+
+MEANING: dict[Kind, str] = {
+    "public": "globally routable",
+    "loopback": "a loopback address: this machine itself",
+    "unspecified": "an unspecified address, which means this machine itself",
+    "private": "an address of a private network",
+    "shared": "a shared address behind a provider's NAT",
+    "link-local": "a link-local address",
+    "metadata": "where a cloud hands out its machines' credentials",
+    "multicast": "a multicast address",
+    "broadcast": "the broadcast address",
+    "documentation": "an address for documentation",
+    "benchmarking": "an address for benchmarks",
+    "relay": "the address of a 6to4 relay",
+    "translated": "an IPv4 address in the guise of an IPv6 one",
+    "tunnel": "an IPv6 address that leads through a tunnel to an IPv4 one",
+    "reserved": "a reserved address",
+}
+"""Each kind in words that follow "is"."""
+
+# The first that contains an address counts, so what is special within a special range stands before it.
+_SPECIAL: tuple[tuple[str, Kind], ...] = (
+    # Metadata services: AWS, Azure, Google, Oracle, OpenStack; AWS containers; Alibaba; Oracle; Azure's host.
+    ("169.254.169.254/32", "metadata"),
+    ("169.254.170.2/32", "metadata"),
+    ("169.254.170.23/32", "metadata"),
+    ("100.100.100.200/32", "metadata"),
+    ("192.0.0.192/32", "metadata"),
+    ("168.63.129.16/32", "metadata"),
+    ("fd00:ec2::/32", "metadata"),
+    ("fd20:ce::254/128", "metadata"),
+    ("0.0.0.0/8", "unspecified"),
+    ("10.0.0.0/8", "private"),
+    ("100.64.0.0/10", "shared"),
+    ("127.0.0.0/8", "loopback"),
+    ("169.254.0.0/16", "link-local"),
+    ("172.16.0.0/12", "private"),
+    ("192.0.0.0/24", "reserved"),
+    ("192.0.2.0/24", "documentation"),
+    ("192.88.99.0/24", "relay"),
+    ("192.168.0.0/16", "private"),
+    ("198.18.0.0/15", "benchmarking"),
+    ("198.51.100.0/24", "documentation"),
+    ("203.0.113.0/24", "documentation"),
+    ("224.0.0.0/4", "multicast"),
+    ("255.255.255.255/32", "broadcast"),
+    ("240.0.0.0/4", "reserved"),
+    ("::/128", "unspecified"),
+    ("::1/128", "loopback"),
+    ("::/96", "translated"),  # "IPv4-compatible", given up long ago
+    ("64:ff9b:1::/48", "translated"),  # a site's own translation, to wherever it leads
+    ("2001:2::/48", "benchmarking"),
+    ("2001:db8::/32", "documentation"),
+    ("2001::/32", "tunnel"),  # Teredo
+    ("2001::/23", "reserved"),
+    ("2002::/16", "tunnel"),  # 6to4
+    ("3fff::/20", "documentation"),
+    ("fc00::/7", "private"),
+    ("fe80::/10", "link-local"),
+    ("fec0::/10", "private"),  # site-local, of old
+    ("ff00::/8", "multicast"),
+)
+_TABLE = tuple((ip_network(network), kind) for network, kind in _SPECIAL)
+
+# All that has been given out for global use; the rest of IPv6 is unassigned or special.
+_GLOBAL_V6 = IPv6Network("2000::/3")
+
+# RFC 6052: an address of IPv4 as those see it who have only IPv6. What it leads to decides.
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+# Interface identifiers of ISATAP, another tunnel: 0000:5efe or 0200:5efe, then the IPv4 address.
+_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
+
+# Forms of IPv6 that carry an address of IPv4 (RFC 4291, 2765, 6052, 3056, 4380), with where it ends, in bits from the
+# right.
+_CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
+    (IPv6Network("::ffff:0:0/96"), 0),  # mapped
+    (IPv6Network("::/96"), 0),  # "compatible"
+    (IPv6Network("::ffff:0:0:0/96"), 0),  # "translated"
+    (_NAT64, 0),
+    (IPv6Network("2002::/16"), 80),  # 6to4
+    (IPv6Network("2001::/32"), 64),  # Teredo: the server; the client is beside it, turned over
+)
+_TEREDO = IPv6Network("2001::/32")
+
+# RFC 8215: each site says for itself how long its prefix is, and with it where the address stands; the byte at bit 64
+# is left out of it (RFC 6052, 2.2).
+_SITE_NAT64 = IPv6Network("64:ff9b:1::/48")
+
+_V4 = 0xFFFF_FFFF
+
+
+def plain(address: IpAddress) -> IpAddress:
+    """The address that a connection to `address` really goes to: IPv4-mapped ones are IPv4; zones do not count."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address.scope_id is not None:
+            return IPv6Address(int(address))
+    return address
+
+
+def carried(address: IpAddress) -> frozenset[IPv4Address]:
+    """Every IPv4 address that a connection to this one may end at: those that translators and tunnels take out of it.
+
+    None for most. Several where a form has a place for two, or does not say where the place is. Not known, because
+    nothing tells it from other addresses, is a NAT64 prefix of an operator's own.
+    """
+    if not isinstance(address, IPv6Address):
+        return frozenset()
+    bits = int(address)
+    found = {bits >> end & _V4 for network, end in _CARRIERS if address in network}
+    if address in _TEREDO:
+        found.add(~bits & _V4)
+    if address in _SITE_NAT64:
+        upper, lower = bits >> 64, bits & (1 << 56) - 1  # without the byte in the middle
+        joined = upper << 56 | lower
+        found |= {joined >> end & _V4 for end in (40, 32, 24)}  # prefixes of 48, 56 and 64 bits
+        found.add(bits & _V4)  # of 96
+    if bits >> 32 & _V4 in _ISATAP:
+        found.add(bits & _V4)
+    return frozenset(map(IPv4Address, found))
+
+
+def kind_of(address: IpAddress) -> Kind:
+    """What an address is; "public" only for what is globally routable."""
+    address = plain(address)
+    if address in _NAT64:
+        # The translator's own loopback and networks are nobody's endpoint.
+        return "public" if all(kind_of(each) == "public" for each in carried(address)) else "translated"
+    for network, kind in _TABLE:
+        if address in network:
+            return kind
+    if isinstance(address, IPv6Address):
+        if address not in _GLOBAL_V6:
+            return "reserved"
+        if (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
+            return "tunnel"
+    return "public"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host as a URL names it: an address, or a name that has to be looked up."""
+
+    name: str
+    address: IpAddress | None = None
+
+
+class OddHost(ValueError):
+    """A host in a spelling that no honest client writes, or that is no host at all."""
+
+
+def read_host(text: str) -> Host:
+    """Read the host of a URL; of IPv6 without its brackets. Names come back in lower case without a final dot.
+
+    Raises OddHost for what some resolvers take for an address and others do not (`0x7f.1`, `2130706433`, `127.1`,
+    `0177.0.0.1`), for percent signs (zones, and escapes that libcurl would undo) and for letters beyond ASCII, behind
+    which digits can hide.
+    """
+    if not text:
+        raise OddHost("it is empty")
+    if "%" in text:
+        raise OddHost("it holds a percent sign: neither zones nor escapes are taken")
+    if ":" in text:
+        try:
+            return Host(text.lower(), IPv6Address(text))
+        except AddressValueError as error:
+            raise OddHost("it is no IPv6 address") from error
+    if not text.isascii():
+        folded = unicodedata.normalize("NFKC", text).replace("\u3002", ".")
+        hint = f"; it amounts to {folded}" if folded.isascii() else "; write an international name in its xn-- form"
+        raise OddHost(f"it holds letters beyond ASCII{hint}")
+    name = text.lower().removesuffix(".")
+    if not name or len(name) > 253 or not all(0 < len(label) <= 63 for label in name.split(".")):
+        raise OddHost("its labels are empty or too long")
+    if _ends_in_number(name):
+        try:
+            return Host(name, IPv4Address(name))
+        except AddressValueError as error:
+            meant = loose_ipv4(name)
+            hint = f"; it amounts to {meant}" if meant is not None else ""
+            raise OddHost(f"it ends in a number, but is no IPv4 address of four decimal numbers{hint}") from error
+    return Host(name)
+
+
+def loose_ipv4(text: str) -> IPv4Address | None:
+    """What C libraries make of an address of one to four parts in decimal, octal or hexadecimal; None for none."""
+    parts = text.split(".")
+    numbers = [_number(part) for part in parts]
+    if len(parts) > 4 or any(number is None for number in numbers):
+        return None
+    known = [number for number in numbers if number is not None]
+    *leading, last = known
+    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(known)):
+        return None
+    value = last
+    for position, number in enumerate(leading):
+        value |= number << (24 - 8 * position)
+    return IPv4Address(value)
+
+
+def read_address(text: str) -> IpAddress | None:
+    """A concrete address as the system writes it, None for what is none."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def read_networks(text: str, key: str) -> tuple[IpNetwork, ...]:
+    """Addresses and networks, separated by commas, of the setting `key`. Raises ConfigError."""
+    networks = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            networks.append(ip_network(item))
+        except ValueError as error:
+            raise ConfigError(f"{key}: {item!r} is not an address or network such as 10.1.0.0/16: {error}") from error
+    return tuple(networks)
+
+
+def _ends_in_number(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last.isdigit() or _number(last) is not None
+
+
+def _number(part: str) -> int | None:
+    try:
+        if part.startswith("0x"):
+            return int(part[2:] or "0", 16) if "_" not in part and part[2:3] not in ("+", "-") else None
+        if not part.isdigit():
+            return None
+        return int(part, 8) if len(part) > 1 and part.startswith("0") else int(part)
+    except ValueError:
+        return None

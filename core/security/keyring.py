@@ -1,0 +1,188 @@
+"""Secrets at rest: sealed with a key that lies in a file, so that logs, tables and backups hold ciphertexts only.
+
+The key file has a line `ID BASE64` for each key of 32 bytes; lines that begin with `#` are for people. The first key
+seals, all of them open: to change over, put a new line first, seal anew what is there (or wait until it has been
+replaced), and take the old line out.
+
+AES-256-GCM. A sealed secret is bound to its context, for instance the subscription and the address that it is for:
+whoever can write into a log cannot make us show somebody's password to another address.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import logging
+import os
+import re
+import stat
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from core.errors import SecretError
+
+logger = logging.getLogger(__name__)
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_TAG_BYTES = 16
+
+_KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+class Keys(Protocol):
+    """What seals and opens secrets."""
+
+    def seal(self, plain: bytes, context: str) -> str: ...
+
+    def open(self, sealed: str, context: str) -> bytes: ...
+
+
+class KeyRing:
+    """Keys by their ids; the first one seals. Raises SecretError when there is none."""
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        # Here, because most processes never see a secret, and it takes 30 ms and 5 MB.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        if not keys:
+            raise SecretError("there is no key to seal secrets with")
+        self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
+        self.current = next(iter(keys))
+
+    def seal(self, plain: bytes, context: str) -> str:
+        """The ciphertext, with the id of its key. Never the same twice."""
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = self._ciphers[self.current].encrypt(nonce, plain, context.encode())
+        return f"{self.current}:{base64.b64encode(nonce + sealed).decode()}"
+
+    def open(self, sealed: str, context: str) -> bytes:
+        """The plain text. Raises UnknownKey, or SecretError when it was changed or is not of this context."""
+        from cryptography.exceptions import InvalidTag
+
+        key_id, _, text = sealed.partition(":")
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            # What is no id may be a secret that somebody has stored as it is.
+            shown = repr(key_id) if _KEY_ID.fullmatch(key_id) else "of no id"
+            raise UnknownKey(f"a secret was sealed with the key {shown}, which is not in the key file")
+        try:
+            data = base64.b64decode(text, validate=True)
+            if len(data) < _NONCE_BYTES + _TAG_BYTES:
+                raise SecretError("a sealed secret is cut short")
+            return cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
+        except (InvalidTag, binascii.Error, ValueError):
+            raise SecretError(f"a secret sealed with the key {key_id!r} was changed, or is not this one's") from None
+
+
+class UnknownKey(SecretError):
+    """A secret was sealed with a key that we do not have."""
+
+
+class KeyFile:
+    """A key file, read when it is first needed, and again when it has changed. Threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._ring: KeyRing | None = None
+        self._seen: tuple[int, int, int] | None = None
+
+    def __reduce__(self) -> tuple[type[KeyFile], tuple[Path]]:
+        # To Spark's workers travels the path, never a key.
+        return KeyFile, (self._path,)
+
+    def seal(self, plain: bytes, context: str) -> str:
+        """See KeyRing.seal; with the file's first key as it is now. Raises SecretError."""
+        return self._current(fresh=True).seal(plain, context)
+
+    def open(self, sealed: str, context: str) -> bytes:
+        """See KeyRing.open. Raises SecretError."""
+        try:
+            return self._current(fresh=False).open(sealed, context)
+        except UnknownKey:
+            return self._current(fresh=True).open(sealed, context)
+
+    def _current(self, *, fresh: bool) -> KeyRing:
+        with self._lock:
+            if self._ring is None or fresh:
+                try:
+                    facts = self._path.stat()
+                    seen = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+                    if seen != self._seen:
+                        if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                            logger.warning("others than its owner may read the key file %s", self._path)
+                        self._ring, self._seen = KeyRing(parse_keys(self._path.read_text(encoding="utf-8"))), seen
+                except (OSError, UnicodeDecodeError) as error:
+                    why = error.strerror if isinstance(error, OSError) else "it is not text"
+                    raise SecretError(
+                        f"the key file {self._path} (secrets.key_file) cannot be read: {why}; "
+                        "make one with: arborcast keys new"
+                    ) from error
+            assert self._ring is not None  # noqa: S101 -- for the type checker: read above
+            return self._ring
+
+
+def parse_keys(text: str) -> dict[str, bytes]:
+    """The keys in a key file, in its order. Raises SecretError, which never quotes a key."""
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        parts = line.split()
+        if not parts or line.lstrip().startswith("#"):
+            continue
+        key = b""
+        if len(parts) == 2:
+            with contextlib.suppress(binascii.Error, ValueError):
+                key = base64.b64decode(parts[1], validate=True)
+        if len(key) != KEY_BYTES or not _KEY_ID.fullmatch(parts[0]):
+            raise SecretError(f"line {number} of the key file is not an id and {KEY_BYTES} bytes in base64")
+        if parts[0] in keys:
+            raise SecretError(f"line {number} of the key file has the id of an earlier line")
+        keys[parts[0]] = key
+    return keys
+
+
+def remove_key(path: Path, key_id: str) -> None:
+    """Take a key out of a file; the last one, and the first one, which seals, stay. Raises SecretError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        keys = list(parse_keys(text))
+        if key_id not in keys:
+            raise SecretError(f"{path} has no key {key_id[:64]!r}; it has {', '.join(keys) or 'none'}")
+        if key_id == keys[0]:
+            raise SecretError(f"{key_id!r} is the key that seals: put a newer one before it (arborcast keys new)")
+        _replace(path, "".join(line for line in text.splitlines(keepends=True) if line.split()[:1] != [key_id]))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretError(f"the key file {path} cannot be written: {error}") from error
+
+
+def add_key(path: Path, key_id: str) -> None:
+    """Put a new key first in a file, which is made if need be, readable by its owner alone. Raises SecretError."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if not _KEY_ID.fullmatch(key_id):
+            raise SecretError(f"a key's id has up to 32 letters, digits, - and _, unlike {key_id[:64]!r}")
+        if key_id in parse_keys(text):
+            raise SecretError(f"{path} has a key {key_id!r} already")
+        line = f"{key_id} {base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n"
+        _replace(path, line + text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretError(f"the key file {path} cannot be written: {error}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    # Whoever reads meanwhile sees the old file or the new one. mkstemp makes it for its owner alone.
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise

@@ -1,0 +1,250 @@
+"""Where the engine may connect to on behalf of strangers: one policy for every request that it sends.
+
+A subscription makes us call a URL that somebody else wrote. So each URL is judged twice: as text before anything is
+done with it (`check_url`), and by the concrete address at the moment of the connection (`check_address`), because a
+name can lead elsewhere each time it is looked up. `GuardedSockets` is what transports open their sockets with.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+from urllib.parse import urlsplit
+
+from core.errors import ConfigError
+from core.printable import is_printable
+from core.security.ip_addresses import (
+    MEANING,
+    IpAddress,
+    IpNetwork,
+    Kind,
+    OddHost,
+    carried,
+    kind_of,
+    plain,
+    read_address,
+    read_host,
+    read_networks,
+)
+from core.settings import setting
+
+_REACH: dict[str, frozenset[Kind]] = {
+    "public": frozenset({"public"}),
+    "private": frozenset({"public", "private"}),
+    "loopback": frozenset({"public", "loopback"}),
+}
+
+_NOT_IN_URLS = frozenset('"<>\\^`{|}\x7f')
+
+
+@dataclass(frozen=True)
+class OutboundSettings:
+    """Where pushes, and requests to publishers, may go. Checked on the concrete address of every new connection."""
+
+    reach: Literal["public", "private", "loopback"] = setting(
+        "public",
+        "public: only globally routable addresses. private: also those of private networks (10/8, 172.16/12, "
+        "192.168/16, fc00::/7). loopback: also this machine; `arborcast up` with its own broker and a gateway on "
+        "loopback takes this unless something else is set.",
+    )
+    allow: str = setting("", "Networks that may be reached whatever they are: addresses or CIDR, separated by commas.")
+    deny: str = setting("", "Networks that must not be reached, even when allowed above: CIDR, separated by commas.")
+    ports: str = setting("", "Only these ports, such as 443,8000-8999; empty means all but the engine's own.")
+    look_up_names: bool = setting(
+        True,
+        "At Subscribe, look the host up and refuse it at once when it leads nowhere that may be reached. Off: a "
+        "stranger cannot find out from our answers which names lead into the network; such subscriptions are made, and "
+        "their pushes fail. Where pushes go through a proxy, nothing is looked up.",
+    )
+    prove_ownership: bool = setting(
+        False,
+        "At Subscribe, ask the consumer whether it agrees: a POST with the header Arborcast-Challenge, to be answered "
+        "with 200 and its value as the body. Our Listener does so; other consumers have to be taught.",
+    )
+    https_only: bool = setting(False, "Only https URLs.")
+
+    def __post_init__(self) -> None:
+        read_networks(self.allow, "outbound.allow")
+        read_networks(self.deny, "outbound.deny")
+        _ports(self.ports)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a URL is not called. `rule` is one word for programs, `reason` a sentence about it without subject."""
+
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} (outbound rule: {self.rule})"
+
+
+@dataclass(frozen=True)
+class AddressPolicy:
+    """The settings together with what is the engine's own. A value: compared, and sent to Spark's workers."""
+
+    settings: OutboundSettings = field(default_factory=OutboundSettings)
+    own: frozenset[tuple[str, int]] = frozenset()
+    """Hosts and ports of the engine's own services: its gateway, Kafka, its directory. Never an endpoint."""
+
+    def check_url(self, url: str) -> Refusal | None:
+        """Judge a URL by its text; None when nothing in it is against connecting."""
+        if not is_printable(url) or any(c <= " " or c in _NOT_IN_URLS for c in url):
+            return Refusal("spelling", "holds characters that a URL cannot hold")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            return Refusal("spelling", f"is not a URL: {error}")
+        if parts.scheme not in ("http", "https"):
+            return Refusal("scheme", "must be an http or https URL")
+        if self.settings.https_only and parts.scheme != "https":
+            return Refusal("https-only", "must be an https URL: outbound.https_only is set")
+        if "@" in parts.netloc:
+            # It would be stored and sent back in clear text; and parsers differ over which part is the host.
+            return Refusal("userinfo", "must not carry a user name or password")
+        if not parts.hostname or port == 0:
+            return Refusal("spelling", "names no host and port that can be connected to")
+        return self._check_place(parts.netloc, parts.hostname, port or (443 if parts.scheme == "https" else 80))
+
+    def _check_place(self, netloc: str, hostname: str, port: int) -> Refusal | None:
+        if (":" in hostname) != netloc.startswith("["):
+            return Refusal("spelling", "has a host in odd brackets")
+        try:
+            host = read_host(hostname)
+        except OddHost as error:
+            return Refusal("spelling", f"has a host that is not taken: {error}")
+        address = host.address
+        if address is None and (host.name == "localhost" or host.name.endswith(".localhost")):
+            address = read_address("127.0.0.1")
+        if address is not None:
+            return self.check(address, port)
+        if (host.name, port) in self.own:
+            return Refusal("own-port", f"leads back to this engine: port {port} of {host.name}")
+        return self._check_port(port)
+
+    def check_address(self, address: str, port: int) -> Refusal | None:
+        """Judge the concrete address of a connection, as the resolver wrote it."""
+        read = read_address(address)
+        if read is None:
+            return Refusal("address", f"leads to {address!r}, which is no IP address")
+        return self.check(read, port)
+
+    def check(self, address: IpAddress, port: int) -> Refusal | None:
+        """Judge a concrete address and port. Denied networks and our own services come first, allowed ones after."""
+        address = plain(address)
+        faces = (address, *carried(address))
+        if any(face in network for face in faces for network in self._denied):
+            return Refusal("denied", f"leads to {address}, in a network that outbound.deny names")
+        if any(self._is_own(face, port) for face in faces):
+            return Refusal("own-port", f"leads back to this engine: port {port} of {address}")
+        refusal = self._check_port(port)
+        if refusal is not None:
+            return refusal
+        kind = kind_of(address)
+        if kind in _REACH[self.settings.reach] or any(address in network for network in self._allowed):
+            return None
+        reach = self.settings.reach
+        return Refusal(kind, f"leads to {address}, which is {MEANING[kind]}; outbound.reach is {reach}")
+
+    def _check_port(self, port: int) -> Refusal | None:
+        if not self._ports or any(low <= port <= high for low, high in self._ports):
+            return None
+        return Refusal("port", f"has port {port}, which is none of outbound.ports")
+
+    def _is_own(self, address: IpAddress, port: int) -> bool:
+        """Mostly no: the port decides. What is left is asked of the system, for this machine has many addresses."""
+        if port not in self._own_ports:
+            return False
+        return (
+            kind_of(address) in ("loopback", "unspecified")
+            or (str(address), port) in self.own
+            or _is_this_machine(address)
+        )
+
+    @cached_property
+    def _allowed(self) -> tuple[IpNetwork, ...]:
+        return read_networks(self.settings.allow, "outbound.allow")
+
+    @cached_property
+    def _denied(self) -> tuple[IpNetwork, ...]:
+        return read_networks(self.settings.deny, "outbound.deny")
+
+    @cached_property
+    def _ports(self) -> tuple[tuple[int, int], ...]:
+        return _ports(self.settings.ports)
+
+    @cached_property
+    def _own_ports(self) -> frozenset[int]:
+        return frozenset(port for _, port in self.own)
+
+
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of an http or https URL, for one that `check_url` can read. Raises ValueError."""
+    parts = urlsplit(url)
+    return (parts.hostname or "").lower().removesuffix("."), parts.port or (443 if parts.scheme == "https" else 80)
+
+
+class GuardedSockets:
+    """Opens the sockets of one request, and remembers why it did not open others."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        self._refusal: Refusal | None = None
+        self._opened = False
+
+    def begin(self) -> None:
+        """Forget the request before."""
+        self._refusal, self._opened = None, False
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why there was nothing to connect to; None as soon as one address of several was good enough."""
+        return None if self._opened else self._refusal
+
+    def open(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> LentSocket | None:
+        """A socket, not connected, for one concrete address (as in `getaddrinfo`); None when it is refused."""
+        if family not in (socket.AF_INET, socket.AF_INET6):
+            self._refusal = Refusal("address", "leads to neither an IPv4 nor an IPv6 address")
+            return None
+        host, port = address[:2]
+        refusal = self._policy.check_address(str(host), int(str(port)))
+        if refusal is not None:
+            self._refusal = refusal
+            return None
+        self._opened = True
+        return LentSocket(family, kind, protocol)
+
+
+class LentSocket(socket.socket):
+    """A socket for pycurl, which works on a duplicate: the original goes when nobody holds it any more."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _is_this_machine(address: IpAddress) -> bool:
+    """Whether the system would send from this very address, which it does to addresses of its own. Sends nothing."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))
+            return read_address(str(probe.getsockname()[0])) == address
+    except OSError:
+        return False
+
+
+def _ports(text: str) -> tuple[tuple[int, int], ...]:
+    ranges = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        low, dash, high = item.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise ConfigError(f"outbound.ports: {item!r} is neither a port nor a range such as 8000-8999")
+        first, last = int(low), int(high or low)
+        if not 1 <= first <= last <= 65_535:
+            raise ConfigError(f"outbound.ports: {item!r} must lie between 1 and 65535, the smaller number first")
+        ranges.append((first, last))
+    return tuple(ranges)

@@ -1,0 +1,116 @@
+"""Signed pushes, as Standard Webhooks 1.0 describes them. Pure.
+
+    webhook-id          names the message: the same on every attempt
+    webhook-timestamp   when this attempt was signed, in seconds since the epoch
+    webhook-signature   `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`; several are separated by blanks
+
+A secret is written `whsec_` and base64. While one is being replaced a push carries a signature by each, so that the
+receiver may change over whenever it likes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from core.errors import SecretError, SignatureError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def find_certificate(folder: str, name: str, url: str) -> str:
+    """The file of the certificate `name`, if it may be shown to this URL. Raises SecretError."""
+    if not folder:
+        raise SecretError("there are no client certificates here (secrets.client_certificates is not set)")
+    if not NAME.fullmatch(name):
+        raise SecretError("a client certificate's name has up to 64 letters, digits, - and _")
+    place = urlsplit(url)
+    if place.scheme != "https":
+        raise SecretError("a client certificate can only be shown to an https address")
+    file = Path(folder) / f"{name}.pem"
+    try:
+        hosts = file.with_suffix(".hosts").read_text(encoding="utf-8").lower().split()
+    except (OSError, UnicodeDecodeError):
+        hosts = []
+    if (place.hostname or "") not in hosts or not file.is_file():
+        # One answer for both: a stranger learns nothing about which there are.
+        raise SecretError(f"there is no client certificate {name!r} for the host {place.hostname!r}")
+    return str(file)
+
+
+ID_HEADER = "webhook-id"
+
+TIMESTAMP_HEADER = "webhook-timestamp"
+
+SIGNATURE_HEADER = "webhook-signature"
+
+PREFIX = "whsec_"
+
+# What the specification allows: fewer bytes could be guessed, more say nothing more.
+_MIN_BYTES, _MAX_BYTES = 24, 64
+
+_NEW_BYTES = 32
+
+TOLERANCE_S = 300.0
+
+"""How far the clocks of signer and receiver may be apart. A recorded push cannot be sent again later than this."""
+
+# A receiver that trusts two secrets is asked to compare no more than this; a longer list is meant to cost it time.
+_MAX_SIGNATURES = 10
+
+
+def new_secret() -> str:
+    """A secret that nobody knows yet."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(_NEW_BYTES)).decode()
+
+
+def key_of(secret: str) -> bytes:
+    """The key in a secret. Raises SecretError, which never quotes the secret."""
+    try:
+        key = base64.b64decode(secret.strip().removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raise SecretError(f"a secret is written {PREFIX} and base64") from None
+    if not _MIN_BYTES <= len(key) <= _MAX_BYTES:
+        raise SecretError(f"a secret has {_MIN_BYTES} to {_MAX_BYTES} bytes, this one has {len(key)}")
+    return key
+
+
+def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> str:
+    """The value of the signature header, with one signature by each key."""
+    content = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
+    return " ".join(
+        ["v1," + binascii.b2a_base64(hmac.digest(key, content, "sha256"), newline=False).decode() for key in keys]
+    )
+
+
+def check(
+    keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now_s: float, tolerance_s: float = TOLERANCE_S
+) -> None:
+    """Raises SignatureError unless one of the keys has signed exactly this; `headers` by names in lower case.
+
+    Signatures are compared in constant time, and all of them, so that nothing can be learnt from how long it took.
+    """
+    message_id, given = headers.get(ID_HEADER, ""), headers.get(SIGNATURE_HEADER, "")
+    if not message_id or not given:
+        raise SignatureError(f"the push is not signed: {ID_HEADER} or {SIGNATURE_HEADER} is missing")
+    timestamp = headers.get(TIMESTAMP_HEADER, "")
+    # isdigit alone lets other scripts' digits through, and a number may be as long as a header.
+    if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
+        raise SignatureError(f"{TIMESTAMP_HEADER} is missing, or no number")
+    apart_s = now_s - int(timestamp)
+    if abs(apart_s) > tolerance_s:
+        raise SignatureError(
+            f"the push was signed {abs(apart_s):.0f} s {'ago' if apart_s > 0 else 'in the future'}, "
+            f"{tolerance_s:.0f} s are allowed: it was held back, or the clocks differ"
+        )
+    expected = sign(keys, message_id, int(timestamp), body).encode().split()
+    signatures = [each.encode() for each in given.split()[:_MAX_SIGNATURES]]
+    found = [hmac.compare_digest(ours, theirs) for ours in expected for theirs in signatures]
+    if True not in found:
+        raise SignatureError("none of the signatures was made with a known secret over this body")

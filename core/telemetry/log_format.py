@@ -1,0 +1,104 @@
+"""The one form of log lines, for every process: time, level, part, what happened, and about whom.
+
+Who logs something about one notification, subscription or endpoint names it in `extra`, so that all lines about it can
+be found:
+
+    logger.error("no envelope could be made", extra={"subscription": subscription.id})
+
+Levels: debug is for developers; info is said once, at start, stop, or a change that lasts; warning means that something
+is wrong and is being dealt with; error that something was lost or given up; critical that the process ends for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+from core.printable import as_json, printable
+
+Form = Literal["human", "json"]
+
+FACTS = ("notification", "subscription", "endpoint")
+
+INHERITED = "ARBORCAST_LOG_FORM"
+"""Spark's Python workers have no settings file: their part's environment tells them the form."""
+
+_HUMAN = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z +[a-z]+ +\S+: (.*)", re.DOTALL)
+
+
+def write(form: Form, at: float, level: str, part: str, message: str, facts: Mapping[str, str] | None = None) -> str:
+    """A line, without its end. `at` in seconds of the epoch. In the human form whatever begins a line is ours: what is
+    on further lines (a stack trace) is indented. In both, names and messages from outside do nothing to a terminal.
+    """
+    moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if form == "json":
+        document = {"at": moment, "level": level, "part": part, "message": message, **(facts or {})}
+        return as_json(document, ensure_ascii=False)
+    about = "".join(f" {name}={value}" for name, value in (facts or {}).items())
+    return printable(f"{moment} {level:7} {part}: {message}{about}").replace("\n", "\n    ")
+
+
+def message_of(line: str) -> str | None:
+    """What a line says; None when it is not one of ours."""
+    if line.startswith("{"):
+        try:
+            document = json.loads(line)
+            return str(document["message"])
+        except (ValueError, KeyError, TypeError):
+            return None
+    match = _HUMAN.fullmatch(line)
+    return match[1] if match else None
+
+
+class LineFormatter(logging.Formatter):
+    """Log records in this form. The logger's name follows the part where it says more."""
+
+    def __init__(self, form: Form, part: str) -> None:
+        super().__init__()
+        self._form: Form = form
+        self._part = part
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; in the human form with a stack trace below it, if there is one."""
+        message = record.getMessage()
+        facts = {name: str(value) for name in FACTS if (value := getattr(record, name, ""))}
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            if self._form == "json":
+                facts["trace"] = trace
+            else:
+                # The facts belong to the first line.
+                message += "".join(f" {name}={value}" for name, value in facts.items()) + "\n" + trace
+                facts = {}
+        if self._form == "json":
+            facts["logger"] = record.name
+        return write(self._form, record.created, record.levelname.lower(), self._part, message, facts)
+
+
+def configure(form: Form, part: str, level: int = logging.INFO) -> None:
+    """From now on everything this process logs goes to standard error in this form.
+
+    Of the Kafka client nothing: it reports every attempt at a connection several times, as errors, many a second while
+    a broker is away. What it means is said once by those who use it. With `level` debug its warnings appear.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(form, part))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("kafka").setLevel(logging.WARNING if level <= logging.DEBUG else logging.CRITICAL)
+
+
+def configure_worker() -> None:
+    """The same in a process that Spark has started."""
+    configure("json" if os.environ.get(INHERITED) == "json" else "human", "dispatch")
+
+
+def now_line(form: Form, part: str, message: str) -> str:
+    """A line about now, from who has no logger."""
+    return write(form, time.time(), "info", part, message)

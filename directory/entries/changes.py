@@ -1,0 +1,247 @@
+"""What we want written to a directory (changes of topics), and what that means for its entries (edits). Pure.
+
+Both directories work through the same plan, so that a file and a server hold the same entries after the same changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from directory.entries.dn import Dn, Rdn, fold, format_dn
+from directory.entries.entries import Entry, EntrySet
+from directory.entries.mapping import (
+    FACTS,
+    NAMES,
+    Listing,
+    Problem,
+    ProblemKind,
+    write_base,
+    write_entry,
+    write_facts,
+    write_rdn,
+)
+from topic_model.records.control import TopicRecord
+from topic_model.topics import TopicPath, ancestors
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The topic shall be there with these facts; what else its entry holds stays."""
+
+    record: TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The topic shall not be there. Its entry stays as a mere node while others are below it."""
+
+    path: TopicPath
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The entry at `old` and all below it shall be at `new`, with everything they hold."""
+
+    old: TopicPath
+    new: TopicPath
+
+
+Change = Put | Remove | Move
+
+
+@dataclass(frozen=True, slots=True)
+class AddEntry:
+    """Add this entry, which is at `path` (None: the base)."""
+
+    entry: Entry
+    path: TopicPath | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModifyEntry:
+    """Replace these attributes of the entry; no values means: remove the attribute."""
+
+    entry: Entry
+    replace: Mapping[str, tuple[bytes, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteEntry:
+    """Delete the entry, which has none below it."""
+
+    entry: Entry
+    path: TopicPath
+
+
+@dataclass(frozen=True, slots=True)
+class RenameEntry:
+    """Give the entry another RDN and parent; all below go along."""
+
+    entry: Entry
+    rdn: Rdn
+    parent: Dn
+    old: TopicPath
+    new: TopicPath
+
+
+Edit = AddEntry | ModifyEntry | DeleteEntry | RenameEntry
+
+
+class CannotPlan(Exception):
+    """A change does not fit what the directory holds now; caught by `write` of both directories."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class Workspace:
+    """A directory's entries while changes are written: plans edits, and takes in those that were carried out."""
+
+    def __init__(self, entries: EntrySet, listing: Listing, base: Dn) -> None:
+        self.entries = entries
+        self._places = dict(listing.places)
+        self._base = base
+        self._base_key = fold(base)
+
+    def plan(self, change: Change) -> list[Edit]:
+        """The edits that carry out a change, in order; [] when there is nothing to do. Raises CannotPlan."""
+        match change:
+            case Put(record):
+                return self._plan_put(record)
+            case Remove(path):
+                return self._plan_remove(path)
+            case Move(old, new):
+                return self._plan_move(old, new)
+
+    def done(self, edit: Edit) -> None:
+        """The edit was carried out."""
+        match edit:
+            case AddEntry(entry, path):
+                self.entries.put(entry)
+                if path is not None:
+                    self._places[path] = entry.key
+            case ModifyEntry(entry, replace):
+                merged = {**entry.attributes, **replace}
+                attributes = {name: values for name, values in merged.items() if values}
+                self.entries.put(Entry(entry.dn, attributes, entry.key))
+            case DeleteEntry(entry, path):
+                self.entries.discard(entry.key)
+                self._places.pop(path, None)
+            case RenameEntry(entry, _, _, old, new):
+                renamed = renamed_entry(edit)
+                self.entries.rename(entry.key, renamed)
+                depth = len(entry.key)
+                for path, key in list(self._places.items()):
+                    if path == old or path.startswith(old + "/"):
+                        del self._places[path]
+                        self._places[TopicPath(new + path[len(old) :])] = key[:-depth] + renamed.key
+
+    def _plan_put(self, record: TopicRecord) -> list[Edit]:
+        entry = self._entry(record.path)
+        if entry is None:
+            edits, parent = self._plan_ancestors(record.path)
+            edits.append(self._add(record.path, record, parent))
+            return edits
+        wanted = write_facts(record)
+        replace = {
+            name: wanted.get(name, ())
+            for name in sorted(FACTS)
+            if set(entry.attributes.get(name, ())) != set(wanted.get(name, ()))
+        }
+        return [ModifyEntry(entry, replace)] if replace else []
+
+    def _plan_remove(self, path: TopicPath) -> list[Edit]:
+        entry = self._entry(path)
+        if entry is None:
+            return []
+        if self.entries.children(entry.key):
+            node = write_facts(None)
+            replace = {
+                name: node.get(name, ())
+                for name in sorted(FACTS)
+                if entry.attributes.get(name, ()) != node.get(name, ())
+            }
+            return [ModifyEntry(entry, replace)] if replace else []
+        edits: list[Edit] = [DeleteEntry(entry, path)]
+        gone = entry.key
+        for above in ancestors(path):
+            node_entry = self._entry(above)
+            if node_entry is None or not _is_bare_node(node_entry):
+                break
+            if self.entries.children(node_entry.key) != {gone}:
+                break
+            edits.append(DeleteEntry(node_entry, above))
+            gone = node_entry.key
+        return edits
+
+    def _plan_move(self, old: TopicPath, new: TopicPath) -> list[Edit]:
+        entry = self._entry(old)
+        if entry is None or self._entry(new) is not None:
+            raise CannotPlan(
+                Problem(ProblemKind.CONFLICT, old, f"cannot be moved to {new}: the directory changed", old)
+            )
+        if fold((write_rdn(old),))[0] != entry.key[0]:
+            reason = "its RDN does not follow from its name, so a rename would leave old values behind"
+            raise CannotPlan(Problem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, old))
+        edits, parent = self._plan_ancestors(new)
+        edits.append(RenameEntry(entry, write_rdn(new), parent, old, new))
+        return edits
+
+    def _plan_ancestors(self, path: TopicPath) -> tuple[list[Edit], Dn]:
+        """Edits that make every node above `path`, and the DN that will be its parent."""
+        edits: list[Edit] = []
+        base = self.entries.get(self._base_key)
+        if base is None:
+            base = write_base(self._base)
+            if base is None:
+                reason = "the base entry is missing and only ou=, o= and cn= entries can be made for you: add it"
+                raise CannotPlan(Problem(ProblemKind.REFUSED, format_dn(self._base), reason, path))
+            edits.append(AddEntry(base, None))
+        parent = base.dn
+        for above in reversed(tuple(ancestors(path))):
+            entry = self._entry(above)
+            if entry is None:
+                added = self._add(above, None, parent)
+                edits.append(added)
+                entry = added.entry
+            parent = entry.dn
+        return edits, parent
+
+    def _add(self, path: TopicPath, record: TopicRecord | None, parent: Dn) -> AddEntry:
+        entry = write_entry(path, record, parent)
+        if entry.key in self.entries:
+            reason = "an entry that is not this topic is in the way"
+            raise CannotPlan(Problem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, path))
+        return AddEntry(entry, path)
+
+    def _entry(self, path: TopicPath) -> Entry | None:
+        key = self._places.get(path)
+        return None if key is None else self.entries.get(key)
+
+
+def renamed_entry(edit: RenameEntry) -> Entry:
+    """The entry after a rename that deletes the values of the old RDN, as ours do."""
+    old = set(edit.entry.dn[0])
+    attributes = {
+        name: kept
+        for name, values in edit.entry.attributes.items()
+        if (kept := tuple(v for v in values if (name, v.decode(errors="replace")) not in old))
+    }
+    for kind, value in edit.rdn:
+        attributes[kind] = (value.encode(),)
+    return Entry.of((edit.rdn, *edit.parent), attributes)
+
+
+def _is_bare_node(entry: Entry) -> bool:
+    """A node that holds nothing but the fact that it is one, so nobody misses it."""
+    return entry.attributes.get("topicistopic") == (b"FALSE",) and set(entry.attributes) <= set(NAMES)
+
+
+def in_writing_order(changes: list[Change]) -> list[Change]:
+    """Moves, then puts from the root down, then removals from the leaves up."""
+    moves = [c for c in changes if isinstance(c, Move)]
+    puts = sorted((c for c in changes if isinstance(c, Put)), key=lambda c: c.record.path.count("/"))
+    removals = sorted((c for c in changes if isinstance(c, Remove)), key=lambda c: -c.path.count("/"))
+    return [*moves, *puts, *removals]

@@ -1,0 +1,95 @@
+"""Entries as directories hold them, and a set of entries that knows who is below whom.
+
+Both directories keep what they last saw in an `EntrySet`; the file writes it out, the server's side follows changes
+with it. Everything else (mapping, planning of edits) reads it and needs no server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from directory.entries.dn import Dn, fold, is_below
+
+Attributes = Mapping[str, tuple[bytes, ...]]
+"""Values by attribute type in lower case, in the order in which the directory gave them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry. `dn` is as written, for people and for requests; compare with `key`, made by `fold`."""
+
+    dn: Dn
+    attributes: Attributes
+    key: Dn
+
+    @staticmethod
+    def of(dn: Dn, attributes: Attributes) -> Entry:
+        """An entry with its key worked out."""
+        return Entry(dn, attributes, fold(dn))
+
+    def text(self, name: str) -> str | None:
+        """The first value of an attribute, None when there is none. Bytes that are not UTF-8 are replaced."""
+        values = self.attributes.get(name)
+        return values[0].decode(errors="replace") if values else None
+
+    def has_class(self, name: str) -> bool:
+        """Whether the entry has this object class (given in lower case)."""
+        return any(value.decode(errors="replace").lower() == name for value in self.attributes.get("objectclass", ()))
+
+
+class EntrySet:
+    """Entries by key, in the order in which they came, with the keys below each."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._entries: dict[Dn, Entry] = {}
+        self._below: dict[Dn, set[Dn]] = {}
+        for entry in entries:
+            self.put(entry)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def __contains__(self, key: Dn) -> bool:
+        return key in self._entries
+
+    def get(self, key: Dn) -> Entry | None:
+        """The entry with this key."""
+        return self._entries.get(key)
+
+    def put(self, entry: Entry) -> None:
+        """Add the entry, or replace the one with the same key; a replaced entry keeps its place in the order."""
+        if entry.key not in self._entries and entry.key:
+            self._below.setdefault(entry.key[1:], set()).add(entry.key)
+        self._entries[entry.key] = entry
+
+    def discard(self, key: Dn) -> None:
+        """Remove the entry and whatever is below it; no entry, no error."""
+        for below in tuple(self._below.get(key, ())):
+            self.discard(below)
+        if self._entries.pop(key, None) is not None and key:
+            siblings = self._below[key[1:]]
+            siblings.discard(key)
+            if not siblings:
+                del self._below[key[1:]]
+
+    def children(self, key: Dn) -> frozenset[Dn]:
+        """Keys of the entries directly below."""
+        return frozenset(self._below.get(key, ()))
+
+    def rename(self, key: Dn, entry: Entry) -> None:
+        """The entry `key` is now `entry` (same facts or new ones, another DN); those below move along."""
+        moved = [e for e in self._entries.values() if is_below(e.key, key)]
+        self.discard(key)
+        self.put(entry)
+        for below in moved:
+            self.put(
+                Entry(
+                    below.dn[: -len(key)] + entry.dn,
+                    below.attributes,
+                    below.key[: -len(key)] + entry.key,
+                )
+            )

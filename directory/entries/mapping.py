@@ -1,0 +1,256 @@
+"""One entry to one topic record and back. Pure: no file, no server.
+
+A topic's path follows from the names on the way down from the base; its namespace is that of the topic above unless
+the entry says another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from core.errors import TopicError
+from directory.entries.dn import Dn, Rdn, format_dn
+from directory.entries.entries import Entry
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.topics import Step, TopicPath, split_path
+from topic_model.tree.plans import check_record
+
+
+class ProblemKind(Enum):
+    """Why an entry was skipped, or a change not written. The values are stable words for logs and metrics."""
+
+    ALIAS = "alias"
+    FOREIGN = "foreign"
+    ORPHAN = "orphan"
+    MISSING_ATTRIBUTE = "missing-attribute"
+    ILLEGAL_NAME = "illegal-name"
+    BAD_VALUE = "bad-value"
+    DUPLICATE_TOPIC = "duplicate-topic"
+    DUPLICATE_CODE = "duplicate-code"
+    BELOW_FINAL = "below-final"
+    CONFLICT = "conflict"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One entry that was skipped or one change that was not written; never a reason to stop."""
+
+    kind: ProblemKind
+    dn: str
+    reason: str
+    path: TopicPath | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dn}: {self.reason} ({self.kind.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """A topic, and the entry it was read from. `plain`: its RDN is the one that we would have given it."""
+
+    record: TopicRecord
+    entry_dn: Dn
+    plain: bool = True
+
+    @property
+    def dn(self) -> str:
+        """The entry's DN, for people."""
+        return format_dn(self.entry_dn)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All of a directory at one moment.
+
+    `places` has the key of every entry that has a path, topic or mere node. `held` are topics whose entries are there
+    but cannot be used as they are: nobody asked for them to be removed, so whatever was known stays. `initialised` is
+    False while the base entry itself is missing (a new server, no file yet): such a directory never empties a tree.
+    `fresh` marks the first listing after a start or a reconnect, which may have missed any number of changes. Of two
+    listings from one directory the one with the greater `version` is newer.
+    """
+
+    entries: Mapping[TopicPath, TopicEntry] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    held: frozenset[TopicPath] = frozenset()
+    places: Mapping[TopicPath, Dn] = field(default_factory=dict)
+    initialised: bool = True
+    fresh: bool = False
+    version: int = field(default=0, compare=False)
+
+    def records(self) -> dict[TopicPath, TopicRecord]:
+        """The topics alone."""
+        return {path: entry.record for path, entry in self.entries.items()}
+
+
+def canonical(record: TopicRecord) -> TopicRecord:
+    """The record as a directory can hold it: LDAP keeps values of an attribute as a set, so these are sorted."""
+    types = tuple(sorted(set(record.message_types)))
+    publishers = tuple(sorted(set(record.policy.publishers)))
+    if types == record.message_types and publishers == record.policy.publishers:
+        return record
+    policy = msgspec.structs.replace(record.policy, publishers=publishers)
+    return msgspec.structs.replace(record, message_types=types, policy=policy)
+
+
+TOPIC_CLASS = "arborcastTopic"
+
+_TOPIC_CLASS_FOLDED = TOPIC_CLASS.lower()
+
+_ALIAS_CLASS = "alias"
+
+NAMES: Mapping[str, str] = {
+    name.lower(): name
+    for name in (
+        "objectClass",
+        "topicName",
+        "topicNamespace",
+        "topicCode",
+        "topicMessageType",
+        "topicFinal",
+        "topicIsTopic",
+        "topicRetain",
+        "topicPriority",
+        "topicRoutingPolicy",
+        "topicPublisher",
+    )
+}
+
+"""Our attribute types: lower case to the way in which they are written."""
+
+FACTS = frozenset(NAMES) - {"objectclass", "topicname", "topicnamespace"}
+
+"""The attributes that hold a topic's facts, apart from its name; every other attribute is left as it is."""
+
+_MAX_INTEGER_DIGITS = 18  # fits 64 bits wherever a record may end up
+
+
+class Skip(Exception):
+    """This entry cannot be read. Never leaves the reading of listings."""
+
+    def __init__(self, kind: ProblemKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]:
+    """The steps of the topic (or node) that the entry is; `above` None when the entry above is none of ours."""
+    if entry.has_class(_ALIAS_CLASS):
+        raise Skip(ProblemKind.ALIAS, "aliases are not followed (they can form loops); make it an entry of its own")
+    if not entry.has_class(_TOPIC_CLASS_FOLDED):
+        raise Skip(ProblemKind.FOREIGN, f"not an {TOPIC_CLASS}")
+    if above is None:
+        raise Skip(ProblemKind.ORPHAN, "the entry above is not part of the topic tree")
+    name = entry.text("topicname")
+    if name is None:
+        raise Skip(ProblemKind.MISSING_ATTRIBUTE, "topicName is missing")
+    namespace = entry.text("topicnamespace")
+    if namespace is None:
+        namespace = above[-1][0] if above else ""
+    return (*above, (namespace, name))
+
+
+def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
+    """The topic's facts, None for a mere node. Raises Skip."""
+    if not _boolean(entry, "topicistopic", True):
+        return None
+    record = TopicRecord(
+        path=path,
+        code=entry.text("topiccode") or "",
+        message_types=_texts(entry, "topicmessagetype"),
+        final=_boolean(entry, "topicfinal", False),
+        policy=TopicPolicy(
+            retain=_boolean(entry, "topicretain", False),
+            priority=_integer(entry, "topicpriority"),
+            routing=entry.text("topicroutingpolicy") or "",
+            publishers=_texts(entry, "topicpublisher"),
+        ),
+    )
+    try:
+        return check_record(record)
+    except TopicError as error:
+        raise Skip(ProblemKind.BAD_VALUE, str(error)) from error
+
+
+def _texts(entry: Entry, name: str) -> tuple[str, ...]:
+    return tuple(sorted({value.decode(errors="replace") for value in entry.attributes.get(name, ())}))
+
+
+def _boolean(entry: Entry, name: str, default: bool) -> bool:
+    text = entry.text(name)
+    if text is None:
+        return default
+    if text.upper() not in ("TRUE", "FALSE"):
+        raise Skip(ProblemKind.BAD_VALUE, f"{NAMES[name]} is {text!r}, must be TRUE or FALSE")
+    return text.upper() == "TRUE"
+
+
+def _integer(entry: Entry, name: str) -> int:
+    text = entry.text(name)
+    if text is None:
+        return 0
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_INTEGER_DIGITS):
+        raise Skip(ProblemKind.BAD_VALUE, f"{NAMES[name]} is {text!r}, must be a whole number")
+    return int(text)
+
+
+def write_facts(record: TopicRecord | None) -> dict[str, tuple[bytes, ...]]:
+    """The attributes in FACTS that say this; None for a mere node. What is at its default is not written."""
+    if record is None:
+        return {"topicistopic": (b"FALSE",)}
+    record = canonical(record)
+    policy = record.policy
+    facts: dict[str, Iterable[str]] = {
+        "topiccode": (record.code,) if record.code else (),
+        "topicmessagetype": record.message_types,
+        "topicfinal": ("TRUE",) if record.final else (),
+        "topicretain": ("TRUE",) if policy.retain else (),
+        "topicpriority": (str(policy.priority),) if policy.priority else (),
+        "topicroutingpolicy": (policy.routing,) if policy.routing else (),
+        "topicpublisher": policy.publishers,
+    }
+    encoded = {name: tuple(value.encode() for value in values) for name, values in facts.items()}
+    return {name: values for name, values in encoded.items() if values}
+
+
+def write_rdn(path: TopicPath) -> Rdn:
+    """The RDN of a topic's entry: with the namespace where it differs from that of the topic above."""
+    steps = list(split_path(path))
+    namespace, name = steps[-1]
+    above = steps[-2][0] if len(steps) > 1 else ""
+    if namespace == above:
+        return (("topicname", name),)
+    return (("topicname", name), ("topicnamespace", namespace))
+
+
+def write_entry(path: TopicPath, record: TopicRecord | None, parent: Dn) -> Entry:
+    """A new entry for a topic, or for a mere node, below the entry `parent`."""
+    rdn = write_rdn(path)
+    attributes: dict[str, tuple[bytes, ...]] = {"objectclass": (TOPIC_CLASS.encode(),)}
+    attributes.update((kind, (value.encode(),)) for kind, value in rdn)
+    attributes.update(write_facts(record))
+    return Entry.of((rdn, *parent), attributes)
+
+
+_BASE_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "ou": ("organizationalUnit",),
+    "o": ("organization",),
+    "cn": ("organizationalRole",),
+}
+
+
+def write_base(base: Dn) -> Entry | None:
+    """The entry for the base itself, None when its RDN is of a type for which we would have to guess a class."""
+    if not base or len(base[0]) != 1:
+        return None
+    (kind, value) = base[0][0]
+    classes = _BASE_CLASSES.get(kind)
+    if classes is None:
+        return None
+    return Entry.of(base, {"objectclass": tuple(c.encode() for c in classes), kind: (value.encode(),)})

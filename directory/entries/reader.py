@@ -1,0 +1,136 @@
+"""Listings from sets of entries: which entry is which topic, and which are none and why. Pure.
+
+The tree of entries below the base is the tree of topics. What cannot be a topic is skipped with a Problem, and never
+stops the rest from being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from core.errors import TopicError
+from directory.entries.dn import Dn, fold, format_dn, is_below
+from directory.entries.entries import Entry, EntrySet
+from directory.entries.mapping import (
+    Listing,
+    Problem,
+    ProblemKind,
+    Skip,
+    TopicEntry,
+    read_record,
+    read_steps,
+    write_rdn,
+)
+from topic_model.topics import Step, TopicPath, make_path
+
+
+def read_listing(entries: EntrySet, base: Dn) -> Listing:
+    """All topics that these entries hold below `base`; never raises for what they hold."""
+    return ListingReader(base).read(entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What one entry says, given what the entries above it say. `steps` None: it has no place in the tree."""
+
+    entry: Entry
+    above: tuple[Step, ...] | None
+    steps: tuple[Step, ...] | None
+    path: TopicPath | None
+    topic: TopicEntry | None
+    problem: Problem | None
+
+
+class ListingReader:
+    """Reads listings of one base again and again, in one thread at a time.
+
+    It remembers what each entry said, so that an edit in a large tree costs a look at every entry and the reading of
+    one.
+    """
+
+    def __init__(self, base: Dn) -> None:
+        self._base = fold(base)
+        self._readings: dict[Dn, _Reading] = {}
+
+    def read(self, entries: EntrySet, *, fresh: bool = False, also: tuple[Problem, ...] = ()) -> Listing:
+        """All topics that these entries hold; never raises for what they hold. `also`: problems to list first."""
+        readings = self._read_all(entries)
+        places: dict[TopicPath, Dn] = {}
+        topics: dict[TopicPath, TopicEntry] = {}
+        problems = list(also)
+        held: set[TopicPath] = set()
+        for key, reading in readings.items():
+            if reading.problem is not None:
+                problems.append(reading.problem)
+            if reading.path is None:
+                continue
+            places[reading.path] = key
+            if reading.topic is not None:
+                topics[reading.path] = reading.topic
+            elif reading.problem is not None:
+                held.add(reading.path)
+        for duplicate in self._duplicate_codes(entries, readings):
+            problems.append(duplicate)
+            if duplicate.path is not None:
+                del topics[duplicate.path]
+                held.add(duplicate.path)
+        return Listing(topics, tuple(problems), frozenset(held), places, self._base in entries, fresh)
+
+    def _read_all(self, entries: EntrySet) -> dict[Dn, _Reading]:
+        """A reading of each entry below the base; parents come first, else the order is the directory's."""
+        below = [entry for entry in entries if is_below(entry.key, self._base)]
+        below.sort(key=lambda entry: len(entry.key))
+        steps: dict[Dn, tuple[Step, ...] | None] = {self._base: ()}
+        remembered, self._readings = self._readings, {}
+        taken: set[TopicPath] = set()
+        for entry in below:
+            above = steps.get(entry.key[1:])
+            reading = remembered.get(entry.key)
+            if reading is None or reading.above is not above or reading.entry != entry:
+                reading = _read(entry, above)
+            self._readings[entry.key] = reading
+            if reading.path is not None and reading.path in taken:
+                # Read anew next time (nothing has None above it): it is right as soon as the other one is gone.
+                reading = _without_place(reading, f"topic {reading.path} has another entry already")
+            elif reading.path is not None:
+                taken.add(reading.path)
+            self._readings[entry.key] = reading
+            steps[entry.key] = reading.steps
+        return self._readings
+
+    @staticmethod
+    def _duplicate_codes(entries: EntrySet, readings: Mapping[Dn, _Reading]) -> Iterator[Problem]:
+        # In the directory's own order (servers list older entries first), not by depth: the one that came second is
+        # the mistake.
+        owners: dict[str, TopicPath] = {}
+        for entry in entries:
+            reading = readings.get(entry.key)
+            if reading is None or reading.topic is None or reading.path is None or not reading.topic.record.code:
+                continue
+            code = reading.topic.record.code
+            owner = owners.setdefault(code, reading.path)
+            if owner != reading.path:
+                reason = f"topicCode {code!r} belongs to topic {owner}"
+                yield Problem(ProblemKind.DUPLICATE_CODE, format_dn(entry.dn), reason, reading.path)
+
+
+def _read(entry: Entry, above: tuple[Step, ...] | None) -> _Reading:
+    path: TopicPath | None = None
+    try:
+        steps = read_steps(entry, above)
+        path = make_path(steps)
+        record = read_record(entry, path)
+    except Skip as skip:
+        problem = Problem(skip.kind, format_dn(entry.dn), skip.reason, path)
+        return _Reading(entry, above, steps if path is not None else None, path, None, problem)
+    except TopicError as error:
+        problem = Problem(ProblemKind.ILLEGAL_NAME, format_dn(entry.dn), str(error))
+        return _Reading(entry, above, None, None, None, problem)
+    topic = None if record is None else TopicEntry(record, entry.dn, entry.key[0] == fold((write_rdn(path),))[0])
+    return _Reading(entry, above, steps, path, topic, None)
+
+
+def _without_place(reading: _Reading, reason: str) -> _Reading:
+    problem = Problem(ProblemKind.DUPLICATE_TOPIC, format_dn(reading.entry.dn), reason, reading.path)
+    return _Reading(reading.entry, None, None, None, None, problem)

@@ -1,0 +1,35 @@
+"""Where the tree is kept for people: an LDIF file or an LDAP server, behind one contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.errors import ConfigError
+from directory.entries.dn import parse_dn
+from directory.errors import DnError
+from directory.settings import DirectorySettings
+from directory.stores.contract import Directory
+
+
+def open_directory(settings: DirectorySettings, default_file: Path) -> Directory | None:
+    """The directory that the settings ask for, None for kind = none. Touches neither file nor server yet.
+
+    Raises ConfigError for settings with which no directory can be reached.
+    """
+    if settings.kind == "none":
+        return None
+    try:
+        if not parse_dn(settings.base_dn):
+            raise ConfigError("directory.base_dn is empty; it must be the DN of the entry above the root topics")
+    except DnError as error:
+        raise ConfigError(f"directory.base_dn: {error}") from error
+    if settings.kind == "file":
+        from directory.stores.file import FileDirectory
+
+        return FileDirectory(Path(settings.file) if settings.file else default_file, settings)
+    if not settings.url.startswith(("ldap://", "ldaps://", "ldapi://")):
+        raise ConfigError(f"directory.url is {settings.url!r}; it must begin with ldap://, ldaps:// or ldapi://")
+    # Only here, so that an engine with a file never pays for (or is warned by) ldap3.
+    from directory.stores.ldap import LdapDirectory
+
+    return LdapDirectory(settings)

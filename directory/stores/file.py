@@ -1,0 +1,271 @@
+"""The directory as an LDIF file: the entries that an LDAP server would hold, for `ldapadd -f` when the day comes.
+
+A file that people edit with any editor while the engine runs. So: what we do not understand stays in it, a file that
+is broken or half written never replaces the tree, and a write replaces the file in one step.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from directory.entries import ldif
+from directory.entries.changes import CannotPlan, Change, RenameEntry, Workspace, in_writing_order, renamed_entry
+from directory.entries.dn import Dn, format_dn, is_below, parse_dn
+from directory.entries.entries import Entry, EntrySet
+from directory.entries.mapping import NAMES, Listing, Problem, ProblemKind
+from directory.entries.reader import ListingReader
+from directory.errors import DirectoryError, LdifError
+from directory.settings import DirectorySettings
+from directory.stores.contract import Watcher, Written, conflicts
+
+# Editors write a file in several steps. One that has not changed for this long is taken to be complete.
+_SETTLE_SECONDS = 0.1
+_MODE = 0o640
+
+_HEADER = (
+    "# The topic tree of Arborcast. Edit it while the engine runs; changes are taken over within a second or two.\n"
+    "# An LDAP server takes the same entries: load arborcast.schema there, then ldapadd -f this file.\n"
+)
+
+_Signature = tuple[int, int, int]
+_Key = Dn | int
+"""Of a block: the entry's key, or a number for blocks that are not entries of their own."""
+
+
+class FileDirectory:
+    """One LDIF file. See `Directory` for what the methods promise."""
+
+    def __init__(self, path: Path, settings: DirectorySettings) -> None:
+        self._path = path
+        self._base = parse_dn(settings.base_dn)
+        self._reader = ListingReader(self._base)
+        self._poll_seconds = settings.poll_interval_s
+        self._lock = threading.RLock()
+        self._blocks: dict[_Key, ldif.Block] = {}
+        self._listing = Listing(initialised=False, fresh=True)
+        self._duplicates: tuple[Problem, ...] = ()
+        self._signature: _Signature | None = None
+        self._read_once = False
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return str(self._path)
+
+    def load(self) -> Listing:
+        """Read the file; one that is not there is an empty directory. Raises LdifError, DirectoryError."""
+        with self._lock:
+            signature = self._stat()
+            if self._read_once and signature == self._signature:
+                return self._listing
+            try:
+                data = self._path.read_bytes() if signature is not None else b""
+            except OSError as error:
+                raise DirectoryError(f"cannot read {self._path}: {error}", self._poll_seconds) from error
+            try:
+                blocks, problems = _index(ldif.parse(data))
+            except LdifError as error:
+                raise LdifError(f"{self._path}: {error}; the topic tree stays as it was", error.line) from error
+            self._duplicates = problems
+            self._take(blocks, signature, fresh=not self._read_once)
+            self._read_once = True
+            return self._listing
+
+    def write(self, changes: Sequence[Change], seen: Listing) -> Written:
+        """Write a new file that holds the changes, on top of what the file holds now."""
+        self._await_settled()
+        with self._lock:
+            now = self.load()
+            refused = conflicts(changes, seen, now)
+            entries = EntrySet(block.entry for block in self._blocks.values() if block.entry is not None)
+            workspace = Workspace(entries, now, self._base)
+            problems = list(refused.values())
+            blocks = dict(self._blocks)
+            for change in in_writing_order([c for c in changes if c not in refused]):
+                try:
+                    edits = workspace.plan(change)
+                except CannotPlan as error:
+                    problems.append(error.problem)
+                    continue
+                for edit in edits:
+                    workspace.done(edit)
+                    if isinstance(edit, RenameEntry):
+                        blocks = _renamed(blocks, edit)
+            updated = _updated(blocks, entries)
+            if updated != self._blocks or not self._path.exists():
+                signature = self._replace(ldif.write(_in_file_order(updated)))
+                self._take(updated, signature, fresh=False)
+            return Written(tuple(problems), self._listing)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Look at the file every `poll_interval_s`."""
+        self._thread = threading.Thread(target=self._watch, args=(watcher,), name="topic-file", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, watcher: Watcher) -> None:
+        reported: object = None
+        failed: object = None
+        while not self._closing.is_set():
+            try:
+                self._await_settled()
+                with self._lock:
+                    listing = self.load()
+                if listing is not reported:
+                    watcher.changed(replace(listing, fresh=True) if reported is None else listing)
+                    reported = listing
+                failed = None
+            except DirectoryError as error:
+                # The same broken file is not news at every look.
+                news = (self._stat_or_none(), str(error))
+                if news != failed:
+                    failed = news
+                    watcher.away(error)
+                    reported = None
+            self._closing.wait(self._poll_seconds)
+
+    def _await_settled(self) -> None:
+        """Return when nobody is writing the file any more (or when closing)."""
+        signature = self._stat()
+        while signature != self._signature and not self._closing.wait(_SETTLE_SECONDS):
+            again = self._stat()
+            if again == signature:
+                return
+            signature = again
+
+    def _take(self, blocks: dict[_Key, ldif.Block], signature: _Signature | None, *, fresh: bool) -> None:
+        self._blocks = blocks
+        entries = EntrySet(block.entry for block in blocks.values() if block.entry is not None)
+        listing = self._reader.read(entries, fresh=fresh, also=self._duplicates)
+        self._listing = replace(listing, version=self._listing.version + 1)
+        self._signature = signature
+
+    def _stat(self) -> _Signature | None:
+        try:
+            return _signature(os.stat(self._path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DirectoryError(f"cannot look at {self._path}: {error}", self._poll_seconds) from error
+
+    def _stat_or_none(self) -> _Signature | None:
+        try:
+            return self._stat()
+        except DirectoryError:
+            return None
+
+    def _replace(self, data: bytes) -> _Signature:
+        """Put a new file in the place of the old one; returns what marks it.
+
+        Looked at before it is in place: an edit by somebody right afterwards must not pass for ours.
+        """
+        # A symbolic link stays one: it is the file behind it that is replaced.
+        target = Path(os.path.realpath(self._path))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            mode = target.stat().st_mode & 0o777 if target.exists() else _MODE
+            descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    os.fchmod(file.fileno(), mode)
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    signature = _signature(os.fstat(file.fileno()))
+                os.replace(temporary, target)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+            parent = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+            return signature
+        except OSError as error:
+            raise DirectoryError(f"cannot write {target}: {error}", self._poll_seconds) from error
+
+
+def _signature(status: os.stat_result) -> _Signature:
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[Problem, ...]]:
+    """Blocks by key. Of two entries with one DN the first counts; the text of the other stays in the file."""
+    indexed: dict[_Key, ldif.Block] = {}
+    problems: list[Problem] = []
+    for number, block in enumerate(blocks):
+        key: _Key = number
+        if block.entry is not None:
+            if block.entry.key in indexed:
+                reason = "an entry with this DN is in the file already; this one is ignored"
+                problems.append(Problem(ProblemKind.DUPLICATE_TOPIC, format_dn(block.entry.dn), reason))
+                indexed[number] = ldif.Block(block.text, None)
+                continue
+            key = block.entry.key
+        indexed[key] = block
+    return indexed, tuple(problems)
+
+
+def _renamed(blocks: dict[_Key, ldif.Block], edit: RenameEntry) -> dict[_Key, ldif.Block]:
+    """The blocks, those of the moved subtree under their new keys, so that each keeps its place and its comments."""
+    old, new = edit.entry.key, renamed_entry(edit).key
+
+    def moved(key: _Key) -> _Key:
+        if isinstance(key, int) or (key != old and not is_below(key, old)):
+            return key
+        return key[: -len(old)] + new
+
+    return {moved(key): block for key, block in blocks.items()}
+
+
+def _updated(blocks: dict[_Key, ldif.Block], entries: EntrySet) -> dict[_Key, ldif.Block]:
+    """The blocks that hold exactly these entries; the text of unchanged ones and of what is no entry is kept."""
+    kept: dict[_Key, ldif.Block] = {}
+    if not blocks:
+        kept[-1] = ldif.Block(_HEADER.encode(), None)
+    for key, block in blocks.items():
+        if isinstance(key, int):
+            kept[key] = block
+            continue
+        entry = entries.get(key)
+        if entry is None:
+            continue
+        kept[key] = block if block.entry == entry else _render(entry, ldif.comments_of(block.text))
+    for entry in entries:
+        if entry.key not in kept:
+            kept[entry.key] = _render(entry, b"")
+    return kept
+
+
+def _render(entry: Entry, comments: bytes) -> ldif.Block:
+    return ldif.render(entry, NAMES.items(), comments)
+
+
+def _in_file_order(blocks: dict[_Key, ldif.Block]) -> Iterator[ldif.Block]:
+    """In the order they have, unless a child would come before its parent: ldapadd reads from the top."""
+    seen: set[Dn] = set()
+    entry_keys = {key for key in blocks if not isinstance(key, int)}
+    for key in blocks:
+        if isinstance(key, int):
+            continue
+        if key[1:] in entry_keys and key[1:] not in seen:
+            break
+        seen.add(key)
+    else:
+        yield from blocks.values()
+        return
+    for _, block in sorted(blocks.items(), key=lambda item: 0 if isinstance(item[0], int) else len(item[0])):
+        yield block

@@ -1,0 +1,266 @@
+"""What we ask of an LDAP server, one bound connection at a time: reads, changes, and the stream of changes by others.
+
+Connections use ldap3's synchronous strategy; the stream is read from the socket by our own thread (ldap3's
+asynchronous strategies raise in a thread of theirs, where nobody can catch it, and notice a dead server late).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ldap3
+from ldap3.core.exceptions import LDAPExceptionError
+from ldap3.operation.search import search_operation
+from ldap3.strategy.base import BaseStrategy
+from ldap3.utils.asn1 import decode_message_fast
+
+from directory.entries.dn import Dn, Rdn, format_dn, format_rdn, parse_dn
+from directory.entries.entries import Entry
+from directory.errors import DirectoryAway, DirectoryError, DnError
+from directory.settings import DirectorySettings
+from directory.stores import syncrepl
+from directory.stores.ldap_connection import (
+    BUSY,
+    ENTRY_EXISTS,
+    NO_SUCH_OBJECT,
+    NOT_ALLOWED,
+    RETRY_SECONDS,
+    UNSUPPORTED_CRITICAL,
+    check,
+    connect,
+    translated,
+    words,
+)
+
+# Servers refuse pages larger than their size limit for one answer, which is 500 where nobody has set it.
+_PAGE_SIZE = 500
+_RECEIVE_BYTES = 65_536
+# An entry of ours has hundreds of bytes; whoever announces more than this does not speak LDAP.
+_MAX_MESSAGE_BYTES = 16 << 20
+
+_PAGED = "1.2.840.113556.1.4.319"
+
+
+class WatchNotSupported(DirectoryError):
+    """The server has no syncrepl for this base; it must be polled."""
+
+
+class EntryRefused(DirectoryError):
+    """The server refuses one change of one entry, for reasons of that entry. `exists`: it is there already."""
+
+    def __init__(self, message: str, *, exists: bool = False) -> None:
+        super().__init__(message)
+        self.exists = exists
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A message of the stream: an entry and what happened to it. `has_children` as the server says, if it does."""
+
+    entry: Entry
+    state: syncrepl.EntryState
+    has_children: bool
+
+
+class LdapSession:
+    """One bound connection, used by one thread. The constructor connects, secures and binds.
+
+    Everything raises DirectoryAway when the connection is of no more use, DirectoryRefused when the server says no.
+    """
+
+    def __init__(self, settings: DirectorySettings) -> None:
+        self._settings = settings
+        self._buffer = b""
+        self._message_id = 0
+        self._connection: Any = connect(settings)
+
+    def read_tree(self, base: Dn) -> Iterator[Entry]:
+        """The base and every entry below it, page by page. Raises NoSuchEntry when there is no base."""
+        cookie: bytes | None = None
+        while True:
+            with translated(self._settings):
+                self._connection.search(
+                    format_dn(base),
+                    "(objectClass=*)",
+                    search_scope=ldap3.SUBTREE,
+                    dereference_aliases=ldap3.DEREF_NEVER,
+                    attributes=["*", "entryUUID"],
+                    paged_size=_PAGE_SIZE,
+                    paged_cookie=cookie,
+                )
+            result = self._result()
+            self._check(result, f"reading {format_dn(base)}")
+            for response in self._connection.response:
+                entry = _entry(response)
+                if entry is not None:
+                    yield entry
+            cookie = result.get("controls", {}).get(_PAGED, {}).get("value", {}).get("cookie")
+            if not cookie:
+                return
+
+    def context_csn(self, base: Dn) -> tuple[bytes, ...]:
+        """The change sequence numbers of the database that holds `base`; () where the server keeps none.
+
+        They stand at the database's suffix, which is the base or above it.
+        """
+        for start in range(len(base)):
+            with translated(self._settings):
+                self._connection.search(
+                    format_dn(base[start:]),
+                    "(objectClass=*)",
+                    search_scope=ldap3.BASE,
+                    dereference_aliases=ldap3.DEREF_NEVER,
+                    attributes=["contextCSN"],
+                )
+            if self._result().get("result") != 0:
+                continue
+            for response in self._connection.response:
+                entry = _entry(response)
+                if entry is not None and entry.attributes.get("contextcsn"):
+                    return entry.attributes["contextcsn"]
+        return ()
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry. Raises EntryRefused."""
+        attributes = {name: list(values) for name, values in entry.attributes.items()}
+        with translated(self._settings):
+            self._connection.add(format_dn(entry.dn), None, attributes)
+        self._check_change(entry.dn)
+
+    def modify(self, dn: Dn, replace: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Replace attributes; no values means removal. Raises EntryRefused."""
+        changes = {name: [(ldap3.MODIFY_REPLACE, list(values))] for name, values in replace.items()}
+        with translated(self._settings):
+            self._connection.modify(format_dn(dn), changes)
+        self._check_change(dn)
+
+    def delete(self, dn: Dn) -> None:
+        """Delete an entry without children. Raises EntryRefused."""
+        with translated(self._settings):
+            self._connection.delete(format_dn(dn))
+        self._check_change(dn)
+
+    def rename(self, dn: Dn, rdn: Rdn, parent: Dn) -> None:
+        """Give an entry another RDN and parent; the old RDN's values go. Raises EntryRefused."""
+        superior = format_dn(parent) if parent != dn[1:] else None
+        with translated(self._settings):
+            self._connection.modify_dn(format_dn(dn), format_rdn(rdn), delete_old_dn=True, new_superior=superior)
+        self._check_change(dn)
+
+    def start_stream(self, base: Dn, cookie: bytes) -> None:
+        """Ask for all changes below `base` from where `cookie` stands; from now on only `receive` and `close`."""
+        with translated(self._settings):
+            request = search_operation(
+                format_dn(base),
+                "(objectClass=*)",
+                ldap3.SUBTREE,
+                ldap3.DEREF_NEVER,
+                ["*", "hasSubordinates"],
+                0,
+                0,
+                False,
+                False,
+                False,
+            )
+            controls = [(syncrepl.REQUEST_CONTROL, True, syncrepl.request_value(cookie))]
+            self._message_id = self._connection.strategy.send("searchRequest", request, controls)
+
+    def receive(self, timeout_s: float) -> Changed | syncrepl.SyncInfo | None:
+        """The next message of the stream; None when there is none within the time, or it says nothing of use.
+
+        Raises WatchNotSupported when the server does not do this, NoSuchEntry when the base is gone.
+        """
+        with translated(self._settings):
+            message = self._next_message(timeout_s)
+            if message is None or message["messageID"] not in (0, self._message_id):
+                return None
+            response: dict[str, Any] = self._connection.strategy.decode_response_fast(message)
+            try:
+                return self._read_message(response)
+            except syncrepl.SyncDecodeError as error:
+                raise DirectoryAway(f"LDAP server {self._settings.url}: {error}", RETRY_SECONDS) from error
+
+    def _read_message(self, response: dict[str, Any]) -> Changed | syncrepl.SyncInfo | None:
+        kind = response["type"]
+        if kind == "searchResEntry":
+            entry = _entry(response)
+            control = response.get("controls", {}).get(syncrepl.STATE_CONTROL)
+            if entry is None or control is None:
+                return None
+            return Changed(entry, syncrepl.parse_state(bytes(control["value"])), _has_children(entry))
+        if kind == "intermediateResponse" and response.get("responseName") == syncrepl.INFO_MESSAGE:
+            return syncrepl.parse_info(bytes(response["responseValue"]))
+        if kind == "searchResDone":
+            if response["result"] == UNSUPPORTED_CRITICAL:
+                raise WatchNotSupported(f"LDAP server {self._settings.url} has no syncrepl: {words(response)}")
+            self._check(response, "watching the topic tree")
+            raise DirectoryAway(f"LDAP server {self._settings.url} has ended the watch", 0.0)
+        if kind == "extendedResp":
+            raise DirectoryAway(f"LDAP server {self._settings.url} says goodbye: {words(response)}", 0.0)
+        return None
+
+    def _next_message(self, timeout_s: float) -> dict[str, Any] | None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            length = BaseStrategy.compute_ldap_message_size(self._buffer)
+            if length > _MAX_MESSAGE_BYTES:
+                raise DirectoryAway(f"{self._settings.url} sends {length} bytes at once: not LDAP", RETRY_SECONDS)
+            if 0 < length <= len(self._buffer):
+                data, self._buffer = self._buffer[:length], self._buffer[length:]
+                decoded: dict[str, Any] = decode_message_fast(data)
+                return decoded
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return None
+            self._connection.socket.settimeout(remaining)
+            try:
+                received = self._connection.socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                return None
+            if not received:
+                raise DirectoryAway(f"LDAP server {self._settings.url} has closed the connection", 0.0)
+            self._buffer += received
+
+    def close(self) -> None:
+        """Let go of the connection; never raises."""
+        with suppress(LDAPExceptionError, OSError, AttributeError):
+            if self._message_id:
+                # An unbind would wait behind the stream.
+                self._connection.strategy.close()
+            else:
+                self._connection.unbind()
+
+    def _result(self) -> dict[str, Any]:
+        result: dict[str, Any] | None = self._connection.result
+        return result or {}
+
+    def _check(self, result: Mapping[str, Any], doing: str) -> None:
+        check(self._settings, result, doing)
+
+    def _check_change(self, dn: Dn) -> None:
+        result = self._result()
+        code = result.get("result")
+        if code == 0:
+            return
+        if code in BUSY or code in NOT_ALLOWED or code == NO_SUCH_OBJECT:
+            self._check(result, f"writing {format_dn(dn)}")
+        raise EntryRefused(f"the server says {words(result)}", exists=code == ENTRY_EXISTS)
+
+
+def _entry(response: Mapping[str, Any]) -> Entry | None:
+    if response["type"] != "searchResEntry":
+        return None  # a referral to another server: not followed
+    try:
+        dn = parse_dn(bytes(response["raw_dn"]).decode())
+    except (DnError, UnicodeDecodeError):
+        return None
+    attributes = {name.lower(): tuple(map(bytes, values)) for name, values in response["raw_attributes"].items()}
+    return Entry.of(dn, attributes)
+
+
+def _has_children(entry: Entry) -> bool:
+    return entry.attributes.get("hassubordinates") == (b"TRUE",)

@@ -1,0 +1,196 @@
+"""Connecting to an LDAP server: TLS, bind, and ldap3's exceptions and the server's result codes turned into ours.
+
+With `ldap_client` the only modules that know ldap3, which ships no types: connections go between the two as Any, and
+what leaves `ldap_client` is typed.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import ldap3
+from ldap3.core.exceptions import LDAPExceptionError
+from ldap3.protocol.sasl.sasl import validate_simple_password
+
+from directory.errors import DirectoryAway, DirectoryError, DirectoryRefused
+from directory.settings import DirectorySettings
+from directory.stores.syncrepl import REFRESH_REQUIRED
+
+# A server on the same network answers in milliseconds; what takes longer than this is not going to happen.
+_CONNECT_SECONDS = 5
+# A page of entries from a busy server with a cold cache may take seconds. ldap3 wants a whole number here.
+_ANSWER_SECONDS = 30
+# A watch is silent for hours. These find a server that vanished without a word (power, a firewall) within a minute.
+_KEEPALIVE_IDLE_SECONDS, _KEEPALIVE_INTERVAL_SECONDS, _KEEPALIVE_PROBES = 20, 10, 3
+
+RETRY_SECONDS = 2.0
+
+NO_SUCH_OBJECT, ENTRY_EXISTS, UNSUPPORTED_CRITICAL = 32, 68, 12
+BUSY = frozenset({51, 52})
+NOT_ALLOWED = frozenset({8, 13, 48, 49, 50})
+"""It is about who we are, and the same for every entry."""
+_LIMITS = frozenset({3, 4, 11})
+
+
+class NoSuchEntry(DirectoryError):
+    """The entry is not there."""
+
+
+def connect(settings: DirectorySettings) -> Any:
+    """A connection that is secured and bound as the settings ask. Raises DirectoryAway, DirectoryRefused."""
+    url = urlsplit(settings.url)
+    if settings.bind == "simple" and not settings.password:
+        # LDAP would take this for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
+        raise DirectoryRefused(f"directory.password is empty; {settings.bind_dn} cannot bind so", settings.bind_dn)
+    with translated(settings):
+        server = ldap3.Server(
+            settings.url,
+            use_ssl=url.scheme == "ldaps",
+            tls=_make_tls(settings, url.hostname or ""),
+            get_info=ldap3.NONE,
+            connect_timeout=_CONNECT_SECONDS,
+        )
+        connection = ldap3.Connection(
+            server,
+            **_identity(settings),
+            client_strategy=ldap3.SYNC,
+            check_names=False,
+            auto_referrals=False,
+            auto_range=False,
+            receive_timeout=_ANSWER_SECONDS,
+        )
+        try:
+            connection.open(read_server_info=False)
+            _keep_alive(connection.socket)
+            if settings.start_tls:
+                connection.start_tls(read_server_info=False)
+            if not connection.bind(read_server_info=False):
+                _refused_bind(settings, connection.result or {})
+        except BaseException:
+            # Not unbind: a half-made connection may not be able to send anything, and ldap3 forgets its socket.
+            if connection.socket is not None:
+                connection.socket.close()
+            raise
+        return connection
+
+
+def can_bind_with(password: str) -> bool:
+    """Whether a simple bind can carry it: SASLprep (RFC 4013) has no way to write some texts, so they are nobody's
+    password, and ldap3 raises an error of its own for them."""
+    try:
+        validate_simple_password(password)
+    except (LDAPExceptionError, ValueError):
+        return False
+    return True
+
+
+def _identity(settings: DirectorySettings) -> dict[str, Any]:
+    if settings.bind == "simple":
+        return {"authentication": ldap3.SIMPLE, "user": settings.bind_dn, "password": settings.password}
+    if settings.bind == "external":
+        return {"authentication": ldap3.SASL, "sasl_mechanism": ldap3.EXTERNAL, "sasl_credentials": ""}
+    return {"authentication": ldap3.ANONYMOUS}
+
+
+def _refused_bind(settings: DirectorySettings, result: Mapping[str, Any]) -> None:
+    if result.get("result") in BUSY:
+        raise DirectoryAway(f"LDAP server {settings.url} is busy: {words(result)}", RETRY_SECONDS)
+    raise DirectoryRefused(
+        f"LDAP server {settings.url} refuses the bind as {_who(settings)}: {words(result)}; check directory.bind, "
+        "directory.bind_dn and directory.password",
+        settings.bind_dn,
+    )
+
+
+def _make_tls(settings: DirectorySettings, host: str) -> Any:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        if settings.certificate_file:
+            context.load_cert_chain(settings.certificate_file, settings.key_file or None)
+    except OSError as error:
+        raise DirectoryRefused(
+            f"directory.ca_file, directory.certificate_file or directory.key_file cannot be used: {error}"
+        ) from error
+
+    class VerifyingTls(ldap3.Tls):  # type: ignore[misc]  # ldap3 has no types
+        """Host names checked by the ssl module: ldap3's own check does not know IP addresses."""
+
+        def wrap_socket(self, connection: Any, do_handshake: bool = False) -> None:
+            connection.socket = context.wrap_socket(connection.socket, server_hostname=host)
+
+    return VerifyingTls(validate=ssl.CERT_REQUIRED)
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every platform lets these be set; its own defaults (two hours) hold there.
+    for option, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_SECONDS),
+        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_SECONDS),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+    ):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+@contextmanager
+def translated(settings: DirectorySettings) -> Iterator[None]:
+    """Exceptions of ldap3 and of sockets become ours."""
+    try:
+        yield
+    except DirectoryError:
+        raise
+    except (LDAPExceptionError, OSError) as error:
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        if "certificate" in text.lower() or isinstance(error, ssl.SSLError):
+            raise DirectoryRefused(
+                f"LDAP server {settings.url}: no secure connection ({text}); check directory.ca_file, and that the "
+                "certificate names the host of directory.url",
+                settings.bind_dn,
+            ) from error
+        raise DirectoryAway(f"LDAP server {settings.url} cannot be reached ({text})", RETRY_SECONDS) from error
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # What ldap3's decoder does with bytes that are not LDAP.
+        raise DirectoryAway(
+            f"LDAP server {settings.url} sent something unreadable ({type(error).__name__}: {error})", RETRY_SECONDS
+        ) from error
+
+
+def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) -> None:
+    """Return when the server has done it, else raise what its result code means."""
+    code = result.get("result")
+    url, who = settings.url, _who(settings)
+    if code == 0:
+        return
+    if code == NO_SUCH_OBJECT:
+        raise NoSuchEntry(f"{doing}: {url} has no such entry")
+    if code == REFRESH_REQUIRED or code in BUSY:
+        raise DirectoryAway(f"{doing}: {url} says {words(result)}", RETRY_SECONDS)
+    if code in _LIMITS:
+        raise DirectoryRefused(
+            f"{doing}: {url} stops at its size or time limit for {who} ({words(result)}); give it "
+            "`limits dn.exact=... size=unlimited` (slapd.conf) or olcLimits (cn=config)",
+            settings.bind_dn,
+        )
+    if code in NOT_ALLOWED:
+        raise DirectoryRefused(
+            f"{doing}: {url} does not allow it to {who} ({words(result)}); check its access rules", settings.bind_dn
+        )
+    raise DirectoryRefused(f"{doing}: {url} says {words(result)}", settings.bind_dn)
+
+
+def _who(settings: DirectorySettings) -> str:
+    return {"simple": settings.bind_dn, "external": "SASL EXTERNAL"}.get(settings.bind, "anonymous")
+
+
+def words(result: Mapping[str, Any]) -> str:
+    """What the server says, for a message."""
+    message = str(result.get("message") or "").strip()
+    return f"{result.get('description')}{': ' + message if message else ''}"

@@ -1,0 +1,237 @@
+"""RFC 4533, the client's half that we need: the request, and what the server says about an entry or a phase.
+
+Values only: bytes in, bytes out. `parse_*` either return or raise SyncDecodeError, whatever the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from uuid import UUID
+
+from directory.entries.dn import Dn, is_below
+from directory.entries.entries import Entry, EntrySet
+
+REQUEST_CONTROL = "1.3.6.1.4.1.4203.1.9.1.1"
+
+STATE_CONTROL = "1.3.6.1.4.1.4203.1.9.1.2"
+
+INFO_MESSAGE = "1.3.6.1.4.1.4203.1.9.1.4"
+
+REFRESH_REQUIRED = 4096
+
+"""Result code: the server has forgotten too much; begin again with a full read."""
+
+_SEQUENCE, _SET, _OCTETS, _ENUMERATED, _BOOLEAN = 0x30, 0x31, 0x04, 0x0A, 0x01
+
+_NEW_COOKIE, _REFRESH_DELETE, _REFRESH_PRESENT, _ID_SET = 0x80, 0xA1, 0xA2, 0xA3
+
+_REFRESH_AND_PERSIST = 3
+
+_UUID_BYTES = 16
+
+
+class SyncDecodeError(ValueError):
+    """The server's bytes are not what RFC 4533 says."""
+
+
+class State(Enum):
+    """What has happened to an entry."""
+
+    PRESENT = 0
+    ADD = 1
+    MODIFY = 2
+    DELETE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EntryState:
+    """The state of the entry that a message carries."""
+
+    state: State
+    uuid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SyncInfo:
+    """A message about a phase rather than an entry.
+
+    `refresh_done`: the state at the time of the request is complete. `absent_are_deleted`: what was not mentioned
+    during the refresh is gone. `uuids` are entries that are gone (`deleted`) or unchanged.
+    """
+
+    refresh_done: bool = False
+    absent_are_deleted: bool = False
+    uuids: tuple[bytes, ...] = ()
+    deleted: bool = False
+
+
+def request_value(cookie: bytes = b"") -> bytes:
+    """The control's value: refreshAndPersist, from where `cookie` stands."""
+    inner = _tlv(_ENUMERATED, bytes([_REFRESH_AND_PERSIST]))
+    if cookie:
+        inner += _tlv(_OCTETS, cookie)
+    return _tlv(_SEQUENCE, inner)
+
+
+def cookie_at(context_csn: tuple[bytes, ...]) -> bytes:
+    """OpenLDAP's cookie for "everything up to these CSNs is known".
+
+    With it a client that has just read the tree, page by page as the server's limits allow, is told only of what came
+    after; the refresh of a request without one counts against the size limit.
+    """
+    return b"rid=000,csn=" + b";".join(sorted(context_csn))
+
+
+def parse_state(value: bytes) -> EntryState:
+    """The value of the state control."""
+    fields = list(_children(_only(value, _SEQUENCE)))
+    if len(fields) < 2 or fields[0][0] != _ENUMERATED or fields[1][0] != _OCTETS:
+        raise SyncDecodeError("a sync state needs a state and an entryUUID")
+    try:
+        state = State(int.from_bytes(fields[0][1], "big"))
+    except ValueError as error:
+        raise SyncDecodeError(f"unknown sync state {fields[0][1]!r}") from error
+    if len(fields[1][1]) != _UUID_BYTES:
+        raise SyncDecodeError("an entryUUID has 16 bytes")
+    return EntryState(state, fields[1][1])
+
+
+def parse_info(value: bytes) -> SyncInfo:
+    """The value of an intermediate response."""
+    messages = list(_children(value))
+    if len(messages) != 1:
+        raise SyncDecodeError("a sync info message holds one choice")
+    tag, content = messages[0]
+    if tag == _NEW_COOKIE:
+        return SyncInfo()
+    if tag in (_REFRESH_DELETE, _REFRESH_PRESENT):
+        flags = [field for kind, field in _children(content) if kind == _BOOLEAN]
+        done = flags[0] != b"\0" if flags else True
+        return SyncInfo(refresh_done=done, absent_are_deleted=tag == _REFRESH_PRESENT)
+    if tag == _ID_SET:
+        flags = [field for kind, field in _children(content) if kind == _BOOLEAN]
+        sets = [field for kind, field in _children(content) if kind == _SET]
+        uuids = tuple(field for each in sets for kind, field in _children(each) if kind == _OCTETS)
+        return SyncInfo(uuids=uuids, deleted=bool(flags) and flags[0] != b"\0")
+    raise SyncDecodeError(f"unknown sync info message {tag:#x}")
+
+
+def _tlv(tag: int, content: bytes) -> bytes:
+    length = len(content)
+    if length < 0x80:
+        return bytes([tag, length]) + content
+    size = (length.bit_length() + 7) // 8
+    return bytes([tag, 0x80 | size]) + length.to_bytes(size, "big") + content
+
+
+def _only(data: bytes, tag: int) -> bytes:
+    fields = list(_children(data))
+    if len(fields) != 1 or fields[0][0] != tag:
+        raise SyncDecodeError(f"expected one element with tag {tag:#x}")
+    return fields[0][1]
+
+
+def _children(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(tag, content) of each element; definite lengths, as LDAP demands."""
+    position = 0
+    while position < len(data):
+        header = data[position : position + 2]
+        if len(header) < 2:
+            raise SyncDecodeError("an element ends within its header")
+        tag, length = header[0], header[1]
+        position += 2
+        if length & 0x80:
+            size = length & 0x7F
+            length = int.from_bytes(data[position : position + size], "big")
+            if not 1 <= size <= 4 or position + size > len(data):
+                raise SyncDecodeError("an element's length cannot be read")
+            position += size
+        if position + length > len(data):
+            raise SyncDecodeError("an element ends early")
+        yield tag, data[position : position + length]
+        position += length
+
+
+# Operational attributes: asked for, used here, and no part of the entry.
+_OPERATIONAL = ("entryuuid", "hassubordinates")
+
+
+class ReloadNeeded(Exception):
+    """The change cannot be told from the message alone; read everything again."""
+
+
+class Mirror:
+    """Entries below a base, and the key of each UUID. `entries` may be edited by the writer meanwhile."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.entries = EntrySet()
+        self._keys: dict[bytes, Dn] = {}
+        self._mentioned: set[bytes] | None = set()
+        for entry in entries:
+            # A server without entryUUID has no syncrepl either.
+            with suppress(ValueError):
+                self._keys[UUID(entry.text("entryuuid") or "").bytes] = entry.key
+            self.entries.put(_bare(entry))
+
+    def apply(self, entry: Entry, state: EntryState, has_children: bool) -> bool:
+        """Take in one message; True when the entries have changed. Raises ReloadNeeded."""
+        if self._mentioned is not None:
+            self._mentioned.add(state.uuid)
+        if state.state is State.PRESENT:
+            return False
+        if state.state is State.DELETE:
+            return self._forget(state.uuid, entry.key)
+        entry = _bare(entry)
+        old = self._keys.get(state.uuid)
+        known = self.entries.get(entry.key)
+        if has_children and known is None and (old is None or old not in self.entries):
+            # A subtree was moved in from outside the base: the server tells of its root only.
+            raise ReloadNeeded
+        self._keys[state.uuid] = entry.key
+        if old is not None and old != entry.key:
+            for uuid, key in self._keys.items():
+                if is_below(key, old):
+                    self._keys[uuid] = key[: -len(old)] + entry.key
+            if old in self.entries:
+                self.entries.rename(old, entry)
+                return True
+        self.entries.put(entry)
+        return known is None or not _same(known, entry)
+
+    def inform(self, info: SyncInfo) -> bool:
+        """Take in a message about the phase; True when the entries have changed."""
+        changed = False
+        if info.deleted:
+            for uuid in info.uuids:
+                changed |= self._forget(uuid, None)
+        elif self._mentioned is not None:
+            self._mentioned.update(info.uuids)
+        if info.refresh_done:
+            if info.absent_are_deleted and self._mentioned is not None:
+                for uuid in [u for u in self._keys if u not in self._mentioned]:
+                    changed |= self._forget(uuid, None)
+            self._mentioned = None
+        return changed
+
+    def _forget(self, uuid: bytes, key: Dn | None) -> bool:
+        key = self._keys.pop(uuid, key)
+        if key is None or key not in self.entries:
+            return False
+        self.entries.discard(key)
+        return True
+
+
+def _bare(entry: Entry) -> Entry:
+    if not any(name in entry.attributes for name in _OPERATIONAL):
+        return entry
+    return replace(entry, attributes={k: v for k, v in entry.attributes.items() if k not in _OPERATIONAL})
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    """Equal as sets of values: servers do not promise an order."""
+    return one.dn == other.dn and {k: set(v) for k, v in one.attributes.items()} == {
+        k: set(v) for k, v in other.attributes.items()
+    }

@@ -1,0 +1,252 @@
+"""Three-way reconciliation of the topic tree with its directory. Pure.
+
+Three states go in: what both sides last agreed on, what the directory holds now, and what the tree (the control log)
+holds now. Out come the records to append and the changes to write. A side that differs from the agreed state has
+changed; when both have, the directory wins, because there it was a person. After both are carried out the sides are
+equal, and a second run has nothing to do.
+
+The directory may be edited at will but the log may not hold every tree, so an edit that breaks a rule of the tree (a
+topic below a final one) is not taken over: it is reported, stays in the directory, and is looked at again next time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from directory.entries.changes import Change, Move, Put, Remove
+from directory.entries.mapping import Listing, Problem, ProblemKind, canonical
+from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from topic_model.topics import TopicPath, ancestors
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 1
+
+
+class _State(msgspec.Struct, frozen=True):
+    v: int
+    directory: str
+    topics: tuple[TopicRecord, ...]
+
+
+def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
+    """What was saved for this directory; empty when nothing was, or it was for another one, or cannot be read."""
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=_State)
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        _log.warning("directory.state-lost %s: %s; topics that only one side has are kept on both", path, error)
+        return {}
+    if state.v != _VERSION or state.directory != directory:
+        return {}
+    return {record.path: record for record in state.topics}
+
+
+def save_known(path: Path, directory: str, topics: Iterable[TopicRecord]) -> None:
+    """Replace the file in one step. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
+    # No fsync: after a power cut the older memory does, and this is written often.
+    temporary.write_bytes(msgspec.json.encode(_State(_VERSION, directory, tuple(topics))))
+    os.replace(temporary, path)
+
+
+Records = Mapping[TopicPath, TopicRecord]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do so that both sides are equal.
+
+    `records` are for the control log, in order. `changes` are for the directory. `agreed` holds, for every topic on
+    which the sides now differ from the agreed state, what they agree on once the plan is carried out (None: no topic).
+    """
+
+    records: tuple[ControlRecord, ...] = ()
+    changes: tuple[Change, ...] = ()
+    agreed: Mapping[TopicPath, TopicRecord | None] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.records and not self.changes
+
+
+def first_contact(known: Records, directory: Listing, tree: Records) -> bool:
+    """Whether the directory is to be taken for an empty one that nobody has filled yet, and not for one emptied.
+
+    A missing base entry, or no topics at all after a time in which we did not watch, is far more often a new or
+    restored server (or a lost file) than the wish to have no topics; so it never empties the tree. To remove every
+    topic, remove them through the engine, or while it watches.
+    """
+    if not tree and not known:
+        return False
+    return not directory.initialised or (directory.fresh and not directory.entries and not directory.held)
+
+
+def reconcile(
+    known: Records,
+    directory: Listing,
+    tree: Records,
+    *,
+    only: Collection[TopicPath] | None = None,
+    moves: bool = True,
+) -> Plan:
+    """The plan for these three states.
+
+    `only` limits the look to topics that may have changed, for speed. `moves` False plans no Move (for a server that
+    cannot move subtrees): puts and removals come to the same topics.
+    """
+    merge = _Merge(known, directory, tree)
+    paths: Iterable[TopicPath] = only if only is not None else {*known, *directory.entries, *tree}
+    for path in paths:
+        merge.look_at(path)
+    return merge.plan(moves=moves)
+
+
+class _Merge:
+    """One run: decisions by topic first, then the rules that tie topics together."""
+
+    def __init__(self, known: Records, directory: Listing, tree: Records) -> None:
+        self._known = known
+        self._directory = directory
+        self._tree = tree
+        # What each side is to become, None: no topic.
+        self._to_tree: dict[TopicPath, TopicRecord | None] = {}
+        self._to_directory: dict[TopicPath, TopicRecord | None] = {}
+        self._agreed: dict[TopicPath, TopicRecord | None] = {}
+        self._problems: list[Problem] = []
+
+    def look_at(self, path: TopicPath) -> None:
+        if path in self._directory.held:
+            return
+        known, ours = self._known.get(path), self._tree.get(path)
+        entry = self._directory.entries.get(path)
+        theirs = entry.record if entry is not None else None
+        if ours is not None:
+            ours = canonical(ours)
+        if theirs == ours:
+            if known != ours:
+                self._agreed[path] = ours
+        elif theirs == known:
+            self._to_directory[path] = self._agreed[path] = ours
+        else:
+            self._to_tree[path] = self._agreed[path] = theirs
+
+    def plan(self, *, moves: bool) -> Plan:
+        self._refuse_below_final()
+        self._settle_codes()
+        changes = self._moves() if moves else []
+        for path, record in self._to_directory.items():
+            changes.append(Remove(path) if record is None else Put(record))
+        added = [record for record in self._to_tree.values() if record is not None]
+        removed = [path for path, record in self._to_tree.items() if record is None]
+        removed.sort(key=lambda path: (-path.count("/"), path))
+        # New before old, so that a subscriber of both places of a moved topic misses nothing in between.
+        added.sort(key=lambda record: (record.path.count("/"), record.path))
+        records: list[ControlRecord] = [*added, *map(TopicRemoved, removed)]
+        records.extend(Tombstone(topic_key(path)) for path in removed)
+        return Plan(tuple(records), tuple(changes), self._agreed, tuple(self._problems))
+
+    def _refuse_below_final(self) -> None:
+        """New topics below a final one, and `final` for a topic that has others below it, are not taken over."""
+        news = sorted((p for p, r in self._to_tree.items() if r is not None), key=lambda path: path.count("/"))
+        parents: set[TopicPath] | None = None
+        for path in news:
+            record = self._to_tree[path]
+            above = next((a for a in ancestors(path) if self._is_final(a)), None)
+            if above is not None and path not in self._tree:
+                self._refuse(path, f"topic {above} is final: there cannot be topics below it")
+            elif record is not None and record.final and not self._was_final(path):
+                if parents is None:
+                    parents = {a for p in self._tree if self._to_tree.get(p, p) is not None for a in ancestors(p)}
+                if path in parents:
+                    self._refuse(path, "it cannot be final, there are topics below it")
+
+    def _is_final(self, path: TopicPath) -> bool:
+        record = self._to_tree[path] if path in self._to_tree else self._tree.get(path)
+        return record is not None and record.final
+
+    def _was_final(self, path: TopicPath) -> bool:
+        record = self._tree.get(path)
+        return record is not None and record.final
+
+    def _refuse(self, path: TopicPath, reason: str) -> None:
+        dn = self._directory.entries[path].dn
+        self._problems.append(Problem(ProblemKind.BELOW_FINAL, dn, reason, path))
+        del self._to_tree[path]
+        del self._agreed[path]
+
+    def _settle_codes(self) -> None:
+        """A code that both sides have given to different topics stays with the directory's; ours loses it."""
+        new_codes = {
+            r.code for r in (*self._to_tree.values(), *self._to_directory.values()) if r is not None and r.code
+        }
+        if not new_codes:
+            return
+        owners: dict[str, TopicPath] = {}
+        for path, entry in self._directory.entries.items():
+            if entry.record.code in new_codes and path not in self._to_directory:
+                owners[entry.record.code] = path
+        for path, ours in sorted(self._to_directory.items()):
+            if ours is None or not ours.code or owners.setdefault(ours.code, path) == path:
+                continue
+            owner = owners[ours.code]
+            reason = f"topicCode {ours.code!r} belongs to topic {owner} in the directory; taken from this one"
+            self._problems.append(Problem(ProblemKind.DUPLICATE_CODE, path, reason, path))
+            stripped = msgspec.structs.replace(ours, code="")
+            self._to_tree[path] = self._to_directory[path] = self._agreed[path] = stripped
+
+    def _moves(self) -> list[Change]:
+        """Subtrees that went from one place to another as they are; taken out of the single changes.
+
+        One rename keeps what the entries hold beside our facts (a description, say); new entries would lose it.
+        """
+        gone = {p for p, r in self._to_directory.items() if r is None}
+        new = {p for p, r in self._to_directory.items() if r is not None and p not in self._directory.places}
+        if not gone or not new:
+            return []
+        old_shapes = self._shapes(gone, {p: self._directory.entries[p].record for p in gone})
+        new_shapes = self._shapes(new, {p: r for p in new if (r := self._to_directory[p]) is not None})
+        moves: list[Change] = []
+        for shape, olds in old_shapes.items():
+            news = new_shapes.get(shape, [])
+            if len(olds) != 1 or len(news) != 1:
+                continue
+            old, target = olds[0], news[0]
+            if not self._may_move(old, target, gone):
+                continue
+            moves.append(Move(old, target))
+            for path in [
+                p for p in self._to_directory if p in (old, target) or p.startswith((old + "/", target + "/"))
+            ]:
+                del self._to_directory[path]
+        return moves
+
+    @staticmethod
+    def _shapes(paths: set[TopicPath], records: Records) -> dict[tuple[object, ...], list[TopicPath]]:
+        """The topmost of these topics by what they and those below them hold, whatever they are called."""
+        subtrees: dict[TopicPath, list[TopicRecord]] = {}
+        for path in sorted(paths):
+            top = next((a for a in reversed(tuple(ancestors(path))) if a in paths), path)
+            subtrees.setdefault(top, []).append(records[path])
+        shapes: dict[tuple[object, ...], list[TopicPath]] = {}
+        for top, below in subtrees.items():
+            facts = ((r.path[len(top) :], msgspec.structs.replace(r, path=TopicPath(""))) for r in below)
+            shapes.setdefault(tuple(facts), []).append(top)
+        return shapes
+
+    def _may_move(self, old: TopicPath, target: TopicPath, gone: set[TopicPath]) -> bool:
+        if not self._directory.entries[old].plain:
+            return False
+        below = [p for p in self._directory.places if p.startswith(old + "/")]
+        stays = any(p not in gone and p in self._directory.entries for p in below)
+        return not stays and not any(p in self._directory.held for p in below) and old not in ancestors(target)

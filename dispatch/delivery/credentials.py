@@ -1,0 +1,105 @@
+"""What proves to a receiver that a push is ours: signatures, credentials, a client certificate.
+
+Opened once per prepared envelope; then a push costs some microseconds, and one of a subscription that asked for nothing
+of the kind costs nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+
+from core.errors import SecretError
+from core.security.keyring import KeyFile, Keys
+from core.security.settings import SecretSettings
+from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, find_certificate, sign
+from topic_model.subscriptions import Protection, Subscription
+
+AUTHORIZATION = "Authorization"
+
+# A line break in a stored value would begin a header of its own.
+_HEADER_VALUE = re.compile(rb"[\x21-\x7e]+(?: [\x21-\x7e]+)*")
+
+HIDDEN = b"********"
+
+# A shorter piece of a credential at the end of what was kept of an answer gives nothing away.
+_TELLING = 4
+
+
+class Vault:
+    """Opens what protects pushes, with the keys and certificates that the settings name."""
+
+    def __init__(self, settings: SecretSettings, keys: Keys | None = None) -> None:
+        self._certificates = settings.client_certificates
+        self._keys = keys or KeyFile(Path(settings.key_file))
+
+    def guard(self, subscription: Subscription) -> Guard | None:
+        """For the pushes of a subscription; None when it asks for no protection. Raises SecretError."""
+        protection = subscription.protection
+        if protection is None:
+            return None
+        context = subscription.sealing_context()
+        signing = [(self._keys.open(each.sealed, context), each.until_ms) for each in protection.secrets]
+        return Guard(signing, self._authorization(protection, context), self._certificate(protection, subscription))
+
+    def _authorization(self, protection: Protection, context: str) -> bytes:
+        if not protection.authorization:
+            return b""
+        value = self._keys.open(protection.authorization, context)
+        if not _HEADER_VALUE.fullmatch(value):
+            raise SecretError("the stored credentials are no value of an HTTP header")
+        return value
+
+    def _certificate(self, protection: Protection, subscription: Subscription) -> str:
+        if not protection.certificate:
+            return ""
+        return find_certificate(self._certificates, protection.certificate, subscription.consumer.address)
+
+
+class Guard:
+    """The opened secrets of one subscription. Never shown: it has no repr but its name."""
+
+    def __init__(self, signing: list[tuple[bytes, int | None]], authorization: bytes, certificate: str) -> None:
+        self._signing = signing
+        self.certificate = certificate
+        self.fixed = ((AUTHORIZATION, authorization.decode()),) if authorization else ()
+        # What a receiver might send back: the value, and where it has parts the one that matters.
+        self._telling = {authorization, authorization.rpartition(b" ")[2], *_said_by_basic(authorization)} - {b""}
+
+    def signature(self, message_id: str, body: bytes, now_s: float) -> tuple[tuple[str, str], ...]:
+        """The headers that sign this body at this moment; none when there is no secret."""
+        if not self._signing:
+            return ()
+        now_ms = now_s * 1000
+        keys = [key for key, until_ms in self._signing if until_ms is None or now_ms < until_ms]
+        timestamp = int(now_s)
+        return (
+            (ID_HEADER, message_id),
+            (TIMESTAMP_HEADER, str(timestamp)),
+            (SIGNATURE_HEADER, sign(keys, message_id, timestamp, body)),
+        )
+
+    def redact(self, answer: bytes) -> bytes:
+        """What a receiver answered, without the credentials that it may have sent back to us."""
+        for value in sorted(self._telling, key=len, reverse=True):
+            answer = answer.replace(value, HIDDEN)
+            for size in range(min(len(value) - 1, len(answer)), _TELLING - 1, -1):
+                if answer.endswith(value[:size]):  # cut off in the middle of it
+                    answer = answer[:-size] + HIDDEN
+                    break
+        return answer
+
+
+def _said_by_basic(authorization: bytes) -> tuple[bytes, ...]:
+    """The password in a value of HTTP Basic, which a receiver may quote in its own words; a very short one would be
+    found in anything."""
+    scheme, _, encoded = authorization.partition(b" ")
+    if scheme != b"Basic":
+        return ()
+    try:
+        password = base64.b64decode(encoded, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return ()
+    return (password,) if len(password) >= _TELLING else ()

@@ -1,0 +1,259 @@
+"""What a push looks like on the wire: envelopes assembled from bytes that were prepared once per subscription.
+
+Three forms:
+
+- `notify`: a wsnt:Notify with one NotificationMessage per notification, in the SOAP version the subscriber spoke;
+- `raw`: the payload itself is the child of the SOAP body;
+- `legacy`: the older system's `notificationProcess`, whose text is the payload with `<` and `>` escaped, nothing else.
+  Its receivers take the text as it is after one reading of the XML around it.
+
+WS-Addressing headers go only to subscribers whose Subscribe had some; then the consumer's reference parameters are
+echoed as headers. No header is ever marked mustUnderstand. The notification's id, the attempt's number and the
+subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
+receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
+replay stands beside it. A trace context that came with a notification stands there too; the HTTP header `traceparent`
+has room for one, so of several notifications it is only there when all are of the same trace. What a subscription asks
+for beside (signatures, credentials) is `guard`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from core.errors import SecretError
+from core.recent import Recent
+from core.telemetry import tracing
+from core.telemetry.tracing import shared
+from dispatch.delivery.credentials import Guard, Vault
+from dispatch.delivery.transport.contract import PushRequest
+from topic_model.expressions import CONCRETE, write_topic
+from topic_model.legacy_content import unwrap
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+SOAP_NAMESPACES = {
+    "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
+    "1.2": "http://www.w3.org/2003/05/soap-envelope",
+}
+WSNT = "http://docs.oasis-open.org/wsn/b-2"
+WSA = "http://www.w3.org/2005/08/addressing"
+DELIVERY = "urn:arborcast:delivery"
+"""Namespace of our own header block."""
+
+NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notify"
+LEGACY_PUSH = "http://org.apache.servicemix.wsn.push"
+
+ID_HEADER = "Arborcast-Notification-Id"
+ATTEMPT_HEADER = "Arborcast-Attempt"
+SUBSCRIPTION_HEADER = "Arborcast-Subscription"
+REPLAY_HEADER = "Arborcast-Replay"
+"""Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
+
+# What may not stand in the value of an HTTP header: a line break in a stored id would begin a header of its own.
+_UNSAFE = re.compile(r"[^\x21-\x7e]")
+
+# Where an ampersand is a character like any other. What never ends reaches to the end of the text: else each further
+# beginning would be looked through to there.
+_VERBATIM = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)", re.DOTALL)
+
+
+class Envelope:
+    """The prepared form of the pushes to one subscription. Never changes, so it may be kept as long as that does."""
+
+    def __init__(self, subscription: Subscription, vault: Vault | None = None) -> None:
+        """Raises SecretError when what protects the pushes cannot be opened: then none may leave."""
+        self._guard = _guard(subscription, vault)
+        self._url = subscription.consumer.address
+        self._subscription_id = subscription.id
+        self._addressing = subscription.addressing
+        self._form = subscription.form
+        self._headers = _http_headers(subscription)
+        if self._guard is not None:
+            self._headers += self._guard.fixed
+        if subscription.form == "legacy":
+            self._start, self._end, self._message_start = _LEGACY_START, _LEGACY_END, b""
+            return
+        self._start = (
+            f'<soap:Envelope xmlns:soap="{SOAP_NAMESPACES[subscription.soap]}" xmlns:wsa="{WSA}">'
+            f"<soap:Header>{_addressing_headers(subscription)}"
+            f'<ac:Delivery xmlns:ac="{DELIVERY}"><ac:Subscription>{escape(subscription.id)}</ac:Subscription>'
+        ).encode()
+        self._end = b"</soap:Body></soap:Envelope>"
+        self._message_start = (
+            "<wsnt:NotificationMessage><wsnt:SubscriptionReference>"
+            f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>"
+        ).encode()
+
+    def request(
+        self,
+        notifications: Sequence[Notification],
+        attempt: int,
+        now_s: float | None = None,
+        traceparent: str | None = None,
+    ) -> PushRequest:
+        """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one.
+
+        `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
+        refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
+        push itself, that of the notifications when left out.
+        """
+        ids = ",".join(_header_value(notification.original_id) for notification in notifications)
+        headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
+        if any(notification.replay for notification in notifications):
+            replays = ",".join(_header_value(notification.replay) or "-" for notification in notifications)
+            headers += ((REPLAY_HEADER, replays),)
+        context = shared([each.traceparent for each in notifications]) if traceparent is None else traceparent
+        if context:
+            headers += ((tracing.HEADER, _header_value(context)),)
+        body = self._body(notifications, attempt)
+        if self._guard is None:
+            return PushRequest(self._url, headers, body)
+        message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}"
+        signature = self._guard.signature(message_id, body, time.time() if now_s is None else now_s)
+        return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory. What a subscriber may make long counts, the rest is roughly so."""
+        written = sum(len(name) + len(value) for name, value in self._headers)
+        return 1_000 + len(self._url) + written + len(self._start) + len(self._message_start)
+
+    def redact(self, answer: bytes) -> bytes:
+        """What the receiver answered, without credentials of ours that it sent back."""
+        return answer if self._guard is None else self._guard.redact(answer)
+
+    def _body(self, notifications: Sequence[Notification], attempt: int) -> bytes:
+        if self._form == "legacy":
+            return self._start + _legacy_content(notifications[0].payload) + self._end
+        parts = [self._start]
+        for notification in notifications:
+            parts.append(_delivered(notification))
+        parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
+        if self._addressing:
+            parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
+        parts.append(b"</soap:Header><soap:Body>")
+        if self._form == "raw":
+            parts.append(notifications[0].payload)
+        else:
+            parts.append(_NOTIFY_START)
+            for notification in notifications:
+                parts += (self._message_start, topic_element(notification.topic), notification.producer)
+                parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
+            parts.append(b"</wsnt:Notify>")
+        parts.append(self._end)
+        return b"".join(parts)
+
+
+_NOTIFY_START = f'<wsnt:Notify xmlns:wsnt="{WSNT}">'.encode()
+_MESSAGE_END = b"</wsnt:Message></wsnt:NotificationMessage>"
+_LEGACY_START = (
+    f'<soapenv:Envelope xmlns:soapenv="{SOAP_NAMESPACES["1.1"]}" xmlns:org="{LEGACY_PUSH}">'
+    "<soapenv:Header/><soapenv:Body><org:notificationProcess>"
+).encode()
+_LEGACY_END = b"</org:notificationProcess></soapenv:Body></soapenv:Envelope>"
+
+
+# Bytes of topic elements, twice: some ten thousand of ordinary length.
+_topic_elements: Recent[TopicPath, bytes] = Recent(4 * 1024 * 1024)
+
+
+def topic_element(path: TopicPath) -> bytes:
+    """The wsnt:Topic element that names this one topic."""
+    element = _topic_elements.get(path)
+    if element is None:
+        element = _topic_element(path)
+        _topic_elements.put(path, element, len(path) + len(element))
+    return element
+
+
+def _topic_element(path: TopicPath) -> bytes:
+    text, namespaces = write_topic(path)
+    declared = "".join(f" xmlns:{prefix}={quoteattr(uri)}" for prefix, uri in namespaces.items())
+    return f'<wsnt:Topic{declared} Dialect="{CONCRETE}">{escape(text)}</wsnt:Topic>'.encode()
+
+
+def _delivered(notification: Notification) -> bytes:
+    """The entry of our header block for a notification."""
+    label = f" replay={quoteattr(notification.replay)}" if notification.replay else ""
+    if notification.traceparent:
+        label += f" traceparent={quoteattr(notification.traceparent)}"
+    return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
+
+
+def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
+    fixed = ((SUBSCRIPTION_HEADER, _header_value(subscription.id)),)
+    # The action is named only to those who speak WS-Addressing: a consumer whose binding declares another action, or
+    # none, refuses ours, while an empty one is accepted everywhere.
+    action = NOTIFY_ACTION if subscription.addressing else ""
+    if subscription.form == "legacy":
+        return (("Content-Type", "text/xml; charset=UTF-8"), ("SOAPAction", '""'), *fixed)
+    if subscription.soap == "1.1":
+        return (("Content-Type", "text/xml; charset=utf-8"), ("SOAPAction", f'"{action}"'), *fixed)
+    parameter = f'; action="{action}"' if action else ""
+    return (("Content-Type", f"application/soap+xml; charset=utf-8{parameter}"), *fixed)
+
+
+def _legacy_content(payload: bytes) -> bytes:
+    """The payload as text. Its references stay as they are, which is what the receivers were written for."""
+    content = unwrap(payload).strip()
+    if b"<!" in content or b"<?" in content:
+        # There an ampersand begins no reference, and one that stands bare would break the XML around it.
+        content = _VERBATIM.sub(lambda found: found[0].replace(b"&", b"&amp;"), content)
+    return content.replace(b"<", b"&lt;").replace(b">", b"&gt;")
+
+
+def _addressing_headers(subscription: Subscription) -> str:
+    if not subscription.addressing:
+        return ""
+    return (
+        f"<wsa:To>{escape(subscription.consumer.address)}</wsa:To><wsa:Action>{NOTIFY_ACTION}</wsa:Action>"
+        + _echoed_parameters(subscription.consumer)
+    )
+
+
+def _echoed_parameters(consumer: EndpointReference) -> str:
+    """The reference parameters as header blocks, marked as what they are."""
+    if not consumer.reference_parameters:
+        return ""
+    # Only here, once per subscription and rarely, is XML parsed; workers without such subscribers never load lxml.
+    from lxml import etree
+
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+    blocks = []
+    for fragment in consumer.reference_parameters:
+        element = etree.fromstring(fragment.encode(), parser)
+        element.set(f"{{{WSA}}}IsReferenceParameter", "true")
+        blocks.append(etree.tostring(element, encoding="unicode", with_tail=False))
+    return "".join(blocks)
+
+
+def _message_id(subscription_id: str, notifications: Sequence[Notification]) -> str:
+    """The same for the same messages on every attempt, another one for any other subscription or set of messages.
+
+    Receivers that drop repeats by wsa:MessageID must neither get a retry as something new, nor lose a message that
+    travels with one they have.
+    """
+    return uuid.UUID(bytes=_digest(subscription_id, notifications), version=4).urn
+
+
+def _digest(subscription_id: str, notifications: Sequence[Notification]) -> bytes:
+    identity = "\n".join((subscription_id, *(n.id for n in notifications)))
+    return hashlib.blake2b(identity.encode(), digest_size=16).digest()
+
+
+def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
+    if subscription.protection is None:
+        return None
+    if vault is None:
+        raise SecretError("this subscription's pushes are protected, and no keys were given to open what protects them")
+    return vault.guard(subscription)
+
+
+def _header_value(text: str) -> str:
+    return _UNSAFE.sub("_", text)

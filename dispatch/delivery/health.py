@@ -1,0 +1,242 @@
+"""The health of an endpoint: whether it may be tried, and whether a batch may wait for it. Pure.
+
+Two questions with two answers. The breaker: after so many failures in a row it opens; then nothing is tried until a
+probe is due, and the probe decides. The speed: an endpoint that could not be reached, or took too long for a batch, is
+`sick`: its messages go through the redelivery, where nobody waits for them. It is served by the batches again when it
+has answered quickly a few times and has not relapsed too recently: each relapse costs a batch its budget once more, so
+the time until it is trusted again doubles with each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from core.wall_clock import has_come
+from dispatch.settings import RetrySettings
+
+Kind = Literal["quick", "slow", "failing", "away"]
+
+"""What a push says about its endpoint: it answered at once; it took long; it answered that it failed, which may be the
+message's fault; it did not answer, or answered that it cannot be served for now."""
+
+Breaker = Literal["closed", "open", "half-open"]
+
+# Quick answers in a row after which an endpoint is trusted with a batch again.
+_RECOVERED = 3
+
+_FIRST_QUARANTINE_MS = 1_000
+
+_LONGEST_QUARANTINE_MS = 600_000
+
+# After so long without a relapse the earlier ones are forgotten.
+_FORGIVEN_MS = 1_800_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What was seen of an endpoint. `message` is the notification that failed: the same one failing again and again
+    says nothing new about the endpoint. `wait_ms` is how long it asked to be left alone (Retry-After)."""
+
+    kind: Kind
+    message: str = ""
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is known of one endpoint; the default is one of which nothing bad is known.
+
+    `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then;
+    `probe_at_ms` when it is probed, as was decided at `opened_ms`.
+    """
+
+    breaker: Breaker = "closed"
+    failures: int = 0
+    failed_message: str = ""
+    failing_since_ms: int = 0
+    probe_at_ms: int = 0
+    opened_ms: int = 0
+    probes: int = 0
+    sick: bool = False
+    quick: int = 0
+    relapses: int = 0
+    relapsed_ms: int = 0
+
+    def may_try(self, now_ms: int) -> bool:
+        """Whether a push may begin now: with an open breaker, only the one that is its probe."""
+        if self.breaker == "open":
+            return has_come(self.probe_at_ms, self.opened_ms, now_ms)
+        return self.breaker == "closed"
+
+    def forgettable(self, now_ms: int) -> bool:
+        """Whether nothing is lost by keeping no record of this endpoint."""
+        return self.failures == 0 and not self.sick and now_ms - self.relapsed_ms > _FORGIVEN_MS
+
+
+WELL = Health()
+
+
+def quick_s(settings: RetrySettings) -> float:
+    """How long a quick answer takes at most: half of what a batch would wait, in seconds."""
+    return settings.hot_budget_s / 2
+
+
+def probing(health: Health) -> Health:
+    """The probe is under way: until it has an outcome nothing else is tried."""
+    return dataclasses.replace(health, breaker="half-open") if health.breaker == "open" else health
+
+
+def without_probe(health: Health) -> Health:
+    """The probe under way is lost: another one may begin."""
+    return dataclasses.replace(health, breaker="open") if health.breaker == "half-open" else health
+
+
+def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
+    """The endpoint's health after one more push."""
+    health = _by_now(health, now_ms)
+    if sign.kind in ("away", "failing"):
+        return _after_failure(health, sign, now_ms, settings)
+    # An answer ends what is known of failures; not what is known of the speed.
+    answered = Health(sick=health.sick, quick=health.quick, relapses=health.relapses, relapsed_ms=health.relapsed_ms)
+    if sign.kind == "slow":
+        return dataclasses.replace(_relapsed(answered, now_ms), quick=0)
+    if not answered.sick:
+        return answered
+    quick = answered.quick + 1
+    if quick >= _RECOVERED and now_ms - answered.relapsed_ms >= _quarantine_ms(answered.relapses):
+        return dataclasses.replace(answered, sick=False, quick=0)
+    return dataclasses.replace(answered, quick=quick)
+
+
+def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
+    if sign.kind == "away":
+        health = _relapsed(health, now_ms)
+    elif health.breaker == "closed" and sign.message == health.failed_message:
+        return health  # one message that it cannot take; the others may fare better
+    failures = health.failures + 1
+    failing = dataclasses.replace(
+        health,
+        failures=failures,
+        failed_message=sign.message,
+        failing_since_ms=health.failing_since_ms or now_ms,
+        quick=0,
+    )
+    if health.breaker == "closed" and failures < settings.breaker_failures and not sign.wait_ms:
+        return failing
+    wait_ms = int(min(settings.first_probe_s * 2 ** min(health.probes, 32), settings.longest_probe_s) * 1000)
+    asked_ms = min(sign.wait_ms, int(settings.longest_retry_after_s * 1000))
+    return dataclasses.replace(
+        _relapsed(failing, now_ms),
+        breaker="open",
+        probes=health.probes + 1,
+        probe_at_ms=now_ms + max(wait_ms, asked_ms),
+        opened_ms=now_ms,
+    )
+
+
+def _by_now(health: Health, now_ms: int) -> Health:
+    """What has happened later than now, by a clock that was put back, has happened now."""
+    return dataclasses.replace(
+        health,
+        failing_since_ms=min(health.failing_since_ms, now_ms),
+        relapsed_ms=min(health.relapsed_ms, now_ms),
+    )
+
+
+def _relapsed(health: Health, now_ms: int) -> Health:
+    """Sick from now on; an endpoint that was sick already has not relapsed, it has not recovered yet."""
+    if health.sick:
+        return health
+    relapses = 1 if now_ms - health.relapsed_ms > _FORGIVEN_MS else health.relapses + 1
+    return dataclasses.replace(health, sick=True, relapses=relapses, relapsed_ms=now_ms)
+
+
+def _quarantine_ms(relapses: int) -> int:
+    doubled: int = _FIRST_QUARANTINE_MS * 2 ** min(relapses - 1, 32)
+    return min(doubled, _LONGEST_QUARANTINE_MS)
+
+
+class HealthBook:
+    """Remembers endpoints from their first bad sign until long after their recovery, or until nobody has them.
+
+    `in_use` says whether a subscription has this endpoint; it is called under a lock. Whoever knows that the last one
+    is gone calls `forget`, after `in_use` says so.
+    """
+
+    def __init__(self, settings: RetrySettings, in_use: Callable[[str], bool]) -> None:
+        self._settings = settings
+        self._in_use = in_use
+        self._lock = threading.Lock()
+        self._known: dict[str, Health] = {}
+
+    def get(self, endpoint: str) -> Health:
+        """What is known of an endpoint."""
+        return self._known.get(endpoint, WELL)
+
+    def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
+        """Take a sign in; the endpoint's health from now on. Of one that nobody has (any more) nothing is known."""
+        with self._lock:
+            if not self._in_use(endpoint):
+                return WELL
+            health = after(self._known.get(endpoint, WELL), sign, now_ms, self._settings)
+            if health.forgettable(now_ms):
+                self._known.pop(endpoint, None)
+            else:
+                self._known[endpoint] = health
+            return health
+
+    def forget(self, endpoint: str) -> None:
+        """Nobody has this endpoint any more."""
+        with self._lock:
+            self._known.pop(endpoint, None)
+
+    def begin_push(self, endpoint: str) -> bool:
+        """A push that was allowed begins; whether it is a probe."""
+        with self._lock:
+            health = self._known.get(endpoint, WELL)
+            if health.breaker == "closed":
+                return False
+            self._known[endpoint] = probing(health)
+            return True
+
+    def forgive(self, endpoint: str, now_ms: int) -> None:
+        """Someone vouches for an endpoint: it may be probed now, and has the whole time before it is given up."""
+        with self._lock:
+            health = self._known.get(endpoint)
+            if health is not None:
+                probe_at_ms = min(health.probe_at_ms, now_ms)
+                self._known[endpoint] = dataclasses.replace(health, failing_since_ms=0, probe_at_ms=probe_at_ms)
+
+    def restore(self, known: Mapping[str, Health]) -> None:
+        """Take in what was known before a restart, of endpoints of which nothing is known yet."""
+        with self._lock:
+            for endpoint, health in known.items():
+                if self._in_use(endpoint):
+                    # A probe that was under way at the end of that process has no outcome any more: without another one
+                    # the breaker would never be asked again.
+                    self._known.setdefault(endpoint, without_probe(health))
+
+    def forget_probes(self) -> None:
+        """Probes under way are lost; others may begin."""
+        with self._lock:
+            for endpoint, health in self._known.items():
+                self._known[endpoint] = without_probe(health)
+
+    def sick(self) -> frozenset[str]:
+        """The endpoints that a batch does not push to."""
+        with self._lock:
+            return frozenset(endpoint for endpoint, health in self._known.items() if health.sick)
+
+    def watched(self) -> frozenset[str]:
+        """The endpoints of which a batch is to report successes, too: they have failed since they last had one."""
+        with self._lock:
+            return frozenset(endpoint for endpoint, health in self._known.items() if health.failures)
+
+    def everything(self) -> dict[str, Health]:
+        """A copy of all that is known."""
+        with self._lock:
+            return dict(self._known)

@@ -1,0 +1,109 @@
+"""Connections for requests that go to no address which the policy refuses, and whose answer's head is bounded.
+
+urllib3 resolves a name and connects in one step; here the two are apart, so that the address that was judged is the one
+that is connected to.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from typing import Any
+
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+
+from core.security.outbound import AddressPolicy, GuardedSockets, Refusal
+
+# As libcurl: all header lines together, those of interim answers included.
+_MAX_HEAD = 300 * 1024
+
+
+class AddressRefused(NewConnectionError):
+    """No address of the host may be connected to. Carries why."""
+
+    def __init__(self, connection: HTTPConnection, refusal: Refusal) -> None:
+        super().__init__(connection, str(refusal))
+        self.refusal = refusal
+
+
+class BoundedHead(http.client.HTTPResponse):
+    """An answer whose head may be so large and no larger; http.client alone takes 100 lines of 64 KiB each."""
+
+    def begin(self) -> None:
+        whole = self.fp
+        self.fp = _Lines(whole)  # type: ignore[assignment]  # all that is used of it while a head is read
+        try:
+            super().begin()
+        finally:
+            if self.fp is not None:  # None: it gave up on this connection itself
+                self.fp = whole
+
+
+class _Lines:
+    """Reads lines until there have been too many bytes of them."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._left = _MAX_HEAD
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._source.readline(limit)
+        self._left -= len(line)
+        if self._left < 0:
+            raise http.client.HTTPException(f"the head of the answer is larger than {_MAX_HEAD} bytes")
+        return line
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class CheckedConnection(HTTPConnection):
+    """A connection that asks `policy` about each concrete address; with None (to a proxy) it asks nobody."""
+
+    policy: AddressPolicy | None = None
+    response_class = BoundedHead
+
+    def _new_conn(self) -> socket.socket:
+        if self.policy is None:
+            return super()._new_conn()
+        host = self._dns_host.strip("[]")
+        try:
+            found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:
+            failure = error if isinstance(error, socket.gaierror) else socket.gaierror(str(error))
+            raise NameResolutionError(self.host, self, failure) from error
+        sockets = GuardedSockets(self.policy)
+        problem: OSError | None = None
+        # One bound for all addresses together: a name may have hundreds that swallow connections.
+        timeout = self.timeout if isinstance(self.timeout, (int, float)) else None
+        until = None if timeout is None else time.monotonic() + timeout
+        for family, kind, protocol, _, address in found:
+            opened = sockets.open(family, kind, protocol, address)
+            if opened is None:
+                continue
+            try:
+                self._connect(opened, address, until)
+            except OSError as error:
+                opened.close()
+                problem = error
+            else:
+                return opened
+        if sockets.refusal is not None:
+            raise AddressRefused(self, sockets.refusal)
+        if isinstance(problem, TimeoutError):
+            raise ConnectTimeoutError(self, f"no connection to {self.host} in time") from problem
+        raise NewConnectionError(self, f"no connection to {self.host}: {problem or 'it has no address'}") from problem
+
+    def _connect(self, opened: socket.socket, address: Any, until: float | None) -> None:
+        for option in self.socket_options or ():
+            opened.setsockopt(*option)
+        if until is not None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            opened.settimeout(left)
+        opened.connect(address)
+        # What holds from here on is a time-out per read, which the pool sets for each request.
+        opened.settimeout(self.timeout if isinstance(self.timeout, (int, float)) else None)

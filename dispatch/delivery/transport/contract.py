@@ -1,0 +1,103 @@
+"""What every transport promises.
+
+- Before each new connection the policy judges the concrete address, whatever the host was called; an address that it
+  refuses is not connected to, and the failure is "address" with the rule in `detail`. Through a proxy nobody knows the
+  address: then only the URL's text is judged, and the proxy has to see to the rest.
+- Only http and https; any other scheme, and a URL that cannot be read, is a failed result, never an exception.
+- Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
+- Over https the receiver's certificate and name are verified, with TLS 1.2 or newer; there is no way to switch it off.
+- `total_timeout_s` bounds the whole push, `connect_timeout_s` the part until the connection stands, whatever the
+  receiver does: hang, or drip a byte now and then.
+- No more than `max_response_bytes` of an answer are read; the first `keep_response_bytes` are kept. Compressed ones are
+  neither asked for nor unpacked. A head of more than 300 KiB is a failure.
+- Connections are kept alive and reused. When a kept connection turns out to have been closed by the receiver before a
+  byte of the answer came, the push is sent once more on a new connection: that is no failure of the receiver's.
+- The callback runs exactly once per push, on the thread that calls `drive`. Nothing that a receiver does raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from core.recent import Recent
+from core.security.outbound import AddressPolicy, Refusal
+
+# Bytes of URLs, twice: some ten thousand of ordinary length.
+_REMEMBERED = 4 * 1024 * 1024
+
+
+class UrlJudge:
+    """Remembers what the policy said of URLs; belongs to one transport."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        self._known: Recent[str, tuple[Refusal | None]] = Recent(_REMEMBERED)
+
+    def refusal(self, url: str) -> Refusal | None:
+        """Why this URL is not pushed to; None when its text is in order."""
+        known = self._known.get(url)
+        if known is None:
+            known = (self._policy.check_url(url),)
+            self._known.put(url, known, len(url))
+        return known[0]
+
+
+USER_AGENT = "arborcast/0.1"
+
+Failure = Literal["", "address", "dns", "connect", "tls", "timeout", "disconnected", "protocol", "internal"]
+
+"""Why there is no complete answer. "" when there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushRequest:
+    """One POST. Header values are checked when an envelope is prepared, so they hold no line breaks.
+
+    `client_certificate` is a PEM file with certificate and key to show instead of the settings' one. The headers may
+    hold credentials, so they are not in the repr.
+    """
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes
+    client_certificate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What came of a push.
+
+    `status` is 0 when the head of the answer did not arrive. `failure` may be set beside a status: then the rest of the
+    answer did not. `response_bytes` counts what was read of the body, `response` is its beginning.
+    """
+
+    status: int
+    failure: Failure = ""
+    detail: str = ""
+    duration_s: float = 0.0
+    response: bytes = b""
+    response_bytes: int = 0
+    reused: bool = False
+    retry_after_s: float = 0.0
+
+
+Callback = Callable[[PushResult], None]
+
+
+class Transport(Protocol):
+    """Sends pushes without blocking the caller. Used by one thread only."""
+
+    @property
+    def in_flight(self) -> int:
+        """Pushes submitted whose callback has not run yet."""
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        """Begin a push. May be called from within a callback."""
+
+    def drive(self, timeout_s: float) -> None:
+        """Run the callbacks that are due; wait at most `timeout_s` for the first one when none is."""
+
+    def close(self) -> None:
+        """Drop all connections. Pushes in flight are abandoned and their callbacks do not run."""

@@ -1,0 +1,272 @@
+"""Pushes through libcurl's multi interface: one thread, thousands of pushes under way, about 10 us of CPU each.
+
+Sockets are watched by our own selector (`socket_action`) rather than by libcurl's `select`, which cannot see
+descriptors above 1023 and walks through all of them on every call.
+
+libcurl itself sends a push again, on a new connection, when a reused connection turns out to be closed before a byte of
+the answer came; so nothing of that is written here.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections import deque
+from typing import Any
+
+import certifi
+import pycurl
+
+from core.security.outbound import AddressPolicy, GuardedSockets
+from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
+from dispatch.settings import PushSettings
+
+_EVENTS = {
+    pycurl.POLL_IN: selectors.EVENT_READ,
+    pycurl.POLL_OUT: selectors.EVENT_WRITE,
+    pycurl.POLL_INOUT: selectors.EVENT_READ | selectors.EVENT_WRITE,
+}
+
+
+_FAILURES: dict[int, Failure] = {
+    pycurl.E_URL_MALFORMAT: "address",
+    pycurl.E_COULDNT_RESOLVE_HOST: "dns",
+    pycurl.E_COULDNT_CONNECT: "connect",
+    pycurl.E_COULDNT_RESOLVE_PROXY: "connect",
+    97: "connect",  # CURLE_PROXY: the proxy did not let us through
+    pycurl.E_OPERATION_TIMEDOUT: "timeout",
+    pycurl.E_GOT_NOTHING: "disconnected",
+    pycurl.E_SEND_ERROR: "disconnected",
+    pycurl.E_RECV_ERROR: "disconnected",
+    pycurl.E_PARTIAL_FILE: "disconnected",
+    # Also what libcurl says of an answer that is not HTTP; foreign schemes do not come this far.
+    pycurl.E_UNSUPPORTED_PROTOCOL: "protocol",
+    8: "protocol",  # CURLE_WEIRD_SERVER_REPLY, to which pycurl gives an older name
+    pycurl.E_HTTP2: "protocol",
+    92: "protocol",  # CURLE_HTTP2_STREAM
+    pycurl.E_SSL_CONNECT_ERROR: "tls",
+    pycurl.E_SSL_CERTPROBLEM: "tls",
+    pycurl.E_SSL_CIPHER: "tls",
+    pycurl.E_PEER_FAILED_VERIFICATION: "tls",
+    pycurl.E_SSL_CACERT_BADFILE: "tls",
+    pycurl.E_SSL_ISSUER_ERROR: "tls",
+    100: "protocol",  # CURLE_TOO_LARGE: headers without end
+}
+
+
+class CurlTransport:
+    """The contract over one CurlMulti."""
+
+    def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._urls = UrlJudge(policy)
+        self._multi = pycurl.CurlMulti()
+        self._selector = selectors.DefaultSelector()
+        self._timer_at: float | None = None
+        self._free: dict[str, list[_Handle]] = {}
+        self._active: dict[Any, _Handle] = {}
+        self._refused: deque[tuple[Callback, PushResult]] = deque()
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
+        self._multi.setopt(pycurl.M_MAXCONNECTS, max(settings.max_idle_connections, 1))
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._active) + len(self._refused)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        refusal = self._urls.refusal(request.url)
+        if refusal is not None:
+            self._refused.append((callback, PushResult(0, "address", str(refusal))))
+            return
+        # By certificate, for a handle cannot take one off again; libcurl keeps their connections apart by itself.
+        free = self._free.get(request.client_certificate)
+        handle = free.pop() if free else _Handle(self._settings, self._policy, request.client_certificate)
+        try:
+            handle.prepare(request, callback)
+        except (pycurl.error, UnicodeError, ValueError) as error:
+            handle.clear()
+            self._free.setdefault(handle.certificate, []).append(handle)
+            self._refused.append((callback, PushResult(0, "address", str(error))))
+            return
+        self._active[handle.curl] = handle
+        # libcurl asks for its first turn through the timer function; `drive` gives it.
+        self._multi.add_handle(handle.curl)
+
+    def drive(self, timeout_s: float) -> None:
+        for _ in range(len(self._refused)):
+            callback, result = self._refused.popleft()
+            callback(result)
+            timeout_s = 0.0
+        self._turn(0.0)
+        if not self._finish() and self._active:
+            self._turn(timeout_s)
+            self._finish()
+
+    def close(self) -> None:
+        for curl in list(self._active):
+            self._multi.remove_handle(curl)
+        self._active.clear()
+        self._refused.clear()
+        self._free.clear()
+        self._multi.close()
+        self._selector.close()
+
+    def _turn(self, timeout_s: float) -> None:
+        """Let libcurl work on the sockets that are ready, waiting for one of them, or for its timer, if need be."""
+        if self._timer_at is not None:
+            timeout_s = min(timeout_s, max(self._timer_at - time.monotonic(), 0.0))
+        for key, mask in self._selector.select(timeout_s):
+            # Our selector's and libcurl's names for readable and writable happen to be the same bits.
+            self._multi.socket_action(key.fd, mask)
+        if self._timer_at is not None and self._timer_at <= time.monotonic():
+            self._timer_at = None
+            self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+
+    def _finish(self) -> int:
+        """Run the callbacks of the pushes that are done; how many there were."""
+        finished = 0
+        while True:
+            remaining, succeeded, failed = self._multi.info_read()
+            done = [(curl, 0, "") for curl in succeeded] + failed
+            for curl, code, message in done:
+                handle = self._active.pop(curl)
+                result = handle.result(code, message)
+                callback = handle.callback
+                self._multi.remove_handle(curl)
+                handle.clear()
+                self._free.setdefault(handle.certificate, []).append(handle)
+                finished += 1
+                callback(result)
+            if not remaining:
+                return finished
+
+    def _watch(self, event: int, descriptor: int, multi: object, data: object) -> None:
+        known = descriptor in self._selector.get_map()
+        if event == pycurl.POLL_REMOVE:
+            if known:
+                self._selector.unregister(descriptor)
+        elif known:
+            self._selector.modify(descriptor, _EVENTS[event])
+        else:
+            self._selector.register(descriptor, _EVENTS[event])
+
+    def _set_timer(self, timeout_ms: int) -> None:
+        self._timer_at = None if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+
+
+class _Handle:
+    """An easy handle with what belongs to its present push; kept and used again."""
+
+    def __init__(self, settings: PushSettings, policy: AddressPolicy, certificate: str) -> None:
+        self.certificate = certificate
+        self._limit = settings.max_response_bytes
+        self._keep = settings.keep_response_bytes
+        self._kept = b""
+        self._received = 0
+        self._overflow = False
+        self.callback: Callback = _nobody
+        self.curl = curl = pycurl.Curl()
+        curl.setopt(pycurl.POST, 1)
+        curl.setopt(pycurl.NOSIGNAL, 1)
+        curl.setopt(pycurl.FOLLOWLOCATION, 0)
+        curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
+        # Neither http_proxy and no_proxy nor .netrc of whoever started the job has a say in where pushes go.
+        curl.setopt(pycurl.PROXY, settings.proxy)
+        curl.setopt(pycurl.NOPROXY, "")
+        curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
+        curl.setopt(pycurl.USERAGENT, USER_AGENT)
+        # HTTP/2 where ALPN offers it; HTTP/1.1 otherwise, and without TLS.
+        version = pycurl.CURL_HTTP_VERSION_2TLS if settings.http2 else pycurl.CURL_HTTP_VERSION_1_1
+        curl.setopt(pycurl.HTTP_VERSION, version)
+        _secure(curl, settings, certificate)
+        self._sockets = GuardedSockets(policy)
+        curl.setopt(pycurl.SOCKOPTFUNCTION, _keep_from_children)
+        if not settings.proxy:
+            curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open)
+        curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
+        curl.setopt(pycurl.TIMEOUT_MS, int(settings.total_timeout_s * 1000))
+        curl.setopt(pycurl.MAXAGE_CONN, int(settings.keep_alive_s))
+        curl.setopt(pycurl.WRITEFUNCTION, self._take)
+
+    def prepare(self, request: PushRequest, callback: Callback) -> None:
+        self._sockets.begin()
+        self._kept, self._received, self._overflow = b"", 0, False
+        self.callback = callback
+        self.curl.setopt(pycurl.URL, request.url)
+        # Without the empty Expect a larger body waits for "100 Continue", which many receivers never send.
+        self.curl.setopt(pycurl.HTTPHEADER, ["Expect:", *(f"{name}: {value}" for name, value in request.headers)])
+        self.curl.setopt(pycurl.POSTFIELDS, request.body)
+
+    def clear(self) -> None:
+        """Let go of the push: an idle handle must not keep the largest message that it ever carried."""
+        self._kept = b""
+        self.callback = _nobody
+        self.curl.setopt(pycurl.POSTFIELDS, b"")
+
+    def result(self, code: int, message: str) -> PushResult:
+        curl = self.curl
+        status = curl.getinfo(pycurl.RESPONSE_CODE)
+        retry_after = curl.getinfo(pycurl.RETRY_AFTER)
+        failure = "" if code == 0 or self._overflow else self._failure(code, message)
+        refusal = self._sockets.refusal
+        if refusal is not None and failure == "connect":
+            failure, message = "address", str(refusal)
+        return PushResult(
+            status=status if status >= 200 else 0,  # an interim answer is none
+            failure=failure,
+            detail=message if failure else "",
+            duration_s=curl.getinfo(pycurl.TOTAL_TIME),
+            response=self._kept,
+            response_bytes=self._received,
+            reused=curl.getinfo(pycurl.NUM_CONNECTS) == 0,
+            retry_after_s=float(retry_after),
+        )
+
+    def _failure(self, code: int, message: str) -> Failure:
+        if code == pycurl.E_OPERATION_TIMEDOUT and not self.curl.getinfo(pycurl.PRETRANSFER_TIME):
+            return "connect" if self.curl.getinfo(pycurl.NAMELOOKUP_TIME) > 0 else "dns"
+        if "Too large response headers" in message:
+            return "protocol"  # for which libcurl has E_RECV_ERROR too
+        if "alert" in message and "tls" in message.lower():
+            return "tls"  # TLS 1.3: that our certificate is refused, or missed, shows only when we read
+        return _FAILURES.get(code, "internal")
+
+    def _open(self, purpose: int, address: Any) -> Any:
+        """The socket for a new connection: libcurl asks with the address that it has resolved and will use."""
+        opened = self._sockets.open(address.family, address.socktype, address.protocol, address.addr)
+        return pycurl.SOCKET_BAD if opened is None else opened
+
+    def _take(self, data: bytes) -> int:
+        self._received += len(data)
+        if len(self._kept) < self._keep:
+            self._kept += data[: self._keep - len(self._kept)]
+        if self._received > self._limit:
+            self._overflow = True
+            return 0  # taking less than offered ends the transfer
+        return len(data)
+
+
+def _secure(curl: Any, settings: PushSettings, own_certificate: str) -> None:
+    curl.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)  # or newer
+    curl.setopt(pycurl.SSL_VERIFYPEER, 1)
+    curl.setopt(pycurl.SSL_VERIFYHOST, 2)
+    # As bytes: pycurl takes text in ASCII only, and the package may be installed anywhere.
+    curl.setopt(pycurl.CAINFO, os.fsencode(settings.tls_ca_file or certifi.where()))
+    certificate = own_certificate or settings.tls_client_certificate
+    if certificate:
+        key = certificate if own_certificate else settings.tls_client_key or certificate
+        curl.setopt(pycurl.SSLCERT, os.fsencode(certificate))
+        curl.setopt(pycurl.SSLKEY, os.fsencode(key))
+
+
+def _keep_from_children(descriptor: int, purpose: int) -> int:
+    # pycurl works on a duplicate of the socket that it is given, and the duplicate would be inherited.
+    os.set_inheritable(descriptor, False)
+    return int(pycurl.SOCKOPT_OK)
+
+
+def _nobody(result: PushResult) -> None:
+    raise AssertionError("a handle without a push has no result")

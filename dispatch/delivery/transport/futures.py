@@ -1,0 +1,326 @@
+"""Pushes through requests-futures: a thread per push under way, for where libcurl is not to be had.
+
+The session is a lean one: what requests does for every call beside sending (cookies, netrc, proxies and certificates
+from the environment, redirects) is left out, which both is safer and doubles the throughput. requests knows only
+time-outs per read, so the total deadline is kept by `drive`: it shuts the socket of a push that is overdue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import http.client
+import queue
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+from requests_futures.sessions import FuturesSession
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from core.security.outbound import AddressPolicy
+from dispatch.delivery.transport.checked_connections import AddressRefused, CheckedConnection
+from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
+from dispatch.settings import PushSettings
+
+# More threads than this cost more than they bring: at a few thousand pushes per second the interpreter lock is full.
+_MAX_THREADS = 64
+
+# As many times as libcurl does: each time another kept connection may turn out to be closed.
+_MAX_STALE = 5
+
+
+@dataclass
+class _Push:
+    """A push under way; shared by the thread that sends it and the one that drives."""
+
+    request: PushRequest
+    callback: Callback
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    started: float = 0.0
+    status: int = 0
+    opened: bool = False
+    overdue: bool = False
+    done: bool = False
+    connection: Any = None
+
+    def abort(self) -> None:
+        """Break the connection off, wherever its thread waits."""
+        with self.lock:
+            self.overdue = True
+            sock = getattr(self.connection, "sock", None)
+            if sock is not None:
+                try:
+                    sock.shutdown(2)
+                except OSError:
+                    return
+
+
+class _Current(threading.local):
+    push: _Push | None = None
+
+
+_current = _Current()
+
+
+class _Watched(CheckedConnection):
+    """Tells the push at hand which connection it is on, and whether that was opened for it."""
+
+    def connect(self) -> None:
+        super().connect()
+        if _current.push is not None:
+            _current.push.opened = True
+
+    def putrequest(self, *args: Any, **kwargs: Any) -> None:
+        push = _current.push
+        if push is not None:
+            with push.lock:
+                push.connection = self
+        super().putrequest(*args, **kwargs)
+
+
+class _WatchedTls(_Watched, HTTPSConnection):
+    pass
+
+
+def _pools(policy: AddressPolicy | None) -> dict[str, type[HTTPConnectionPool]]:
+    """Pool classes by scheme, whose connections ask this policy; urllib3 lets nothing but classes be chosen."""
+    plain = type("_Plain", (_Watched,), {"policy": policy})
+    tls = type("_Tls", (_WatchedTls,), {"policy": policy})
+    return {
+        "http": type("_Pool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+        "https": type("_TlsPool", (HTTPSConnectionPool,), {"ConnectionCls": tls}),
+    }
+
+
+class _Adapter(HTTPAdapter):
+    def __init__(self, policy: AddressPolicy, connections: int, size: int) -> None:
+        self._policy = policy
+        super().__init__(pool_connections=connections, pool_maxsize=size)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = _pools(self._policy)
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        # The proxy is of the operator's choosing.
+        manager.pool_classes_by_scheme = _pools(None)
+        return manager
+
+
+class _LeanSession(requests.Session):
+    """A session whose `request` sends one POST and answers with its PushResult; it never raises."""
+
+    def __init__(self, settings: PushSettings, policy: AddressPolicy, threads: int) -> None:
+        super().__init__()
+        self._settings = settings
+        self._verify: bool | str = settings.tls_ca_file or True
+        certificate = settings.tls_client_certificate
+        self._certificate = (certificate, settings.tls_client_key or certificate) if certificate else None
+        self._proxies = dict.fromkeys(("http", "https"), settings.proxy) if settings.proxy else {}
+        self.adapters.clear()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter(policy, settings.max_idle_connections or 1, threads))
+
+    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> Any:
+        push: _Push = kwargs["push"]
+        push.started = time.monotonic()
+        _current.push = push
+        try:
+            for _ in range(_MAX_STALE):
+                push.opened = False
+                try:
+                    return self._send(push)
+                except requests.ConnectionError as error:
+                    stale = not push.opened and _failure(error) == "disconnected" and not push.overdue
+                    if not stale:
+                        return self._failed(push, error)
+            return self._failed(push, requests.ConnectionError("every kept connection was closed by the receiver"))
+        except Exception as error:
+            return self._failed(push, error)
+        finally:
+            _current.push = None
+
+    def _send(self, push: _Push) -> PushResult:
+        settings = self._settings
+        prepared = requests.PreparedRequest()
+        prepared.prepare_method("POST")
+        prepared.prepare_url(push.request.url, None)
+        prepared.headers = CaseInsensitiveDict(push.request.headers)
+        prepared.headers["User-Agent"] = USER_AGENT
+        prepared.headers["Content-Length"] = str(len(push.request.body))
+        prepared.body = push.request.body
+        adapter = self.get_adapter(prepared.url or "")
+        timeout = (settings.connect_timeout_s, settings.total_timeout_s)
+        own = push.request.client_certificate
+        certificate = (own, own) if own else self._certificate
+        response = adapter.send(
+            prepared, stream=True, timeout=timeout, verify=self._verify, cert=certificate, proxies=self._proxies
+        )
+        push.status = response.status_code
+        failure: Failure = ""
+        detail = ""
+        body = b""
+        try:
+            body = response.raw.read(settings.max_response_bytes + 1, decode_content=False)
+        except urllib3.exceptions.HTTPError as error:
+            failure, detail = "disconnected", str(error)
+        finally:
+            with push.lock:
+                push.connection = None
+            # Gives the connection back when the answer was read to its end, and closes it otherwise.
+            response.close()
+        return PushResult(
+            status=response.status_code,
+            failure="timeout" if push.overdue else failure,
+            detail=detail,
+            duration_s=time.monotonic() - push.started,
+            response=body[: settings.keep_response_bytes],
+            response_bytes=min(len(body), settings.max_response_bytes),
+            reused=not push.opened,
+            retry_after_s=_retry_after(response.headers.get("Retry-After", "")),
+        )
+
+    def _failed(self, push: _Push, error: Exception) -> PushResult:
+        with push.lock:
+            push.connection = None
+        failure = "timeout" if push.overdue else _failure(error)
+        return PushResult(
+            0, failure, _detail(error), duration_s=time.monotonic() - push.started, reused=not push.opened
+        )
+
+
+class FuturesTransport:
+    """The contract over a FuturesSession."""
+
+    def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
+        self._settings = settings
+        self._urls = UrlJudge(policy)
+        threads = min(settings.max_in_flight, _MAX_THREADS)
+        self._lean = _LeanSession(settings, policy, threads)
+        self._session = FuturesSession(max_workers=threads, session=self._lean)
+        self._finished: queue.SimpleQueue[tuple[_Push, PushResult]] = queue.SimpleQueue()
+        self._waiting: dict[int, _Push] = {}
+        self._deadlines: list[tuple[float, int]] = []
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        push = _Push(request, callback)
+        self._waiting[id(push)] = push
+        refusal = self._urls.refusal(request.url)
+        if refusal is not None:
+            self._finished.put((push, PushResult(0, "address", str(refusal))))
+            return
+        future: Future[PushResult] = self._session.post(request.url, push=push)
+        future.add_done_callback(lambda done: self._finished.put((push, done.result())))
+        heapq.heappush(self._deadlines, (time.monotonic() + self._settings.total_timeout_s, id(push)))
+
+    def drive(self, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while self._waiting:
+            self._stop_overdue()
+            try:
+                push, result = self._finished.get(timeout=max(self._next_wake(end) - time.monotonic(), 0))
+            except queue.Empty:
+                if time.monotonic() >= end:
+                    return
+                continue
+            self._settle(push, result)
+            while not self._finished.empty():
+                self._settle(*self._finished.get())
+            return
+
+    def close(self) -> None:
+        for push in self._waiting.values():
+            push.done = True
+            push.abort()
+        self._waiting.clear()
+        self._session.close()
+        self._lean.close()
+
+    def _settle(self, push: _Push, result: PushResult) -> None:
+        if not push.done:
+            push.done = True
+            del self._waiting[id(push)]
+            push.callback(result)
+
+    def _next_wake(self, end: float) -> float:
+        return min(end, self._deadlines[0][0]) if self._deadlines else end
+
+    def _stop_overdue(self) -> None:
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, key = heapq.heappop(self._deadlines)
+            push = self._waiting.get(key)
+            if push is None:
+                continue
+            # A push that had to wait for a thread has its whole time from when it got one.
+            due = push.started + self._settings.total_timeout_s if push.started else now + 0.05
+            if due > now:
+                heapq.heappush(self._deadlines, (due, key))
+                continue
+            push.abort()
+            # The thread ends by itself now; the deadline does not wait for it (it might be resolving a name).
+            self._settle(push, PushResult(push.status, "timeout", "no complete answer in time", now - push.started))
+
+
+def _failure(error: Exception) -> Failure:
+    """The one place where exceptions of requests, urllib3 and http.client become our classes."""
+    match error:
+        case requests.exceptions.SSLError():
+            return "tls"
+        case requests.exceptions.ProxyError():
+            return "connect"
+        case requests.exceptions.ConnectTimeout():
+            return "connect"
+        case requests.exceptions.Timeout():
+            return "timeout"
+        case (
+            requests.exceptions.InvalidURL()
+            | requests.exceptions.InvalidSchema()
+            | requests.exceptions.MissingSchema()
+            | urllib3.exceptions.LocationValueError()
+            | UnicodeError()
+        ):
+            return "address"
+        case requests.exceptions.ConnectionError():
+            return _connection_failure(error)
+        case _:
+            return "internal"
+
+
+def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, urllib3.exceptions.MaxRetryError):
+        cause = cause.reason
+    if isinstance(cause, AddressRefused):
+        return "address"
+    if isinstance(cause, urllib3.exceptions.NameResolutionError):
+        return "dns"
+    if isinstance(cause, urllib3.exceptions.NewConnectionError):
+        return "connect"
+    inner = cause.args[-1] if isinstance(cause, urllib3.exceptions.ProtocolError) and cause.args else cause
+    if isinstance(inner, http.client.HTTPException) and not isinstance(inner, http.client.RemoteDisconnected):
+        return "protocol"
+    return "disconnected"
+
+
+def _detail(error: Exception) -> str:
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, urllib3.exceptions.MaxRetryError):
+        cause = cause.reason
+    return str(cause.refusal) if isinstance(cause, AddressRefused) else str(error)
+
+
+def _retry_after(value: str) -> float:
+    return float(value) if value.isascii() and value.isdigit() else 0.0

@@ -1,0 +1,131 @@
+"""What operators are told, as notifications on topics of our own: whoever wants to know subscribes to them.
+
+    {urn:arborcast}system/breaker/{opened,closed}
+    {urn:arborcast}system/subscription/{failing,recovered,suspended,gone}
+    {urn:arborcast}system/dead-letters/growing
+
+They take the way of all notifications, so they are delivered, retried and recorded like them. They are sent from a
+thread of their own and never waited for: telling that something is wrong must not make it worse.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Protocol
+from xml.sax.saxutils import escape
+
+from core.errors import InfrastructureError
+from core.eventlog.client import partition_of_key
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.writers import DurableWriter
+from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEvent
+from topic_model.records import notifications
+from topic_model.records.control import TopicRecord
+from topic_model.records.control_log import ControlLog
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+logger = logging.getLogger(__name__)
+
+TOPICS: Mapping[EventKind, TopicPath] = {
+    "breaker-opened": TopicPath(f"{SYSTEM}/breaker/opened"),
+    "breaker-closed": TopicPath(f"{SYSTEM}/breaker/closed"),
+    "subscription-failing": TopicPath(f"{SYSTEM}/subscription/failing"),
+    "subscription-recovered": TopicPath(f"{SYSTEM}/subscription/recovered"),
+    "subscription-suspended": TopicPath(f"{SYSTEM}/subscription/suspended"),
+    "subscription-gone": TopicPath(f"{SYSTEM}/subscription/gone"),
+    "dead-letters-growing": TopicPath(f"{SYSTEM}/dead-letters/growing"),
+}
+
+# While Kafka is away events are kept, but not without end.
+_MOST_KEPT = 10_000
+
+PUBLISHER = "arborcast"
+
+
+def payload(event: OperatorEvent) -> bytes:
+    """The message: an Event element, what does not apply left out."""
+    facts = (
+        ("Endpoint", event.endpoint),
+        ("Subscription", event.subscription),
+        ("Count", str(event.count) if event.count else ""),
+        ("Detail", event.detail),
+    )
+    children = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in facts if text)
+    return f'<Event xmlns="{NAMESPACE}" kind="{event.kind}" at="{event.at_ms}">{children}</Event>'.encode()
+
+
+class View(Protocol):
+    """What is needed of `matching.view.RoutingView`."""
+
+    def has_topic(self, path: TopicPath) -> bool: ...
+
+    def catch_up(self, timeout_s: float) -> int: ...
+
+
+class OperatorEvents:
+    """Publishes events."""
+
+    def __init__(self, kafka: KafkaSettings, view: View) -> None:
+        self._kafka = kafka
+        self._view = view
+        self._queue: queue.Queue[OperatorEvent | None] = queue.Queue(_MOST_KEPT)
+        self._thread = threading.Thread(target=self._run, name="operator-events", daemon=True)
+
+    def start(self) -> None:
+        """Add the topics that are not there, so that they can be subscribed to, and begin to publish.
+
+        Raises InfrastructureError when the control log cannot be written.
+        """
+        missing = [TopicRecord(path) for path in TOPICS.values() if not self._view.has_topic(path)]
+        if missing:
+            log = ControlLog(self._kafka)
+            try:
+                log.append(missing)
+            finally:
+                log.close()
+        self._thread.start()
+
+    def tell(self, event: OperatorEvent) -> None:
+        """Publish an event; returns at once."""
+        about = {"subscription": event.subscription, "endpoint": event.endpoint}
+        logger.warning("%s", " ".join(filter(None, (event.kind, event.detail))), extra=about)
+        try:
+            self._queue.put_nowait(event)
+        except queue.Full:
+            logger.warning("the event was not published: %d others wait for Kafka", _MOST_KEPT)
+
+    def stop(self, timeout_s: float) -> None:
+        """Publish what waits; returns when that is done, or after the time."""
+        if self._thread.is_alive():
+            try:
+                self._queue.put_nowait(None)
+            except queue.Full:
+                return
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        writer = DurableWriter(self._kafka, "notifications")
+        while (event := self._queue.get()) is not None:
+            try:
+                # Whoever has been told that it is subscribed gets it.
+                control = self._view.catch_up(self._kafka.request_timeout_s)
+                key, value = notifications.encode(
+                    Notification(
+                        uuid.uuid4().hex,
+                        TOPICS[event.kind],
+                        payload(event),
+                        event.at_ms,
+                        publisher=PUBLISHER,
+                        control=control,
+                    )
+                )
+                writer.send(partition_of_key(key, writer.partitions), value, key)
+                writer.settle(self._kafka.request_timeout_s)
+            except InfrastructureError as error:
+                logger.warning("an event (%s) was not published: %s", event.kind, error)
+        writer.close()

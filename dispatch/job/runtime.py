@@ -1,0 +1,272 @@
+"""The job as a whole: warm up, run the queries, stop between batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import ensure_topics
+from core.security.outbound import AddressPolicy
+from core.security.settings import SecretSettings
+from core.telemetry.tracing import NO_TRACING, TracingSettings
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.push_spans import make_push_spans
+from dispatch.hot.sink import SinkJob
+from dispatch.hot.stream import HotPath, accumulator, run_sink
+from dispatch.job.operator_events import OperatorEvents
+from dispatch.job.warmup import empty_frame, warm_up
+from dispatch.job.worker_beats import keep_worker_alive
+from dispatch.matching.bases import bases_for, workers_are_here
+from dispatch.matching.unmatched import Unmatched
+from dispatch.matching.view import RoutingView
+from dispatch.monitoring.metrics import JobMetrics
+from dispatch.monitoring.sources import JobSources, Watched, progress_of, watched_query
+from dispatch.monitoring.under_way import UnderWay
+from dispatch.recording.attempts_tables import checkpoint_at, start_recording
+from dispatch.recording.recording import Recording
+from dispatch.redelivery.redeliverer import Redeliverer
+from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
+from dispatch.spark.checkpoint_repair import is_cut_off, mended, settled
+from dispatch.spark.query_keeper import Keeper, StopGate
+
+logger = logging.getLogger(__name__)
+
+# Reading the control log for the first time: a million subscriptions take about 15 s.
+_FIRST_READ_S = 300.0
+
+# How long queries may take to come up. Without the essential ones the engine is not ready; the others are waited for
+# only so that their start does not disturb the first deliveries.
+_START_S = 60.0
+_OTHERS_START_S = 10.0
+
+# Spark ends idle Python workers after 60 s.
+_KEEP_WARM_S = 40.0
+
+# When the job stops it waits for the batch under way, as long as a batch waits for slow receivers, and so much longer
+# for what is written then.
+_STOP_MARGIN_S = 5.0
+
+# The redelivery stops beside the batch under way. Its pushes may take long; one that is not waited for is made again
+# after the next start.
+_REDELIVERY_STOP_S = 4.0
+
+# What is being written then is written after the next start.
+_RECORDING_STOP_S = 3.0
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """All that the job needs to know."""
+
+    home: Path
+    kafka: KafkaSettings
+    dispatch: DispatchSettings
+    push: PushSettings
+    tables: TableSettings
+    outbound: AddressPolicy
+    retry: RetrySettings
+    secrets: SecretSettings
+    tracing: TracingSettings = NO_TRACING
+
+    def checkpoint(self, query: str) -> str:
+        """Where a query keeps its progress."""
+        root = self.dispatch.checkpoint.rstrip("/") or str((self.home / "checkpoints").absolute())
+        return f"{root}/{query}"
+
+
+class DispatchJob:
+    """The hot query and the record query in one Spark session."""
+
+    def __init__(
+        self, spark: SparkSession, settings: JobSettings, gate: StopGate, metrics: JobMetrics | None = None
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._gate = gate
+        self._view = RoutingView(
+            settings.kafka,
+            spark.sparkContext,
+            bases_for(spark.sparkContext, settings.home / "routing"),
+            unmatched=Unmatched(settings.kafka, self._settled),
+        )
+        self._keepers: tuple[Keeper, ...] = ()
+        metrics = metrics or JobMetrics()
+        self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
+        self._events = OperatorEvents(settings.kafka, self._view)
+        self._redeliverer = Redeliverer(
+            settings.kafka,
+            settings.push,
+            settings.retry,
+            settings.outbound,
+            self._view,
+            settings.home / "parked" / "parked.sqlite",
+            Vault(settings.secrets),
+            self._events.tell,
+            make_push_spans(settings.tracing),
+        )
+        self._recording = recording = Recording(
+            settings.kafka,
+            settings.tables,
+            settings.home,
+            gate,
+            health=self._redeliverer.health.everything,
+            control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
+            routes=self._view.routes,
+        )
+        hot = HotPath(
+            settings.kafka,
+            settings.dispatch,
+            settings.push,
+            settings.retry,
+            settings.outbound,
+            settings.secrets,
+            self._view,
+            self._redeliverer,
+            gate,
+            metrics,
+            settings.tracing,
+            self._under_way,
+        )
+        self._keepers = (
+            Keeper("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
+            Keeper(
+                "record",
+                lambda: start_recording(
+                    spark,
+                    settings.kafka,
+                    settings.tables,
+                    recording.attempts,
+                    checkpoint_at(settings.checkpoint("record"), settings.kafka, recording.attempts),
+                    gate,
+                    settings.dispatch.driver_memory_mb,
+                    metrics.recorded,
+                ),
+                gate,
+                # A table that cannot be written (a full disk) is no reason to stop pushing: the outcomes wait in their
+                # log.
+                essential=False,
+            ),
+        )
+        logs = {"push": "notifications", "record": "attempts"}
+        watched = {keeper.name: watched_query(logs[keeper.name], keeper) for keeper in self._keepers}
+        if archive := recording.archive:
+            watched["archive"] = Watched("notifications", lambda: archive.progress)
+        redelivery = self._redeliverer.statistics
+        metrics.sources = JobSources(
+            settings.kafka,
+            watched,
+            self._view,
+            lambda: {"parked": (now := redelivery()).parked, "due": now.due},
+            lambda: {str(state): count for state, count in redelivery().breakers.items()},
+            self._pushes,
+        )
+
+    @property
+    def rounds(self) -> int:
+        """How often the redelivery, which has a thread of its own, has come round."""
+        return self._redeliverer.rounds
+
+    def run(self, ready: Callable[[], None]) -> bool:
+        """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
+
+        Returns False when a query could not be kept running. Raises InfrastructureError when Kafka cannot be reached
+        at start.
+        """
+        try:
+            ensure_topics(self._settings.kafka)
+            self._open()
+            self._events.start()
+            for keeper in self._keepers:
+                keeper.start()
+            if self._wait_running():
+                ready()
+            self._recording.start()
+            self._keep_warm()
+        finally:
+            self._stop()
+        return not any(keeper.gave_up for keeper in self._keepers)
+
+    def _pushes(self) -> dict[str, float]:
+        of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
+        return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
+
+    def _settled(self) -> Mapping[int, int] | None:
+        """What the batches are through with, by partition of their log; None when that is not known."""
+        progress = progress_of(self._keepers[0].query) if self._keepers else None
+        if progress is not None:
+            return progress.settled
+        return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
+
+    def _open(self) -> None:
+        """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""
+        with ThreadPoolExecutor(1, "open-parked") as beside:
+            parked = beside.submit(self._redeliverer.start, _FIRST_READ_S)
+            try:
+                self._warm_up()
+            except BaseException:
+                self._redeliverer.begin_stop(0.0)  # or it would be waited for
+                raise
+            parked.result()
+
+    def _warm_up(self) -> None:
+        settings = self._settings
+        view = self._view.refresh(_FIRST_READ_S)
+        self._recording.open()
+        if is_cut_off(settings.checkpoint("push")):
+            # Its rest is pushed first of all, and warms up whatever the warm-up would.
+            logger.info("the last batch was cut off: it goes on at once")
+            return
+        job = SinkJob(
+            settings.kafka,
+            settings.dispatch,
+            settings.push,
+            settings.retry,
+            settings.outbound,
+            settings.secrets,
+            view,
+            batch=-1,
+            begun_ms=0,
+            tracing=settings.tracing,
+            under_way=self._under_way.file if self._under_way else "",
+        )
+        warm_up(
+            self._spark,
+            settings.kafka,
+            lambda frame: run_sink(frame, job, accumulator(frame)),
+            settings.dispatch.task_slots,
+        )
+
+    def _wait_running(self) -> bool:
+        """Wait until the queries have come up; whether those that the engine cannot do without have."""
+        for keeper in self._keepers:
+            running = keeper.wait_running(_START_S if keeper.essential else _OTHERS_START_S)
+            if keeper.essential and not running:
+                return False
+        return True
+
+    def _keep_warm(self) -> None:
+        """Until the gate closes: see that Spark does not end the workers while nothing happens."""
+        while not self._gate.wait_closed(_KEEP_WARM_S):
+            try:
+                empty_frame(self._spark, 1).foreachPartition(keep_worker_alive)
+            except PySparkException as error:
+                logger.info("the workers could not be kept: %s", error)
+
+    def _stop(self) -> None:
+        self._gate.close()
+        self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
+        if not self._gate.wait_empty(2 * self._settings.retry.hot_budget_s + _STOP_MARGIN_S):
+            logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
+        for keeper in self._keepers:
+            keeper.stop(timeout_s=5.0)
+        self._recording.stop(_RECORDING_STOP_S)
+        self._redeliverer.stop(_REDELIVERY_STOP_S)
+        self._events.stop(timeout_s=1.0)
+        self._view.close()

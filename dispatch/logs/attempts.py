@@ -1,0 +1,326 @@
+"""Attempt records: what the `attempts` log holds, many per Kafka record.
+
+One attempt is one notification in one push to one subscription. Several notifications that travelled in one wsnt:Notify
+are several attempts with the same `push` and the same outcome. An attempt says all that the tables show, so that they
+can be rebuilt from this log alone, and enough (notification, subscription, number) for a retry to be derived from it.
+
+MessagePack, versioned like the other logs; the key names the batch that has made them. Many in a record because a Kafka
+record per attempt costs five times as much as one per few hundred.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from core.errors import InfrastructureError, RecordVersionError
+from core.eventlog.client import Producer, make_producer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.writers import DurableWriter
+from topic_model.topics import TopicPath
+
+VERSION = 1
+
+# A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
+RECORD_BYTES = 64 * 1024
+
+# What was matched takes a fifth of that.
+_MAX_MATCHED = 500
+
+State = Literal["delivered", "parked", "dead", "expired", "cancelled", "failed"]
+
+"""What became of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
+letter; too old; not wanted any more. All but `parked` are final. `failed` is what was written of a failed push before
+there were retries; it is final, too."""
+
+NO_BATCH = -1
+
+FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "failed"})
+
+"""After a row with one of these nothing more happens to a delivery."""
+
+ErrorClass = Literal[
+    "",  # none: delivered
+    "address",  # the endpoint's URL is not one we push to
+    "dns",  # its host name has no address
+    "connect",  # no connection: refused, unreachable, or not within connect_timeout_s
+    "tls",  # no trust: certificate or handshake
+    "timeout",  # connected, but no complete answer within total_timeout_s
+    "disconnected",  # the connection broke before the status line was there
+    "protocol",  # what came back is not HTTP
+    "redirect",  # 3xx: redirects are never followed
+    "client-error",  # 4xx
+    "server-error",  # 5xx
+    "waiting",  # not tried yet: its lane is served by the redelivery; the detail says why
+    "envelope",  # no message could be made for this subscription; the detail says why
+    "lifespan",  # too old to be tried again
+    "ended",  # the subscription is over
+    "redriven",  # a dead letter is tried again
+    "purged",  # a dead letter was thrown away
+    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much; the detail says
+    "internal",  # our own fault; the detail says what
+]
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One try to bring one notification to one subscription. Times are milliseconds since the epoch, UTC.
+
+    `push` identifies the HTTP request, `number` counts the tries of this delivery from 1; it is 0, and `push` empty, as
+    long as there was none: a delivery that had to wait, or ended, untried. `next_ms` is when a parked delivery may be
+    tried again; 0 when it is not parked, or when its turn comes with its lane's. `status` is 0 when there was no HTTP
+    answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared. `batch` is -1
+    (NO_BATCH) when no batch made the attempt, but the redelivery.
+
+    Of the rows of a delivery the last one counts, in the order of the log; but rows of a batch come before all those of
+    the redelivery, which may take up what a batch has parked before the batch has written that down.
+    """
+
+    notification: str
+    subscription: str
+    topic: TopicPath
+    endpoint: str
+    number: int
+    push: str
+    state: State
+    accepted_ms: int
+    started_ms: int
+    duration_ms: float
+    error: ErrorClass = ""
+    detail: str = ""
+    status: int = 0
+    messages: int = 1
+    request_bytes: int = 0
+    response_bytes: int = 0
+    response: bytes = b""
+    reused: bool = False
+    batch: int = 0
+    next_ms: int = 0
+
+
+class Matched(msgspec.Struct, frozen=True, array_like=True):
+    """How many subscriptions a notification was for, those among them whose turn has not come yet. A notification that
+    was for nobody has a record, too: so one that nobody ever looked at can be told from it."""
+
+    notification: str
+    topic: TopicPath
+    accepted_ms: int
+    offset: int
+    subscriptions: int
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """What a batch has made of notifications of one partition of their log. `control` is the offset up to which the
+    control log had been read: whoever folds it to there finds the same subscriptions."""
+
+    partition: int
+    batch: int
+    control: int
+    matched: list[Matched]
+
+
+class _Batch(msgspec.Struct, frozen=True, omit_defaults=True):
+    v: int
+    attempts: list[Attempt]
+    evaluation: Evaluation | None = None
+
+
+class _Joined(msgspec.Struct, frozen=True):
+    """A _Batch of attempts that are packed already."""
+
+    v: int
+    attempts: list[msgspec.Raw]
+
+
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+_decoder = msgspec.msgpack.Decoder(_Batch)
+
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+
+
+def pack(attempt: Attempt) -> bytes:
+    """An attempt as it stands in a record."""
+    return _encoder.encode(attempt)
+
+
+def join(packed: Iterable[bytes]) -> bytes:
+    """The Kafka value that holds these attempts in order."""
+    return _encoder.encode(_Joined(VERSION, [msgspec.Raw(each) for each in packed]))
+
+
+def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
+    """Kafka values holding these attempts in order, as many as need be."""
+    packed: list[bytes] = []
+    size = 0
+    for attempt in attempts:
+        packed.append(pack(attempt))
+        size += len(packed[-1])
+        if size >= RECORD_BYTES:
+            yield join(packed)
+            packed, size = [], 0
+    if packed:
+        yield join(packed)
+
+
+def key_of(batch: int) -> bytes:
+    """The key of records of a batch, or of those that no batch has written: who looks for a batch need not look into
+    those of others. Records without a key may be of any."""
+    return b"%d" % batch
+
+
+def batch_of(key: bytes | None) -> int | None:
+    """The batch that a key names; None when it names none."""
+    return int(key) if key and key.lstrip(b"-").isdigit() else None
+
+
+def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
+    """Kafka values holding an evaluation, of a bounded number of notifications each."""
+    for first in range(0, len(evaluation.matched), _MAX_MATCHED):
+        chunk = evaluation.matched[first : first + _MAX_MATCHED]
+        part = Evaluation(evaluation.partition, evaluation.batch, evaluation.control, chunk)
+        yield _encoder.encode(_Batch(VERSION, [], part))
+
+
+NOTHING = _encoder.encode(_Batch(VERSION, []))
+
+"""A record without attempts."""
+
+
+def decode(value: bytes) -> list[Attempt]:
+    """The attempts in one Kafka value; raises as `decode_all`."""
+    return decode_all(value)[0]
+
+
+def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
+    """The attempts in one Kafka value, and the evaluation, if it has one.
+
+    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    """
+    try:
+        batch = _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
+        _refuse_newer(_version_of(value))
+        raise InfrastructureError(f"an attempts record cannot be read: {error}") from error
+    _refuse_newer(batch.v)
+    return batch.attempts, batch.evaluation
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return VERSION
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"an attempts record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+        )
+
+
+def partition_of_subscription(subscription_id: str, partitions: int) -> int:
+    """The partition for all that is about a subscription in the logs `attempts`, `parked` and `dead`, so that it is
+    read in the order written, whatever the records' own keys are.
+
+    Not Kafka's own hash, by which `core.eventlog.client.partition_of_key` spreads what is found by its key: this
+    one is in C, and here it is asked for each attempt. It must never change: the null value that takes a record away
+    has to come into that record's partition.
+    """
+    return zlib.crc32(subscription_id.encode()) % partitions
+
+
+# What is not written when a worker dies is done again: so much, beside what was under way.
+WRITE_S = 0.1
+
+# What Kafka has not acknowledged within this time is late: it is away, or has too much to do.
+BEHIND_S = 0.5
+
+
+class AttemptsLog:
+    """Collects attempts and writes many of them per Kafka record, without making any wait for long. Used by one
+    thread. No record holds attempts of two batches, and its key says of which they are."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        connect: Callable[[KafkaSettings], Producer] = make_producer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer = DurableWriter(kafka, "attempts", connect)
+        self._clock = clock
+        self._batch = NO_BATCH
+        self._open: defaultdict[int, list[bytes]] = defaultdict(list)  # packed attempts, by partition
+        self._sizes: defaultdict[int, int] = defaultdict(int)
+        self._written_at = clock()
+        self._sent: deque[tuple[int, float]] = deque()  # the number of a record, and when it was sent
+
+    def connect(self) -> Producer:
+        """The producer; connected when first asked for. Raises InfrastructureError."""
+        return self._writer.connect()
+
+    def add(self, attempt: Attempt) -> None:
+        """Take an attempt in; full records are sent without waiting. May have to connect first."""
+        if attempt.batch != self._batch:
+            self._write()
+            self._batch = attempt.batch
+        partition = partition_of_subscription(attempt.subscription, self._writer.partitions)
+        packed = pack(attempt)
+        self._open[partition].append(packed)
+        self._sizes[partition] += len(packed)
+        if self._sizes[partition] >= RECORD_BYTES:
+            self._write_partition(partition)
+
+    def add_matched(self, partition: int, batch: int, control: int, matched: list[Matched]) -> None:
+        """Send what a batch has made of a partition's notifications, without waiting."""
+        for value in encode_evaluation(Evaluation(partition, batch, control, matched)):
+            self._send(partition % self._writer.partitions, value, batch)
+
+    def write_due(self) -> None:
+        """Send what was taken in, without waiting, when nothing was sent for a while. To be called often."""
+        if self._open and self._clock() - self._written_at >= WRITE_S:
+            self._write()
+
+    def behind(self) -> bool:
+        """Whether Kafka is late with acknowledging something."""
+        while self._sent and self._writer.has(self._sent[0][0]):
+            self._sent.popleft()
+        return bool(self._sent) and self._clock() - self._sent[0][1] > BEHIND_S
+
+    def settle(self, timeout_s: float) -> None:
+        """Return when everything taken in is acknowledged; sends again what Kafka refused or did not answer.
+
+        Raises InfrastructureError when that takes longer than `timeout_s`; then nothing is known of what was taken in.
+        """
+        self._write()
+        self._writer.settle(timeout_s)
+        self._sent.clear()
+
+    def close(self) -> None:
+        """Drop the connection and what is not acknowledged."""
+        self._writer.close()
+        self._open.clear()
+        self._sizes.clear()
+        self._sent.clear()
+
+    def _write(self) -> None:
+        for partition in list(self._open):
+            self._write_partition(partition)
+        self._written_at = self._clock()
+
+    def _write_partition(self, partition: int) -> None:
+        del self._sizes[partition]
+        self._send(partition, join(self._open.pop(partition)), self._batch)
+
+    def _send(self, partition: int, value: bytes, batch: int) -> None:
+        self._sent.append((self._writer.send(partition, value, key_of(batch)), self._clock()))

@@ -1,0 +1,77 @@
+"""Dead letters: what the `dead` log keeps of deliveries that were given up, the whole message included.
+
+Compacted, keyed by delivery like the `parked` log, so that one can be parked again at its place: a null value forgets
+it, whether it was sent again or thrown away.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.errors import InfrastructureError
+from core.eventlog.versions import KnownVersion
+from dispatch.logs.attempts import Attempt, ErrorClass, State
+from topic_model.records.notifications import Notification
+
+VERSION = 1
+
+
+class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A delivery that was given up, or that became too old (`state`), after `number` attempts; why, in the words of its
+    last one. `at_ms` is when, in milliseconds since the epoch; `endpoint` where it was to go then; `push` the last
+    request, and `response` the beginning of its answer."""
+
+    subscription: str
+    endpoint: str
+    notification: Notification
+    state: State
+    at_ms: int
+    number: int
+    error: ErrorClass = ""
+    detail: str = ""
+    status: int = 0
+    push: str = ""
+    response: bytes = b""
+
+
+def letter_of(attempt: Attempt, notification: Notification) -> DeadLetter:
+    """The dead letter of a delivery that ended with this attempt."""
+    return DeadLetter(
+        subscription=attempt.subscription,
+        endpoint=attempt.endpoint,
+        notification=notification,
+        state=attempt.state,
+        at_ms=attempt.started_ms,
+        number=attempt.number,
+        error=attempt.error,
+        detail=attempt.detail,
+        status=attempt.status,
+        push=attempt.push,
+        response=attempt.response,
+    )
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    v: int
+    letter: DeadLetter
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Versioned)
+_known = KnownVersion("a dead letter", VERSION)
+
+
+def encode(letter: DeadLetter) -> bytes:
+    """The Kafka value of a dead letter."""
+    return _encoder.encode(_Versioned(VERSION, letter))
+
+
+def decode(value: bytes) -> DeadLetter:
+    """The dead letter behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
+    try:
+        versioned = _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _known.refuse_newer_in(value)
+        raise InfrastructureError(f"a dead letter cannot be read: {error}") from error
+    _known.refuse_newer(versioned.v)
+    return versioned.letter

@@ -1,0 +1,196 @@
+"""Parked records: what the `parked` log holds of deliveries that are not finished.
+
+    key                        value
+    <delivery>                 Parked | null    the delivery waits, with all that a push needs; null: it is finished
+    <delivery>\\ttried          Tried | null     what it has been through since
+
+A delivery is one notification for one subscription, named by the subscription and the notification's place in its log,
+which also is the order within a lane. The log is compacted, so it holds what is pending and little else, however long
+the engine has been running. All of a subscription is in one partition. MessagePack, versioned like the other logs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from core.errors import InfrastructureError
+from core.eventlog.client import Acknowledgement, Producer, make_producer
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import PARKED_OVERHEAD
+from core.eventlog.versions import KnownVersion
+from core.eventlog.writers import DurableWriter
+from core.wall_clock import has_come
+from dispatch.logs import dead_letters, parked
+from dispatch.logs.attempts import partition_of_subscription
+from dispatch.logs.dead_letters import DeadLetter
+from topic_model.records.notifications import Notification
+
+VERSION = 2
+
+# What a record needs its reader to know: since 2 that its notification may be unjudged.
+_VERSION_JUDGED = 1
+
+
+class Place(NamedTuple):
+    """Where a notification was read: the batch, and the partition and offset in the `notifications` log. Places of one
+    topic are in the order of acceptance, also when the log was created anew or has got more partitions since: numbers
+    of batches grow, whatever becomes of Spark's checkpoint (`dispatch.spark.checkpoint_repair`).
+
+    What was given up and is tried once more (`redrive`, which tells these times apart) has a name of its own: what was
+    still to be written of its earlier life cannot end the new one.
+    """
+
+    batch: int
+    partition: int
+    offset: int
+    redrive: int = 0
+
+
+class Tries(NamedTuple):
+    """What a delivery has been through: pushes made, how many of them count against it, when it is due again, and when
+    that was decided."""
+
+    number: int = 0
+    counted: int = 0
+    due_ms: int = 0
+    decided_ms: int = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it need not wait any longer."""
+        return has_come(self.due_ms, self.decided_ms, now_ms)
+
+
+class Delivery(NamedTuple):
+    """The name of a delivery."""
+
+    subscription: str
+    place: Place
+
+    def key(self) -> bytes:
+        """The Kafka key."""
+        batch, partition, offset, redrive = self.place
+        again = f".{redrive}" if redrive else ""
+        return f"{self.subscription}\t{batch}.{partition}.{offset}{again}".encode()
+
+    def tried_key(self) -> bytes:
+        """The Kafka key of what it has been through."""
+        return self.key() + b"\ttried"
+
+
+class Parked(msgspec.Struct, frozen=True, tag="parked"):
+    """A delivery waits."""
+
+    notification: Notification
+    tries: Tries
+
+
+class Tried(msgspec.Struct, frozen=True, tag="tried"):
+    """A delivery was tried again, and waits again."""
+
+    tries: Tries
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    v: int
+    record: Parked | Tried
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+_decoder = msgspec.msgpack.Decoder(_Versioned)
+
+_known = KnownVersion("a parked delivery's record", VERSION)
+
+
+def encode(record: Parked | Tried) -> bytes:
+    """The Kafka value of a record."""
+    unjudged = isinstance(record, Parked) and record.notification.unjudged
+    return _encoder.encode(_Versioned(VERSION if unjudged else _VERSION_JUDGED, record))
+
+
+def decode_key(key: bytes) -> tuple[Delivery, bool]:
+    """The delivery behind a Kafka key, and whether the key is that of its tries. Raises InfrastructureError."""
+    try:
+        subscription, place, *tried = key.decode().split("\t")
+        numbers = [int(number) for number in place.split(".")]
+        return Delivery(subscription, Place(*numbers)), bool(tried)
+    except (ValueError, TypeError) as error:
+        raise InfrastructureError(f"the key {key!r} is not that of a parked delivery") from error
+
+
+def decode(value: bytes) -> Parked | Tried:
+    """The record behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
+    try:
+        versioned = _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _known.refuse_newer_in(value)
+        raise InfrastructureError(f"a record of a parked delivery cannot be read: {error}") from error
+    _known.refuse_newer(versioned.v)
+    return versioned.record
+
+
+def roomy(kafka: KafkaSettings) -> KafkaSettings:
+    """Settings for these logs, whose records hold a whole notification and more."""
+    return dataclasses.replace(kafka, max_record_bytes=kafka.max_record_bytes + PARKED_OVERHEAD)
+
+
+class ParkingLog(DurableWriter):
+    """The `parked` log, and how far each lane reaches into it. Used by one thread."""
+
+    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
+        super().__init__(roomy(kafka), "parked", connect)
+        self._reach: dict[str, tuple[int, int]] = {}
+
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
+        """A delivery waits from now on; the record's number."""
+        lane = delivery.subscription
+        value = parked.encode(Parked(notification, tries))
+        return self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), lane)
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        """It was tried and waits again."""
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
+        self.send(partition, parked.encode(Tried(tries)), delivery.tried_key())
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        """It does not wait any more. `tried` says whether there is a record of its tries to be forgotten, too."""
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
+        if tried:
+            self.send(partition, None, delivery.tried_key())
+        self.send(partition, None, delivery.key())
+
+    def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
+        if label:
+            reach = (acknowledgement.partition, acknowledgement.offset)
+            self._reach[label] = max(self._reach.get(label, reach), reach)
+
+    def reach(self) -> dict[str, tuple[int, int]]:
+        """The partition and offset of the last delivery parked for each lane since this was last asked; only complete
+        after `settle`."""
+        reach, self._reach = self._reach, {}
+        return reach
+
+    def close(self) -> None:
+        super().close()
+        self._reach.clear()
+
+
+class DeadLetterLog(DurableWriter):
+    """The `dead` log. Used by one thread."""
+
+    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
+        super().__init__(roomy(kafka), "dead", connect)
+
+    def bury(self, delivery: Delivery, letter: DeadLetter) -> int:
+        """Keep what was given up; the record's number."""
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
+        return self.send(partition, dead_letters.encode(letter), delivery.key())
+
+    def forget(self, delivery: Delivery) -> None:
+        """It was sent again, or thrown away."""
+        partition = partition_of_subscription(delivery.subscription, self.partitions)
+        self.send(partition, None, delivery.key())

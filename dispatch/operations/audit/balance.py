@@ -1,0 +1,161 @@
+"""Matches against deliveries, and the places of the `notifications` log against evaluations. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from core.eventlog.scan import Stretch
+from dispatch.operations.audit.deliveries import (
+    CANCELLED,
+    DEAD,
+    DELIVERED,
+    EXPIRED,
+    PENDING,
+    PURGED,
+    Deliveries,
+    Numbers,
+)
+from dispatch.operations.audit.ledger import Evaluations, Ledger
+from dispatch.operations.audit.report import MAX_PROBLEMS, Kind, Problem, Report, Tally
+
+
+@dataclass
+class Balance:
+    """The report so far, and what the deeper examination goes on with: the evaluations and the deliveries of the
+    interval. `gaps` are places that no batch has looked at, though later ones of their partitions were."""
+
+    report: Report
+    evaluations: Evaluations
+    deliveries: Deliveries
+    gaps: list[tuple[int, int]]
+    gap_count: int
+
+
+def balance(
+    ledger: Ledger, since_ms: int, until_ms: int, stretches: Mapping[int, Stretch], limit: int = MAX_PROBLEMS
+) -> Balance:
+    """Hold the two sides of the ledger against each other, for notifications accepted in the interval.
+
+    A notification may stand at several places: a topic's current message is sent again, under its old id, to those who
+    subscribe later. Who was just then among the subscribers of the first has one delivery of two, which shows in its
+    having two rows of batches.
+    """
+    evaluations, deliveries = ledger.evaluations(), ledger.deliveries()
+    report = Report(since_ms, until_ms, rows=ledger.rows)
+    inside = (evaluations.accepted_ms >= since_ms) & (evaluations.accepted_ms < until_ms)
+    keys, first, by_key = np.unique(evaluations.notification[inside], return_index=True, return_inverse=True)
+    least = np.bincount(by_key, evaluations.least[inside]).astype(np.int64)
+    most = np.bincount(by_key, evaluations.most[inside]).astype(np.int64)
+    places = np.bincount(by_key)
+
+    belongs, owner = _among(keys, deliveries.notification)
+    orphaned = ~np.isin(deliveries.notification, evaluations.notification)
+    orphaned &= (deliveries.accepted_ms >= since_ms) & (deliveries.accepted_ms < until_ms) & ~deliveries.redriven
+    theirs = deliveries[belongs]
+    found = np.bincount(owner, minlength=len(keys))
+    repeated = np.bincount(owner, np.maximum(theirs.by_batches - 1, 0), len(keys)).astype(np.int64)
+    least = np.where(places > 1, least - repeated, least)
+
+    report.notifications = len(keys)
+    # Where the evaluations leave room, what was found is what they came to.
+    report.matches = int(np.clip(found, least, most).sum())
+    report.duplicates = int((theirs.delivered > 1).sum())
+    _tally(report, ledger, theirs)
+    rows_of_keys = np.flatnonzero(inside)[first]
+
+    def name(kinds: list[tuple[int, Kind]]) -> list[Problem]:
+        return [
+            _problem(kind, ledger, evaluations, int(rows_of_keys[at]), int(least[at]), int(found[at]))
+            for at, kind in kinds
+        ]
+
+    short = np.flatnonzero(found < least)
+    newest = evaluations.batch[rows_of_keys[short]] == ledger.newest_batch
+    kinds: list[Kind] = ["unfinished" if each else "missing" for each in newest[:limit]]
+    report.blame(name(list(zip(short[:limit].tolist(), kinds, strict=True))), len(short), limit)
+    over = np.flatnonzero(found > most)
+    report.blame(name([(int(at), "surplus") for at in over[:limit]]), len(over), limit)
+    _blame_orphans(report, deliveries[orphaned], limit)
+    gaps, gap_count = _gaps(report, evaluations, stretches, limit)
+    return Balance(report, _inside(evaluations, inside), theirs, gaps, gap_count)
+
+
+def _inside(evaluations: Evaluations, inside: npt.NDArray[np.bool_]) -> Evaluations:
+    return Evaluations(*(getattr(evaluations, name)[inside] for name in Evaluations.__dataclass_fields__))
+
+
+def _among(keys: Numbers, wanted: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
+    """Which of the wanted are among the sorted keys, and where."""
+    if not len(keys):
+        return np.zeros(len(wanted), np.bool_), np.zeros(0, np.int64)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    belongs = keys[at] == wanted
+    return belongs, at[belongs]
+
+
+def _tally(report: Report, ledger: Ledger, deliveries: Deliveries) -> None:
+    kinds = PURGED + 1
+    names = list(ledger.numbers)
+    counts = np.bincount(deliveries.subscription * np.int64(kinds) + deliveries.state, minlength=len(names) * kinds)
+    counts = counts.reshape(len(names), kinds)
+    for number in np.flatnonzero(counts.sum(axis=1)).tolist():
+        report.subscriptions[names[number]] = _tallied(counts[number])
+    report.totals = _tallied(counts.sum(axis=0))
+
+
+def _tallied(counts: npt.NDArray[np.int64]) -> Tally:
+    return Tally(
+        delivered=int(counts[DELIVERED]),
+        dead=int(counts[DEAD] + counts[PURGED]),
+        expired=int(counts[EXPIRED]),
+        cancelled=int(counts[CANCELLED]),
+        pending=int(counts[PENDING]),
+    )
+
+
+def _problem(kind: Kind, ledger: Ledger, evaluations: Evaluations, at: int, matched: int, found: int) -> Problem:
+    return Problem(
+        kind,
+        ledger.ids[evaluations.index[at]],
+        matched=matched,
+        found=found,
+        topic=list(ledger.topics)[evaluations.topic[at]],
+        accepted_ms=int(evaluations.accepted_ms[at]),
+        partition=int(evaluations.partition[at]),
+        offset=int(evaluations.offset[at]),
+    )
+
+
+def _blame_orphans(report: Report, orphans: Deliveries, limit: int) -> None:
+    """Deliveries of notifications without an evaluation. Their ids are to be looked up: here they are keys."""
+    keys, first, counts = np.unique(orphans.notification, return_index=True, return_counts=True)
+    named = [
+        Problem("unmatched", str(keys[at]), found=int(counts[at]), accepted_ms=int(orphans.accepted_ms[first[at]]))
+        for at in range(min(limit, len(keys)))
+    ]
+    report.blame(named, len(keys), limit)
+
+
+def _gaps(
+    report: Report, evaluations: Evaluations, stretches: Mapping[int, Stretch], limit: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Offsets in the log have no gaps (it is not compacted, and has no transactions), so what is not evaluated shows
+    without the log being read."""
+    gaps: list[tuple[int, int]] = []
+    count = 0
+    for partition, (first, end) in stretches.items():
+        known = evaluations.offset[evaluations.partition == partition]
+        last = int(known.max()) if len(known) else -1
+        report.waiting += max(0, end - max(first, last + 1))
+        looked_at = np.unique(known[(known >= first) & (known < end)])
+        missing = max(0, min(end, last + 1) - first) - len(looked_at)
+        if missing:
+            count += missing
+            expected = np.arange(first, min(end, last + 1))
+            found = np.setdiff1d(expected, looked_at, assume_unique=True)
+            gaps += [(partition, int(offset)) for offset in found[: limit - len(gaps)]]
+    return gaps, count

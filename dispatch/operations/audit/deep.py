@@ -1,0 +1,291 @@
+"""The deeper examination: who should have had what, by matching anew as the batches did. `kept` has its other half."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs import dead_letters, parked
+from dispatch.matching.filters import Conditions, wanting
+from dispatch.operations.audit.balance import Balance
+from dispatch.operations.audit.deliveries import DEAD, EXPIRED, PENDING, Deliveries, Numbers, delivery_key
+from dispatch.operations.audit.ledger import Evaluations, Ledger
+from dispatch.operations.audit.report import Kind, Problem
+from topic_model.records import control as records
+from topic_model.records.control import ControlRecord
+from topic_model.records.notifications import Notification, notification_in
+from topic_model.routing import History, RoutingTable
+
+_LOOK_AGAIN_S = 0.5
+
+
+class _Id(msgspec.Struct, frozen=True, gc=False):
+    id: str
+
+
+class _Content(msgspec.Struct, frozen=True, gc=False):
+    notification: _Id
+
+
+class _Parked(msgspec.Struct, frozen=True, gc=False):
+    v: int
+    record: _Content
+
+
+class _Dead(msgspec.Struct, frozen=True, gc=False):
+    v: int
+    letter: _Content
+
+
+_parked_decoder = msgspec.msgpack.Decoder(_Parked)
+
+_dead_decoder = msgspec.msgpack.Decoder(_Dead)
+
+
+def _parked_id(value: bytes) -> str:
+    """The notification in a record, without making anything of the rest of it."""
+    try:
+        record = _parked_decoder.decode(value)
+        if record.v <= parked.VERSION:
+            return record.record.notification.id
+    except msgspec.DecodeError:
+        pass
+    decoded = parked.decode(value)  # says what is wrong with it
+    return decoded.notification.id if isinstance(decoded, parked.Parked) else ""
+
+
+def _dead_id(value: bytes) -> str:
+    try:
+        record = _dead_decoder.decode(value)
+        if record.v <= dead_letters.VERSION:
+            return record.letter.notification.id
+    except msgspec.DecodeError:
+        pass
+    return dead_letters.decode(value).notification.id
+
+
+class _Keeper(NamedTuple):
+    """A compacted log, and the states of the deliveries that must be in it."""
+
+    log: Literal["parked", "dead"]
+    kind: Kind
+    states: tuple[int, ...]
+    notification_of: Callable[[bytes], str]
+
+
+_KEEPERS = (
+    _Keeper("parked", "not-parked", (PENDING,), _parked_id),
+    _Keeper("dead", "no-letter", (DEAD, EXPIRED), _dead_id),
+)
+
+
+def check_kept(
+    kafka: KafkaSettings, ledger: Ledger, found: Balance, read_on: Callable[[], None], patience_s: float, limit: int
+) -> None:
+    """Add to the report the deliveries of the interval that are not kept where they must be.
+
+    What is not found is looked for again for some seconds, its state, too: it may have come to something else.
+    """
+    notifications_inside = found.evaluations.notification
+    for keeper in _KEEPERS:
+        deadline = time.monotonic() + patience_s
+        while True:
+            deliveries = ledger.deliveries()
+            inside = np.isin(deliveries.state, keeper.states) & np.isin(deliveries.notification, notifications_inside)
+            lacking = _lacking(kafka, keeper, deliveries[inside])
+            if not len(lacking) or time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_AGAIN_S)
+            read_on()
+        found.report.blame(_problems(keeper.kind, ledger, found, lacking, limit), len(lacking), limit)
+
+
+def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: Deliveries) -> Deliveries:
+    """Those of the deliveries that the log does not hold. Memory is that of these deliveries, not of the log."""
+    if not len(deliveries):
+        return deliveries
+    wanted = set(deliveries.key.tolist())
+    held: dict[bytes, int] = {}
+    with LogReading(kafka, keeper.log) as log:
+        ends = log.ends()
+        for record in log.read({number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}):
+            subscription, _, place = record.key.partition(b"\t")
+            if b"\t" in place:
+                continue  # its tries
+            if record.value is None:
+                held.pop(record.key, None)
+                continue
+            key = delivery_key(keeper.notification_of(record.value), subscription.decode())
+            if key in wanted:
+                held[record.key] = key
+    kept = np.fromiter(set(held.values()), np.int64)
+    return deliveries[~np.isin(deliveries.key, kept)]
+
+
+def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: Deliveries, limit: int) -> list[Problem]:
+    subscriptions, topics = list(ledger.numbers), list(ledger.topics)
+    evaluations = found.evaluations
+    problems = []
+    for row in range(min(limit, len(lacking))):
+        at = int(np.flatnonzero(evaluations.notification == lacking.notification[row])[0])
+        problems.append(
+            Problem(
+                kind,
+                ledger.ids[int(evaluations.index[at])],
+                subscriptions[lacking.subscription[row]],
+                topic=topics[evaluations.topic[at]],
+                accepted_ms=int(evaluations.accepted_ms[at]),
+                partition=int(evaluations.partition[at]),
+                offset=int(evaluations.offset[at]),
+            )
+        )
+    return problems
+
+
+# Compaction of the control log leaves a day alone; see `core.eventlog.topics`.
+_CONTROL_HISTORY_MS = 24 * 3_600_000
+
+# Between the clocks of gateways and brokers.
+_CLOCKS_MS = 60_000
+
+
+def examine_deeply(
+    kafka: KafkaSettings,
+    log: LogReading,
+    ledger: Ledger,
+    found: Balance,
+    read_on: Callable[[], None],
+    patience_s: float,
+    limit: int,
+) -> None:
+    """Add to the report what only this finds. `read_on` takes in what was written to the attempts log meanwhile.
+
+    Raises as the audit does.
+    """
+    report = found.report
+    report.deep = True
+    old = int((found.evaluations.written_ms < int(time.time() * 1000) - _CONTROL_HISTORY_MS).sum())
+    if old:
+        report.notes.append(
+            f"{old} notifications were evaluated more than a day ago. Of the control log's history before that "
+            "compaction keeps only what still holds: whether a subscription that is over or changed since has had "
+            "them cannot be told"
+        )
+    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, report.since_ms, limit)
+    report.blame(problems, count, limit)
+    check_kept(kafka, ledger, found, read_on, patience_s, limit)
+
+
+class _Run(NamedTuple):
+    """Places of one partition, one behind the other, evaluated as of one offset of the control log; `at` is where the
+    first is among the evaluations."""
+
+    control: int
+    partition: int
+    first: int
+    length: int
+    at: int
+
+
+class _Past:
+    """The routing table as it was, going forward, with what has changed since the first were accepted."""
+
+    def __init__(self, control: LogReading, since_ms: int) -> None:
+        (partition,) = control.beginnings()
+        horizon = control.at(since_ms - _CLOCKS_MS)[partition]
+        self.table = RoutingTable(remembered_answers=100_000, history=History(horizon))
+        stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
+        self._records = control.read({partition: stretch})
+        self._next: tuple[int, ControlRecord] | None = None
+
+    def advance(self, control: int) -> None:
+        """Apply what is before this offset."""
+        while True:
+            if self._next is None:
+                record = next(self._records, None)
+                if record is None:
+                    return
+                self._next = (record.offset, records.decode(record.key, record.value))
+            offset, change = self._next
+            if offset >= control:
+                return
+            self.table.apply(change, offset)
+            self._next = None
+
+
+def _not_delivered(
+    kafka: KafkaSettings, log: LogReading, ledger: Ledger, evaluations: Evaluations, since_ms: int, limit: int
+) -> tuple[list[Problem], int]:
+    """Deliveries that are missing: some of them, and how many."""
+    deliveries = np.sort(ledger.deliveries().key)
+    conditions = Conditions()
+    problems: list[Problem] = []
+    count = 0
+    with LogReading(kafka, "control") as control:
+        past = _Past(control, since_ms)
+        for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
+            past.advance(as_of)
+            recipients = past.table.recipients()
+            for notification, at in _notifications(log, runs):
+                there, ended = wanting(recipients, conditions, notification)
+                wanted = [each.id for each in (*there, *ended)]
+                missing = _without(deliveries, notification.id, wanted)
+                count += len(missing)
+                problems += [
+                    Problem(
+                        "not-delivered",
+                        notification.id,
+                        subscription,
+                        matched=len(wanted),
+                        found=len(wanted) - len(missing),
+                        topic=notification.topic,
+                        accepted_ms=notification.accepted_ms,
+                        partition=int(evaluations.partition[at]),
+                        offset=int(evaluations.offset[at]),
+                    )
+                    for subscription in missing[: limit - len(problems)]
+                ]
+    return problems, count
+
+
+def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -> list[str]:
+    """Those of the subscriptions that have no delivery of this notification, by the sorted keys of all deliveries."""
+    if not len(deliveries):
+        return subscriptions
+    keys = np.array([delivery_key(notification, each) for each in subscriptions], np.int64)
+    at = np.minimum(np.searchsorted(deliveries, keys), len(deliveries) - 1)
+    there = deliveries[at] == keys
+    return [each for each, known in zip(subscriptions, there.tolist(), strict=True) if not known]
+
+
+def _runs(evaluations: Evaluations) -> Iterator[_Run]:
+    """In the order of the control log, so that it is folded once."""
+    order = np.lexsort((evaluations.offset, evaluations.partition, evaluations.control))
+    if not len(order):
+        return
+    control, partition, offset = (
+        column[order] for column in (evaluations.control, evaluations.partition, evaluations.offset)
+    )
+    # Evaluations are sorted by place, so a run is one stretch of them, too.
+    goes_on = (control[1:] == control[:-1]) & (partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1] + 1)
+    starts = np.flatnonzero(np.concatenate(([True], ~goes_on)))
+    lengths = np.diff(np.append(starts, len(order)))
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        yield _Run(int(control[start]), int(partition[start]), int(offset[start]), length, int(order[start]))
+
+
+def _notifications(log: LogReading, runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:
+    """The notifications of these runs, and where they are among the evaluations; without damaged ones, which no batch
+    could read either."""
+    for run in runs:
+        for record in log.read({run.partition: Stretch(run.first, run.first + run.length)}):
+            notification = notification_in(record)
+            if notification is not None:
+                yield notification, run.at + record.offset - run.first

@@ -1,0 +1,148 @@
+"""The audit of a running engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from core.eventlog.client import ConsumerRecord
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from dispatch.operations.audit.balance import Balance, balance
+from dispatch.operations.audit.deep import examine_deeply
+from dispatch.operations.audit.deliveries import notification_key
+from dispatch.operations.audit.ledger import Ledger
+from dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
+from dispatch.operations.audit.slim import decode
+from topic_model.records.notifications import notification_in
+
+# Records are time-stamped by the clocks of several machines.
+_CLOCKS_MS = 60_000
+
+_LOOK_AGAIN_S = 0.5
+
+
+def audit(
+    kafka: KafkaSettings,
+    since_ms: int,
+    until_ms: int | None = None,
+    *,
+    deep: bool = False,
+    patience_s: float = 15.0,
+    limit: int = MAX_PROBLEMS,
+) -> Report:
+    """Examine what was accepted from `since_ms` on and before `until_ms` (now, when left out).
+
+    The engine may be running: what does not balance is looked at again for up to `patience_s` seconds, because a batch
+    says for how many a notification is before it says what became of it. `limit` is how many problems are named.
+
+    Raises InfrastructureError when Kafka cannot be read, RecordVersionError when a newer Arborcast wrote its logs: then
+    nothing is known.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        attempts = stack.enter_context(LogReading(kafka, "attempts"))
+        log = stack.enter_context(LogReading(kafka, "notifications"))
+        examination = _Examination(attempts, log, since_ms, until_ms, limit)
+        found = examination.look()
+        deadline = time.monotonic() + patience_s
+        while (found.report.unbalanced or found.gap_count) and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
+            found = examination.look()
+        report = found.report
+        examination.name_gaps(found)
+        examination.name_unmatched(report)
+        report.notes += examination.notes
+        if deep:
+            examine_deeply(kafka, log, examination.ledger, found, examination.read_on, patience_s, limit)
+    report.seconds = round(time.monotonic() - started, 3)
+    return report
+
+
+class _Examination:
+    def __init__(self, attempts: LogReading, log: LogReading, since_ms: int, until_ms: int | None, limit: int) -> None:
+        self._attempts = attempts
+        self._log = log
+        self._since_ms = since_ms
+        self._limit = limit
+        self.notes: list[str] = []
+        self.ledger = Ledger()
+        self._until_ms = until_ms if until_ms is not None else int(time.time() * 1000)
+        self._begin = attempts.at(since_ms - _CLOCKS_MS)
+        self._next = dict(self._begin)
+        self._note_what_is_gone()
+        first = log.at(self._since_ms)
+        ends = log.ends() if until_ms is None else log.at(until_ms)
+        self._stretches = {number: Stretch(first[number], ends[number]) for number in first}
+
+    def look(self) -> Balance:
+        """Read to the end of the log, and compare."""
+        self.read_on()
+        return balance(self.ledger, self._since_ms, self._until_ms, self._stretches, self._limit)
+
+    def read_on(self) -> None:
+        """Take in what was written since."""
+        ends = self._attempts.ends()
+        for record in self._read({number: Stretch(self._next[number], ends[number]) for number in ends}):
+            self.ledger.add(record.value, record.timestamp)
+        self._next = ends
+
+    def name_gaps(self, found: Balance) -> None:
+        """Say what the notifications are that no batch has looked at."""
+        problems = []
+        for partition, offset in found.gaps:
+            problem = Problem("unreadable", "", partition=partition, offset=offset)
+            for record in self._log.read({partition: Stretch(offset, offset + 1)}):
+                notification = notification_in(record)
+                if notification is None:
+                    continue
+                problem = dataclasses.replace(
+                    problem,
+                    kind="unevaluated",
+                    notification=notification.id,
+                    topic=notification.topic,
+                    accepted_ms=notification.accepted_ms,
+                )
+            problems.append(problem)
+        found.report.blame(problems, found.gap_count, self._limit)
+
+    def name_unmatched(self, report: Report) -> None:
+        """Look up the ids of which only the hashes are kept."""
+        wanted = {int(each.notification) for each in report.problems if each.kind == "unmatched"}
+        if not wanted:
+            return
+        names: dict[int, str] = {}
+        for record in self._read({number: Stretch(first, self._next[number]) for number, first in self._begin.items()}):
+            for row in decode(record.value or b"").attempts:
+                key = notification_key(row.notification)
+                if key in wanted:
+                    names[key] = row.notification
+            if len(names) == len(wanted):
+                break
+        report.problems = [
+            dataclasses.replace(each, notification=names.get(int(each.notification), each.notification))
+            if each.kind == "unmatched"
+            else each
+            for each in report.problems
+        ]
+
+    def _read(self, stretches: dict[int, Stretch]) -> Iterator[ConsumerRecord]:
+        return self._attempts.read(stretches)
+
+    def _note_what_is_gone(self) -> None:
+        """Narrow the interval to what the log still has."""
+        beginnings = self._attempts.beginnings()
+        cut = {number: Stretch(at, at + 1) for number, at in beginnings.items() if at > 0 and at == self._begin[number]}
+        if not cut:
+            return
+        ends = self._attempts.ends()
+        cut = {number: each for number, each in cut.items() if each.first < ends[number]}
+        first_ms = [record.timestamp for record in self._read(cut)]
+        since_ms = max([self._since_ms, *(each + _CLOCKS_MS for each in first_ms)])
+        if since_ms > self._since_ms:
+            self.notes.append(
+                f"the attempts log no longer has all from then on: examined from {since_ms} ms since the epoch"
+            )
+            self._since_ms = since_ms

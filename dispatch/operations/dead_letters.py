@@ -1,0 +1,193 @@
+"""Finding dead letters: what is asked for, and the way through the compacted `dead` log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+
+import msgspec
+
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from core.wall_clock import has_come
+from dispatch.logs import dead_letters, parked
+from dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, State
+from dispatch.logs.dead_letters import DeadLetter
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from dispatch.redelivery.pushes import NO_BATCH
+from topic_model.topics import TopicPath
+
+# Bounds memory, and what a crash in between leaves half done.
+_AT_ONCE = 500
+
+SETTLED_AFTER_S = 10.0
+
+"""A letter is written before its delivery is taken out of what waits. After a crash in between the delivery is tried
+again by itself, so letters are left alone for so long."""
+
+
+def settled(letter: DeadLetter, now_s: float) -> bool:
+    """Whether a letter may be sent again by now; also one that a clock has dated ahead that was put back since."""
+    return has_come(letter.at_ms + int(SETTLED_AFTER_S * 1000), letter.at_ms, int(now_s * 1000))
+
+
+class DeadLetterDesk:
+    """Used by one thread. Everything raises InfrastructureError when Kafka does not take it within `timeout_s`."""
+
+    def __init__(self, kafka: KafkaSettings, timeout_s: float = 30.0, now: Callable[[], float] = time.time) -> None:
+        self._timeout_s = timeout_s
+        self._now = now
+        self._attempts = AttemptsLog(kafka)
+        self._attempts.connect()
+        self._parking = ParkingLog(kafka)
+        self._dead = DeadLetterLog(kafka)
+
+    def __enter__(self) -> DeadLetterDesk:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._attempts.close()
+        self._parking.close()
+        self._dead.close()
+
+    def redrive(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> int:
+        """Park these deliveries anew, each at its old place in its lane; how many. Letters younger than
+        SETTLED_AFTER_S stay.
+
+        The name under which one is parked follows from its letter, so that doing it again after a crash changes
+        nothing, and differs from the one before, so that nothing that was on its way to the log then can end it.
+
+        Their tries are counted from none again, and their lifespan begins now: else what was given up for its age
+        would be so at once.
+        """
+        done = 0
+        now_s = self._now()
+        for some in _chunks(each for each in letters if settled(each[1], now_s)):
+            now_ms = int(self._now() * 1000)
+            for _, letter in some:
+                detail = f"redriven after {letter.number} attempts, the last {letter.error or letter.state}"
+                self._attempts.add(_row(letter, "parked", "redriven", detail, 0, now_ms, now_ms))
+            self._attempts.settle(self._timeout_s)
+            for delivery, letter in some:
+                fresh = msgspec.structs.replace(letter.notification, accepted_ms=now_ms)
+                again = Delivery(delivery.subscription, delivery.place._replace(redrive=letter.at_ms))
+                self._parking.park(again, fresh, Tries())
+            self._parking.settle(self._timeout_s)
+            self._forget(some)
+            done += len(some)
+        return done
+
+    def purge(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> int:
+        """Throw these letters away; how many. Their deliveries stay dead."""
+        done = 0
+        for some in _chunks(letters):
+            now_ms = int(self._now() * 1000)
+            for _, letter in some:
+                detail = f"its message was thrown away; given up with {letter.error or letter.state}: {letter.detail}"
+                accepted_ms = letter.notification.accepted_ms
+                self._attempts.add(_row(letter, letter.state, "purged", detail, letter.number, accepted_ms, now_ms))
+            self._attempts.settle(self._timeout_s)
+            self._forget(some)
+            done += len(some)
+        return done
+
+    def _forget(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> None:
+        for delivery, _ in letters:
+            self._dead.forget(delivery)
+        self._dead.settle(self._timeout_s)
+
+
+def _row(
+    letter: DeadLetter, state: State, error: ErrorClass, detail: str, number: int, accepted_ms: int, now_ms: int
+) -> Attempt:
+    return Attempt(
+        notification=letter.notification.id,
+        subscription=letter.subscription,
+        topic=letter.notification.topic,
+        endpoint=letter.endpoint,
+        number=number,
+        push="",
+        state=state,
+        accepted_ms=accepted_ms,
+        started_ms=now_ms,
+        duration_ms=0.0,
+        error=error,
+        detail=detail[:500],
+        batch=NO_BATCH,
+    )
+
+
+def _chunks(letters: Iterable[tuple[Delivery, DeadLetter]]) -> Iterable[list[tuple[Delivery, DeadLetter]]]:
+    iterator = iter(letters)
+    while some := list(islice(iterator, _AT_ONCE)):
+        yield some
+
+
+def _every(_path: TopicPath) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which dead letters. What is empty or None is not asked for.
+
+    `reason` is one of the error classes (`client-error`, `lifespan`, ...), a state (`dead`, `expired`), an HTTP status,
+    or part of the detail; `since_ms` and `until_ms` are about when the delivery was given up.
+    """
+
+    subscription: str = ""
+    endpoint: str = ""
+    notification: str = ""
+    topic: Callable[[TopicPath], bool] = _every
+    since_ms: int | None = None
+    until_ms: int | None = None
+    reason: str = ""
+
+    def includes(self, letter: DeadLetter) -> bool:
+        """Whether this one is meant."""
+        return (
+            (not self.subscription or letter.subscription == self.subscription)
+            and (not self.endpoint or letter.endpoint == self.endpoint)
+            and (not self.notification or letter.notification.id == self.notification)
+            and (self.since_ms is None or letter.at_ms >= self.since_ms)
+            and (self.until_ms is None or letter.at_ms < self.until_ms)
+            and (not self.reason or self._fits(letter))
+            and self.topic(letter.notification.topic)
+        )
+
+    def _fits(self, letter: DeadLetter) -> bool:
+        return self.reason in (letter.error, letter.state, str(letter.status)) or self.reason in letter.detail
+
+
+class DeadLetters:
+    """The letters that are in the log now. Raises InfrastructureError, RecordVersionError."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
+
+    def matching(self, wanted: Wanted) -> Iterator[tuple[Delivery, DeadLetter]]:
+        """Those that are wanted, by subscription's partition and in the order in which they were given up.
+
+        The log is read twice: first where the last record of each delivery stands, then the letters themselves. So
+        memory is a hundred bytes for each that is wanted, however large the messages, and none for the others.
+        """
+        with LogReading(self._kafka, "dead") as log:
+            ends = log.ends()
+            stretches = {number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}
+            standing: dict[bytes, int] = {}
+            for record in log.read(stretches):
+                if record.value is not None and wanted.includes(dead_letters.decode(record.value)):
+                    standing[record.key] = record.offset
+                else:
+                    standing.pop(record.key, None)
+            if not standing:
+                return
+            for record in log.read(stretches):
+                # All records of one delivery are in one partition, so the offset says which one it is.
+                if record.value is not None and standing.get(record.key) == record.offset:
+                    yield parked.decode_key(record.key)[0], dead_letters.decode(record.value)

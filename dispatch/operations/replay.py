@@ -1,0 +1,142 @@
+"""Replays: what a subscription would have had in some interval, once more and for it alone.
+
+The notifications are appended to their log again, marked as being for one subscription and as a replay, so all that
+holds for any other holds for them: retries, parking, order, rows in the tables, the audit.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from core.errors import ArborcastError
+from core.eventlog.client import partition_of_key
+from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.writers import DurableWriter
+from dispatch.matching.filters import Conditions, Subject
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification, notification_in, replayed
+from topic_model.routing import RoutingTable
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+# Records are time-stamped by other clocks than notifications.
+_CLOCKS_MS = 60_000
+
+# What is settled at a time: bounds memory, and how far a failure can leave a replay from what it says of itself.
+_AT_ONCE = 500
+
+_WRITE_S = 30.0
+
+
+class ReplayRefused(ArborcastError):
+    """A replay that cannot be, and why."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What of the past is asked for: accepted from `since_ms` on and before `until_ms`, on topics that it takes."""
+
+    since_ms: int
+    until_ms: int
+    topic: Callable[[TopicPath], bool]
+
+
+class Replay:
+    """One replay to one subscription. Used by one thread.
+
+    `table` is the control log as it is now: the subscription's filters of today decide, not those of then. What is sent
+    is accepted as of that table.
+    """
+
+    def __init__(self, kafka: KafkaSettings, table: RoutingTable, subscription_id: str, span: Span) -> None:
+        """Raises ReplayRefused when nothing could be delivered to the subscription."""
+        self._kafka = kafka
+        self._table = table
+        self._subscription = _able(table, subscription_id)
+        self._span = span
+        self._conditions = Conditions()
+        self.id = secrets.token_hex(6)
+
+    def find(self, limit: int) -> list[tuple[int, int]]:
+        """Where the notifications stand that match: partitions and offsets, by partition and in order.
+
+        At most `limit`, and one more when there are more than that. Raises InfrastructureError, RecordVersionError.
+        """
+        found = []
+        with LogReading(self._kafka, "notifications") as log:
+            first, ends = log.at(self._span.since_ms - _CLOCKS_MS), log.at(self._span.until_ms + _CLOCKS_MS)
+            for partition, start in first.items():
+                for notification, offset in _readable(log, partition, Stretch(start, ends[partition])):
+                    if self._matches(notification):
+                        found.append((partition, offset))
+                        if len(found) > limit:
+                            return found
+        return found
+
+    def send(self, places: list[tuple[int, int]]) -> int:
+        """Append these notifications again; how many. When it raises, those before may have been.
+
+        Raises InfrastructureError.
+        """
+        sent = 0
+        wanted: dict[int, list[int]] = {}
+        for partition, offset in places:
+            wanted.setdefault(partition, []).append(offset)
+        with (
+            LogReading(self._kafka, "notifications") as log,
+            closing(DurableWriter(self._kafka, "notifications")) as writer,
+        ):
+            for partition, offsets in wanted.items():
+                chosen = frozenset(offsets)
+                for notification, offset in _readable(log, partition, Stretch(offsets[0], offsets[-1] + 1)):
+                    if offset not in chosen:
+                        continue
+                    again = replayed(
+                        notification, self.id, self._subscription.id, int(time.time() * 1000), self._table.position
+                    )
+                    key, value = notifications.encode(again)
+                    writer.send(partition_of_key(key, writer.partitions), value, key)
+                    sent += 1
+                    if sent % _AT_ONCE == 0:
+                        writer.settle(_WRITE_S)
+            writer.settle(_WRITE_S)
+        return sent
+
+    def _matches(self, notification: Notification) -> bool:
+        # What was for one subscription only stands in the log as itself, too.
+        if notification.only or not self._span.since_ms <= notification.accepted_ms < self._span.until_ms:
+            return False
+        if not self._span.topic(notification.topic):
+            return False
+        subscription = self._subscription
+        if not any(each.id == subscription.id for each in self._table.match(notification.topic)):
+            return False
+        if not (subscription.content or subscription.producer):
+            return True
+        return Subject(self._conditions, notification).passes(subscription)
+
+
+def _able(table: RoutingTable, subscription_id: str) -> Subscription:
+    subscription = table.get(subscription_id)
+    if subscription is None or subscription.expired(int(time.time() * 1000)):
+        raise ReplayRefused(f"there is no subscription {subscription_id}: it never was, or it is over")
+    if subscription.pull_point:
+        raise ReplayRefused(
+            f"subscription {subscription_id} delivers into a pull point, where a message cannot be labelled as a replay"
+        )
+    if not subscription.receives:
+        raise ReplayRefused(f"subscription {subscription_id} is paused, and nothing is kept for it: resume it first")
+    return subscription
+
+
+def _readable(log: LogReading, partition: int, stretch: Stretch) -> Iterator[tuple[Notification, int]]:
+    """The notifications and their offsets, without damaged records, which were never delivered to anybody."""
+    for record in log.read({partition: stretch}):
+        notification = notification_in(record)
+        if notification is not None:
+            yield notification, record.offset

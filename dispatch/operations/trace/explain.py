@@ -1,0 +1,288 @@
+"""From what is known of a notification to a story that anyone can read. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import cast
+
+import msgspec
+
+from dispatch.matching.filters import Conditions, Subject
+from dispatch.operations.trace.control import State, When
+from dispatch.operations.trace.story import AttemptRow, DeliveryStory, Evidence, Outcome, Row, Step, Story, utc
+from topic_model.records.notifications import UNSTAMPED, Notification
+from topic_model.routing.history import standing
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath, parent_of
+
+_EVERY_TOPIC = "every topic (no topic filter)"
+
+_NAMESPACE = re.compile(r"\{[^{}]*\}")
+
+
+def expression_of(subscription: Subscription) -> str:
+    """Its topic filters as they were written."""
+    return " and ".join(each.text for each in subscription.topics) or _EVERY_TOPIC
+
+
+def without_attempts(
+    evidence: Evidence, subscription: Subscription, notification: Notification, when: When
+) -> tuple[Outcome, str]:
+    """Why a subscription whose topics match has no attempt."""
+    stood = standing(subscription, False, when.ms)
+    if stood == "paused":
+        kind = "pull points" if subscription.pull_point else "its kind"
+        return "skipped", f"the subscription was paused then, and for {kind} nothing is kept meanwhile"
+    if stood == "over":
+        return "skipped", f"the subscription's time was over at {moment(subscription.terminates_ms or 0)}"
+    if notification.only and notification.only != subscription.id:
+        return "skipped", f"it was the topic's current message for the subscription {notification.only} alone"
+    refused = _refused_by(subscription, notification)
+    if refused:
+        return "skipped", refused
+    now = evidence.control.now(subscription.id)
+    if now is not None and now.subscription is None and not (evidence.batch and evidence.batch.done):
+        return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
+    if evidence.batch is not None and not evidence.batch.begun:
+        return "pending", "the dispatch has not come to it yet"
+    if evidence.batch is not None and evidence.batch.done:
+        return "pending", "its batch is done, but what became of it is not recorded (any more)"
+    return "pending", "it is to be pushed; no outcome has been recorded yet"
+
+
+def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:
+    """Why a subscription was not even considered."""
+    states = evidence.control.states.get(name)
+    if not states:
+        row = evidence.forgotten.get(name)
+        return "no match", _of_old(row, when) if row else "there is no such subscription, and there was none lately"
+    state = evidence.control.at(name, when)
+    if state is None:
+        made = next((each.since_ms for each in states if each.subscription), 0)
+        later = f"the subscription was made later, at {moment(made)}" if made else ""
+        return (
+            "no match",
+            later or f"all that is known of the subscription is that it ended at {_ended(states[0])}",
+        )
+    if state.subscription is None:
+        return "no match", f"the subscription had ended before, at {moment(state.since_ms)} ({state.reason})"
+    if evidence.notification is None:
+        return "no match", "the notification itself is not there any more, only what became of it elsewhere"
+    return "no match", _other_topic(state.subscription, evidence.notification.topic)
+
+
+def moment(milliseconds: int) -> str:
+    """A time as people read it."""
+    return f"{utc(milliseconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _refused_by(subscription: Subscription, notification: Notification) -> str:
+    """The first filter that is not fulfilled, in words; empty when all are."""
+    subject = Subject(Conditions(), notification)
+    for kind, filters in (("content", subscription.content), ("producer", subscription.producer)):
+        for each in filters:
+            alone = msgspec.structs.replace(subscription, content=(), producer=())
+            alone = msgspec.structs.replace(alone, **{kind: (each,)})
+            if not subject.passes(alone):
+                where = "payload does" if kind == "content" else "producer's properties do"
+                return f"filtered: the {where} not fulfil {each.text}"
+    return ""
+
+
+def _other_topic(subscription: Subscription, topic: TopicPath) -> str:
+    """That the topic is not selected, and what would select it."""
+    normals = [each.normal for each in subscription.topics]
+    said = f"its topic expression {expression_of(subscription)} does not select the topic {topic}"
+    if any(_same_name(normal, topic) for normal in normals):
+        return f"{said}: that is {' and '.join(normals)}, of another namespace or spelling"
+    return f"{said}; {topic} would, and so would {parent_of(topic) or topic}//."
+
+
+def _same_name(normal: str, topic: str) -> bool:
+    """Whether an expression means this topic or a subtree with it, but for namespaces and capitals."""
+    plain, path = (_NAMESPACE.sub("", each).casefold() for each in (normal, topic))
+    subtree = plain.removesuffix("//.")
+    return path == plain or (subtree != plain and (path == subtree or path.startswith(f"{subtree}/")))
+
+
+def _of_old(row: Row, when: When) -> str:
+    """Of a subscription that only the tables remember."""
+    created, ended = cast(datetime, row["created_at"]), cast("datetime | None", row["ended_at"])
+    if created.timestamp() * 1000 > when.ms:
+        return f"the subscription was made later, at {created:%Y-%m-%d %H:%M:%S} UTC"
+    if ended is not None and ended.timestamp() * 1000 <= when.ms:
+        return f"the subscription had ended before, at {ended:%Y-%m-%d %H:%M:%S} UTC ({row['reason']})"
+    return "the subscription was there; what became of the notification is not recorded (any more)"
+
+
+def _ended(state: State) -> str:
+    return f"{moment(state.since_ms)} ({state.reason})"
+
+
+# How much of the payload a story shows.
+_PAYLOAD_CHARACTERS = 2_000
+
+
+def explain(evidence: Evidence, subscription: str | None = None) -> Story:
+    """The story of a notification: with all subscriptions that it concerned, or with the one that was asked about."""
+    notification = evidence.notification
+    if notification is None and not evidence.attempts:
+        return Story(evidence.id, found=False, notes=evidence.notes)
+    when = _decided_at(evidence)
+    by_subscription = {
+        name: list(rows)
+        for name, rows in groupby(sorted(evidence.attempts, key=itemgetter("subscription")), itemgetter("subscription"))
+    }
+    topic = notification.topic if notification else str(evidence.attempts[0]["topic"])
+    routes: dict[str, str] = {}
+    if notification is not None:
+        table = evidence.control.table(when)
+        routes = {route.subscription_id: route.expression for route in table.who(notification.topic)}
+    names = {*by_subscription, *routes, *evidence.waiting} if subscription is None else {subscription}
+    deliveries = [_delivery(evidence, str(name), by_subscription.get(name, []), routes, when) for name in sorted(names)]
+    return Story(
+        evidence.id,
+        found=True,
+        topic=topic,
+        publisher=notification.publisher if notification else "",
+        payload=notification.payload.decode(errors="replace")[:_PAYLOAD_CHARACTERS] if notification else "",
+        traceparent=notification.traceparent if notification else "",
+        steps=_steps(evidence),
+        deliveries=deliveries,
+        notes=evidence.notes,
+    )
+
+
+def _decided_at(evidence: Evidence) -> When:
+    """The moment whose subscriptions it belongs to: when it was accepted, as its stamp says.
+
+    Without one, when it was matched: as the batch has written it down; else just before the first attempt; else when it
+    was logged, for the batch follows at once.
+    """
+    notification = evidence.notification
+    if notification is not None and notification.control != UNSTAMPED:
+        return When(notification.accepted_ms, notification.control, accepted=True)
+    if evidence.attempts:
+        ms = min(round(_time(row, "started_at").timestamp() * 1000) for row in evidence.attempts)
+    else:
+        accepted = evidence.notification.accepted_ms if evidence.notification else 0
+        ms = max(evidence.logged_ms, accepted)
+    if evidence.evaluated is None:
+        return When(ms)
+    return When(evidence.evaluated.at_ms, evidence.evaluated.control)
+
+
+def _steps(evidence: Evidence) -> list[Step]:
+    """What happened before anybody was pushed to."""
+    steps = []
+    if evidence.notification is not None:
+        publisher = f"from {evidence.notification.publisher}" if evidence.notification.publisher else ""
+        steps.append(Step(utc(evidence.notification.accepted_ms), "accepted by the gateway", publisher))
+    if evidence.offset >= 0:
+        place = f"partition {evidence.partition}, offset {evidence.offset}"
+        steps.append(Step(utc(evidence.logged_ms) if evidence.logged_ms else None, "stored in the log", place))
+    if evidence.evaluated is not None:
+        matched = evidence.evaluated
+        wanted = f"{matched.subscriptions} subscription" + "s" * (matched.subscriptions != 1)
+        steps.append(Step(utc(matched.at_ms), "matched by the dispatch", f"batch {matched.batch}, for {wanted}"))
+        return steps
+    batches = sorted({int(cast(int, row["batch"])) for row in evidence.attempts} - {-1})
+    if batches:
+        steps.append(Step(None, "taken by the dispatch", "batch " + ", ".join(map(str, batches))))
+    elif evidence.batch is not None:
+        number = "an earlier batch" if evidence.batch.number is None else f"batch {evidence.batch.number}"
+        if not evidence.batch.begun:
+            steps.append(Step(None, "waits for the dispatch", "no batch has taken it yet"))
+        else:
+            state = "which is done" if evidence.batch.done else "which is under way"
+            steps.append(Step(None, "taken by the dispatch", f"{number}, {state}"))
+    return steps
+
+
+def _delivery(
+    evidence: Evidence, name: str, rows: Sequence[AttemptRow], routes: Mapping[str, str], when: When
+) -> DeliveryStory:
+    state = evidence.control.at(name, when)
+    known = (state.subscription if state else None) or evidence.control.last(name)
+    row = evidence.forgotten.get(name, {})
+    rows = sorted(rows, key=itemgetter("started_at", "number"))
+    endpoint = known.consumer.address if known else str(rows[-1]["endpoint"] if rows else row.get("endpoint", ""))
+    steps = [_attempt_step(each) for each in rows]
+    if rows:
+        outcome, why = _outcome(evidence, name, known, rows[-1])
+    elif name in evidence.waiting:
+        outcome, why = "waiting", _waits(evidence, name, endpoint, evidence.waiting[name])
+    elif name in routes and known is not None and evidence.notification is not None:
+        outcome, why = without_attempts(evidence, known, evidence.notification, when)
+    else:
+        outcome, why = no_match(evidence, name, when)
+    expression = expression_of(known) if known else routes.get(name) or str(row.get("expression", ""))
+    return DeliveryStory(name, endpoint, expression, outcome, why, steps)
+
+
+def _attempt_step(row: AttemptRow) -> Step:
+    status, error, detail = row["status"], row["error"], str(row["detail"])
+    if not row["push"]:
+        what = {"parked": "put aside", "cancelled": "cancelled", "expired": "expired", "dead": "given up"}.get(
+            str(row["state"]), str(row["state"])
+        )
+        return Step(_time(row, "started_at"), what, detail or str(error))
+    answer = f"HTTP {status}" if status else "no answer"
+    took = f"after {cast(float, row['duration_ms']):.0f} ms"
+    company = f", together with {cast(int, row['messages']) - 1} others" if cast(int, row["messages"]) > 1 else ""
+    trouble = f" ({error}: {detail})" if error and detail not in ("", f"HTTP {status}") else f" ({error})" * bool(error)
+    return Step(
+        _time(row, "started_at"), f"attempt {row['number']}: {answer} {took}", f"to {row['endpoint']}{company}{trouble}"
+    )
+
+
+def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: AttemptRow) -> tuple[Outcome, str]:
+    """How it stands after the last row."""
+    detail = str(row["detail"]) or str(row["error"])
+    match row["state"]:
+        case "delivered" if known is not None and known.pull_point:
+            return "delivered", "it was put into the subscription's pull point, where clients fetch it"
+        case "delivered":
+            return "delivered", f"the receiver took it at attempt {row['number']}"
+        case "parked":
+            due = cast("datetime | None", row.get("next_at"))
+            return "waiting", f"{_waits(evidence, name, str(row['endpoint']), due)}: {detail}"
+        case "dead" if row["error"] == "address":
+            return "dead", f"not permitted, kept as a dead letter: {detail}"
+        case "dead":
+            number = cast(int, row["number"])
+            attempts = f"{number} attempt" + "s" * (number != 1)
+            return "dead", f"given up after {attempts}, kept as a dead letter: {detail}"
+        case "expired":
+            return "expired", f"it became too old: {detail}"
+        case _:
+            return "cancelled", f"the subscription is over: {detail}"
+
+
+def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -> str:
+    """What a delivery that is put aside waits for, as things stand now."""
+    now = evidence.control.now(name)
+    if now is not None and now.subscription is None:
+        return f"the subscription has ended since, at {moment(now.since_ms)} ({now.reason}), so it will be cancelled"
+    suspended = evidence.control.suspensions.get(name)
+    if suspended is not None:
+        return (
+            f"it is kept until somebody resumes the subscription, which is suspended since {moment(suspended.at_ms)} "
+            f"({suspended.reason})"
+        )
+    if now is not None and now.subscription is not None and now.subscription.paused:
+        return "it is kept until the subscription, which is paused, is resumed"
+    again = f"it is tried again at {due:%Y-%m-%d %H:%M:%S} UTC" if due else "it is tried when its turn comes"
+    health = evidence.endpoints.get(endpoint, {})
+    if health.get("breaker") == "open":
+        since = f"{_time(health, 'at'):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{again}; since {since} its endpoint, which did not answer, is only probed"
+    return again
+
+
+def _time(row: AttemptRow, column: str) -> datetime:
+    return cast(datetime, row[column])

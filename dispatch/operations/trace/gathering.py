@@ -1,0 +1,323 @@
+"""Gathering what is known of a notification: from the tables, and from the ends of the logs, because the tables are
+some seconds behind them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from core.errors import InfrastructureError
+from core.eventlog.client import ConsumerRecord, TopicPartition, make_consumer, translated
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.tail import Tail
+from dispatch.logs import attempts
+from dispatch.operations.trace.control import ControlHistory
+from dispatch.operations.trace.story import AttemptRow, Batch, Evaluated, Evidence, Row
+from dispatch.settings import TableSettings
+from dispatch.spark.checkpoint_repair import RANGE, RANGES
+from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
+from dispatch.tables.delta_table import rows_of
+from dispatch.tables.spec import is_there, open_table
+from topic_model.records import control as records
+from topic_model.records import notifications
+from topic_model.records.notifications import UNSTAMPED, Notification
+
+
+def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> Batch | None:
+    """The batch of the record at this offset; None when the checkpoint cannot be looked at from here.
+
+    Spark keeps the last hundred batches: of earlier ones it is known only that they are done.
+    """
+    folder = Path(checkpoint.removeprefix("file://"))
+    if "://" in checkpoint.removeprefix("file://") or not (folder / "offsets").is_dir():
+        return None
+    numbers = _numbers(folder / "offsets")
+    first_number = max(_numbers(folder / RANGES), default=0) * RANGE
+    for position, number in enumerate(numbers):
+        end = _end(folder / "offsets" / str(number), topic, partition)
+        if end is not None and offset < end:
+            oldest = position == 0 and number > 0
+            return Batch(
+                None if oldest else first_number + number, begun=True, done=(folder / "commits" / str(number)).exists()
+            )
+    return Batch(None, begun=False, done=False)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(each.name) for each in folder.glob("*") if each.name.isdigit())
+
+
+def _end(file: Path, topic: str, partition: int) -> int | None:
+    """Up to before which offset a batch goes."""
+    try:
+        # A version, the batch's metadata, and one line for each source.
+        source = json.loads(file.read_text(encoding="utf-8").splitlines()[2])
+        return int(source[topic][str(partition)])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+# Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
+# table there may be some that it does not have.
+_OVERLAP_MS = 60_000
+
+# A gateway's clock against the broker's, and how long an accepted notification may wait for the broker.
+_CLOCKS_MS = 5_000
+
+_APPEND_MS = 60_000
+
+# A trace is a question, not a job: an engine whose tables are hours behind is told about instead.
+_MOST_RECORDS = 300_000
+
+_MOST_SECONDS = 20.0
+
+_PIECE = 10_000
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Where to look. `checkpoint` is that of the dispatch query."""
+
+    kafka: KafkaSettings
+    tables: TableSettings
+    home: Path
+    checkpoint: str
+
+    def gather(self, notification_id: str, subscription: str | None = None) -> Evidence:
+        """All that is known of a notification, and of a subscription that is asked about. What cannot be looked at is
+        left out, and noted; never raises for it."""
+        notes: list[str] = []
+        found = self._archived(notification_id, notes)
+        rows = self._recorded(notification_id, notes)
+        waiting = self._waiting(notification_id, notes)
+        control, evaluated = ControlHistory(), None
+        try:
+            for record in self._log("control", {}, notes, _MOST_RECORDS * 10):
+                control.add(records.decode(record.key, record.value), record.timestamp, record.offset)
+            if found.notification is None:
+                found = self._from_log(notification_id, notes) or found
+            recent, evaluated = self._recent(notification_id, notes)
+            rows = _together(rows, recent)
+            if evaluated is None and found.logged_ms:
+                evaluated = self._evaluated(found, rows)
+        except InfrastructureError as error:
+            notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
+        batch = None
+        if found.offset >= 0:
+            topic = self.kafka.topic("notifications")
+            batch = batch_of(self.checkpoint, topic, found.partition, found.offset)
+        asked = {str(row["subscription"]) for row in rows} | ({subscription} if subscription else set())
+        return replace(
+            found,
+            control=control,
+            batch=batch,
+            evaluated=evaluated,
+            attempts=rows,
+            waiting=waiting,
+            forgotten=self._forgotten(sorted(asked - control.states.keys())),
+            endpoints=self._health({str(row["endpoint"]) for row in rows if row["state"] == "parked"}),
+            notes=notes,
+        )
+
+    def _archived(self, notification_id: str, notes: list[str]) -> Evidence:
+        """From the archive."""
+        rows = self._rows(NOTIFICATIONS, notification_id, notes)
+        if not rows:
+            return Evidence(notification_id, None, ControlHistory())
+        row = rows[0]
+        notification = Notification(
+            id=notification_id,
+            topic=row["topic"],
+            payload=row["payload"],
+            accepted_ms=_milliseconds(row["accepted_at"]),
+            producer=row["producer"],
+            message_id=row["message_id"],
+            publisher=row["publisher"],
+            only=row["only"],
+            # Not there in tables, and null in rows, that an older Arborcast has written.
+            traceparent=row.get("traceparent") or "",
+            control=UNSTAMPED if (control := row.get("control")) is None else control,
+        )
+        return Evidence(
+            notification_id,
+            notification,
+            ControlHistory(),
+            logged_ms=_milliseconds(row["logged_at"]),
+            partition=row["partition"],
+            offset=row["offset"],
+        )
+
+    def _recorded(self, notification_id: str, notes: list[str]) -> list[AttemptRow]:
+        return list(self._rows(ATTEMPTS, notification_id, notes))
+
+    def _waiting(self, notification_id: str, notes: list[str]) -> dict[str, datetime | None]:
+        rows = self._rows(RETRIES, notification_id, notes)
+        return {row["subscription"]: row["due_at"] for row in rows}
+
+    def _from_log(self, notification_id: str, notes: list[str]) -> Evidence | None:
+        """From the log: about when the id was made, if it says so, else its end."""
+        made_ms = made_at(notification_id)
+        since_ms = made_ms - _CLOCKS_MS if made_ms else self._newest(NOTIFICATIONS) - _OVERLAP_MS
+        for record in self._log("notifications", self._positions("notifications", since_ms), notes, _MOST_RECORDS):
+            # Ids are in the record as they are: most records need not be decoded.
+            if record.value is not None and notification_id.encode() in record.value:
+                notification = notifications.decode(record.value)
+                if notification.id == notification_id:
+                    place = (record.timestamp, record.partition, record.offset)
+                    return Evidence(notification_id, notification, ControlHistory(), *place)
+            if made_ms and record.timestamp > made_ms + _APPEND_MS:
+                return None
+        return None
+
+    def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[AttemptRow], Evaluated | None]:
+        """Attempts that the table does not have yet, and who matched it, if that was lately."""
+        positions = self._positions("attempts", self._newest(ATTEMPTS) - _OVERLAP_MS)
+        wanted, evaluated = [], None
+        for record in self._log("attempts", positions, notes, _MOST_RECORDS):
+            if record.value is not None and notification_id.encode() in record.value:
+                wanted += [each for each in attempts.decode(record.value) if each.notification == notification_id]
+                evaluated = _evaluated_in(record, notification_id) or evaluated
+        rows: list[AttemptRow] = rows_of(attempts.encode(wanted)).to_pylist()
+        return rows, evaluated
+
+    def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> Evaluated | None:
+        """Who matched it, some time ago: the log says so between when it was logged and the first attempt."""
+        until_ms = min((_milliseconds(row["started_at"]) for row in rows), default=found.logged_ms) + _APPEND_MS
+        positions = self._positions("attempts", found.logged_ms - _CLOCKS_MS, only=found.partition)
+        # Without notes: if the log has forgotten it, the times of the records have to do.
+        for record in self._log("attempts", positions, [], _MOST_RECORDS):
+            if record.value is not None and found.id.encode() in record.value:
+                evaluated = _evaluated_in(record, found.id)
+                if evaluated is not None:
+                    return evaluated
+            if record.timestamp > until_ms:
+                break
+        return None
+
+    def _forgotten(self, names: Sequence[str]) -> dict[str, Row]:
+        """What the table knows of subscriptions that the control log has forgotten."""
+        table = self._table(SUBSCRIPTIONS) if names else None
+        if table is None:
+            return {}
+        rows = SUBSCRIPTIONS.read(table, where=ds.field("subscription").isin(names)).to_pylist()
+        return {row["subscription"]: row for row in rows}
+
+    def _health(self, endpoints: Collection[str]) -> dict[str, Row]:
+        """How the endpoints of what waits are."""
+        table = self._table(ENDPOINT_HEALTH) if endpoints else None
+        if table is None:
+            return {}
+        rows = ENDPOINT_HEALTH.read(table, where=ds.field("endpoint").isin(sorted(endpoints))).sort_by("at").to_pylist()
+        return {row["endpoint"]: row for row in rows}
+
+    def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[dict[str, Any]]:
+        try:
+            table = self._table(spec)
+            if table is None:
+                notes.append(f"there is no table {spec.name} yet")
+                return []
+            # Ids sort by time, so files of other times are left out by their statistics.
+            where = ds.field("notification") == notification_id
+            rows: list[dict[str, Any]] = spec.read(table, where=where).to_pylist()
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            notes.append(f"the table {spec.name} cannot be read: {error}")
+            return []
+        return rows
+
+    def _newest(self, spec: TableSpec) -> int:
+        """The newest time in a table, from its files' statistics; 0 when it is empty."""
+        try:
+            table = self._table(spec)
+        except (DeltaError, OSError):
+            return _OVERLAP_MS
+        if table is None:
+            return _OVERLAP_MS
+        files = pa.table(table.get_add_actions(flatten=True))
+        name = f"max.{spec.time}"
+        newest = pc.max(files[name]).as_py() if files.num_rows and name in files.column_names else None
+        return _milliseconds(newest) if newest is not None else _OVERLAP_MS
+
+    def _table(self, spec: TableSpec) -> DeltaTable | None:
+        location = spec.location(self.tables, self.home)
+        return open_table(location) if is_there(location) else None
+
+    def _positions(self, log: str, since_ms: int, only: int | None = None) -> dict[int, int]:
+        """Where records of this time and later begin, by partition. With `only`, a partition of another log, so in the
+        one that its records go to; of all others the end."""
+        topic = self.kafka.topic(log)
+        consumer = make_consumer(self.kafka, wait_ms=10)
+        try:
+            with translated(f"the {log} log cannot be read"):
+                partitions = [
+                    TopicPartition(topic, each) for each in sorted(consumer.partitions_for_topic(topic) or ())
+                ]
+                found = consumer.offsets_for_times(dict.fromkeys(partitions, max(since_ms, 0)))
+                ends = consumer.end_offsets(partitions, timeout_ms=int(self.kafka.request_timeout_s * 1000))
+        finally:
+            consumer.close(autocommit=False, timeout_ms=500)
+        wanted = {
+            each: at.offset
+            for each, at in found.items()
+            if at is not None and (only is None or each.partition == only % len(partitions))
+        }
+        return {each.partition: wanted.get(each, ends[each]) for each in partitions}
+
+    def _log(self, name: str, positions: Mapping[int, int], notes: list[str], most: int) -> Iterable[ConsumerRecord]:
+        """The log from there on to its end, or as much of it as a question may cost."""
+        tail = Tail(self.kafka, name, positions)
+        deadline, count = time.monotonic() + _MOST_SECONDS, 0
+        try:
+            while records_ := tail.read(_PIECE):
+                yield from records_
+                count += len(records_)
+                if count >= most or time.monotonic() > deadline:
+                    notes.append(
+                        f"the tables are far behind the {name} log: only its next {count} records were searched"
+                    )
+                    return
+        finally:
+            tail.close()
+
+
+def _evaluated_in(record: ConsumerRecord, notification_id: str) -> Evaluated | None:
+    evaluation = attempts.decode_all(record.value)[1] if record.value is not None else None
+    if evaluation is not None:
+        for each in evaluation.matched:
+            if each.notification == notification_id:
+                return Evaluated(record.timestamp, evaluation.batch, evaluation.control, each.subscriptions)
+    return None
+
+
+def made_at(notification_id: str) -> int:
+    """When the id was made, in milliseconds since the epoch; 0 when it does not say (it is none of the gateway's)."""
+    if len(notification_id) != 32 or notification_id[12:13] != "7":
+        return 0
+    try:
+        return int(notification_id[:12], 16)
+    except ValueError:
+        return 0
+
+
+def _together(recorded: Sequence[AttemptRow], recent: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """Rows of the table and of the log, each once."""
+    once = {
+        (row["subscription"], row["number"], row["push"], row["state"], row["started_at"]): row
+        for row in (*recorded, *recent)
+    }
+    return sorted(once.values(), key=lambda row: _milliseconds(row["started_at"]))
+
+
+def _milliseconds(at: object) -> int:
+    assert isinstance(at, datetime)  # noqa: S101  # the type of every timestamp column
+    return round(at.timestamp() * 1000)

@@ -1,0 +1,166 @@
+"""`topics` and `subscriptions`: what the control log says. Pure."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from core.errors import InfrastructureError, RecordVersionError
+from core.eventlog.client import ConsumerRecord
+from dispatch.recording.state_tables import Changes
+from dispatch.tables import SUBSCRIPTIONS, TOPICS
+from topic_model.records import control
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    TopicRecord,
+    TopicRemoved,
+    subscription_key,
+    suspension_key,
+    topic_key,
+)
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath, ancestors, last_step, parent_of
+
+logger = logging.getLogger(__name__)
+
+_TOPIC = topic_key(TopicPath(""))
+_SUBSCRIPTION = subscription_key("")
+_SUSPENSION = suspension_key("")
+
+
+class TopicsFold:
+    """The topics that are there."""
+
+    spec = TOPICS
+    writer = "control"
+    patched: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    guard = ""
+
+    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+        """Note what the record means for the table."""
+        match read(record):
+            case TopicRecord() as topic:
+                changes.put(topic.path, topic_row(topic, record.timestamp))
+            case TopicRemoved(path=path):
+                changes.drop(path)
+            case Tombstone(key=key) if key.startswith(_TOPIC):
+                changes.drop(key.removeprefix(_TOPIC))
+
+
+class SubscriptionsFold:
+    """The subscriptions that are there, and those that were."""
+
+    spec = SUBSCRIPTIONS
+    writer = "control"
+    patched = ("state", "reason", "ended_at", "suspended_at", "changed_at")
+    kept = ("suspended_at",)
+    # The tombstone that follows an end must not take its reason away.
+    guard = "t.state <> 'ended'"
+
+    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+        """Note what the record means for the table."""
+        match read(record):
+            case SubscriptionRecord(subscription=subscription):
+                changes.put(subscription.id, subscription_row(subscription, record.timestamp))
+            case SubscriptionEnded(id=name, reason=reason, at_ms=at_ms):
+                changes.patch(name, _ended(reason, at_ms, record.timestamp))
+            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION):
+                name = key.removeprefix(_SUBSCRIPTION)
+                if changes.get(name, "state") != "ended":
+                    changes.patch(name, _ended("unknown", record.timestamp, record.timestamp))
+
+
+class SuspensionsFold:
+    """Which of them are suspended: records of their own, which say nothing else of the subscription.
+
+    So they fill a column of their own, after `SubscriptionsFold`, and remember by themselves how far they have come.
+    """
+
+    spec = SUBSCRIPTIONS
+    writer = "suspensions"
+    patched = ("suspended_at",)
+    kept: tuple[str, ...] = ()
+    guard = "t.state <> 'ended'"
+
+    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+        """Note what the record means for the table."""
+        match read(record):
+            case SubscriptionSuspended(id=name, at_ms=at_ms):
+                changes.patch(name, {"suspended_at": moment(at_ms)})
+            case Tombstone(key=key) if key.startswith(_SUSPENSION):
+                changes.patch(key.removeprefix(_SUSPENSION), {"suspended_at": None})
+
+
+def read(record: ConsumerRecord) -> ControlRecord | None:
+    """The control record; None when it cannot be read, which the log says. Raises RecordVersionError."""
+    try:
+        return control.decode(record.key or b"", record.value)
+    except RecordVersionError:
+        raise
+    except InfrastructureError as error:
+        logger.error("offset %d of the control log is left out of the tables: %s", record.offset, error)
+        return None
+
+
+def topic_row(topic: TopicRecord, changed_ms: int) -> dict[str, object]:
+    """The row of a topic."""
+    return {
+        "topic": topic.path,
+        "parent": parent_of(topic.path) or "",
+        "name": last_step(topic.path),
+        "depth": 1 + sum(1 for _ in ancestors(topic.path)),
+        "code": topic.code,
+        "message_types": " ".join(topic.message_types),
+        "final": topic.final,
+        "retain": topic.policy.retain,
+        "priority": topic.policy.priority,
+        "routing": topic.policy.routing,
+        "publishers": " ".join(topic.policy.publishers),
+        "changed_at": moment(changed_ms),
+    }
+
+
+def subscription_row(subscription: Subscription, changed_ms: int) -> dict[str, object]:
+    """The row of a subscription that is in force."""
+    return {
+        "subscription": subscription.id,
+        "state": "paused" if subscription.paused else "active",
+        "reason": "",
+        "endpoint": subscription.consumer.address,
+        "expression": "\n".join(each.text for each in subscription.topics),
+        "selector": subscription.selector(),
+        "content": "\n".join(each.text for each in subscription.content),
+        "producer": "\n".join(each.text for each in subscription.producer),
+        "form": subscription.form,
+        "soap": subscription.soap,
+        "reliability": subscription.policy.reliability,
+        "order": subscription.policy.order,
+        "priority": subscription.policy.priority,
+        "owner": subscription.owner,
+        "pull_point": subscription.pull_point,
+        "created_at": moment(subscription.created_ms),
+        "terminates_at": None if subscription.terminates_ms is None else moment(subscription.terminates_ms),
+        "ended_at": None,
+        "changed_at": moment(changed_ms),
+    }
+
+
+# Python's own limit; a subscriber may ask for a termination in the year 99999.
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+def moment(milliseconds: int) -> datetime:
+    """Milliseconds since the epoch as a time in UTC, the last one there is for those beyond it."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return _LAST
+
+
+def _ended(reason: str, at_ms: int, changed_ms: int) -> dict[str, object]:
+    return {"state": "ended", "reason": reason, "ended_at": moment(at_ms), "changed_at": moment(changed_ms)}

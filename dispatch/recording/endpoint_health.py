@@ -1,0 +1,105 @@
+"""`endpoint_health`: a row whenever the breaker of an endpoint, or its lane, changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from dispatch.recording.control_tables import moment
+from dispatch.tables import ENDPOINT_HEALTH
+from dispatch.tables.delta_table import HeldTable
+
+
+class EndpointState(Protocol):
+    """What is known of an endpoint's health; `dispatch.delivery.health.Health` is one."""
+
+    @property
+    def breaker(self) -> str: ...
+
+    @property
+    def sick(self) -> bool: ...
+
+    @property
+    def failures(self) -> int: ...
+
+    @property
+    def relapses(self) -> int: ...
+
+    @property
+    def probe_at_ms(self) -> int: ...
+
+
+class _Seen(NamedTuple):
+    """What makes a row when it changes. A probe under way lasts milliseconds; it is open still."""
+
+    breaker: str
+    sick: bool
+
+
+_WRITER = "endpoint-health"
+
+_WELL = _Seen("closed", False)
+
+
+class HealthHistory:
+    """Compares what is with what the table says, so a restart repeats nothing."""
+
+    name = "endpoint health"
+
+    def __init__(
+        self, location: str, known: Callable[[], Mapping[str, EndpointState]], clock: Callable[[], float] = time.time
+    ) -> None:
+        """`known` gives the endpoints of which something is known; any other is well."""
+        self._table = HeldTable(ENDPOINT_HEALTH, location)
+        self._known = known
+        self._clock = clock
+        self._seen: dict[str, _Seen] | None = None
+
+    def step(self) -> bool:
+        """Record what has changed."""
+        now_ms = int(self._clock() * 1000)
+        if self._seen is None:
+            self._seen = self._latest()
+        known = self._known()
+        rows = []
+        for endpoint in sorted(known.keys() | self._seen.keys()):
+            health = known.get(endpoint)
+            state = _WELL if health is None else _Seen("closed" if health.breaker == "closed" else "open", health.sick)
+            if state != self._seen.get(endpoint, _WELL):
+                rows.append(_row(endpoint, state, health, now_ms))
+        if rows:
+            try:
+                # Not now_ms alone: what was written by a clock that was put back since is not all there will ever be.
+                number = max(now_ms, (self._table.progress(_WRITER) or 0) + 1)
+                self._table.append(ENDPOINT_HEALTH.arrow(rows), _WRITER, number)
+            except BaseException:
+                self._table.reopen()
+                self._seen = None
+                raise
+            self._seen.update((str(row["endpoint"]), _Seen(str(row["breaker"]), bool(row["sick"]))) for row in rows)
+            self._seen = {endpoint: state for endpoint, state in self._seen.items() if state != _WELL}
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _latest(self) -> dict[str, _Seen]:
+        columns = ["at", "endpoint", "breaker", "sick"]
+        rows = self._table.open().to_pyarrow_dataset().to_table(columns=columns).sort_by("at").to_pylist()
+        latest = {row["endpoint"]: _Seen(row["breaker"], row["sick"]) for row in rows}
+        return {endpoint: state for endpoint, state in latest.items() if state != _WELL}
+
+
+def _row(endpoint: str, state: _Seen, health: EndpointState | None, now_ms: int) -> dict[str, object]:
+    now = moment(now_ms)
+    return {
+        "day": now.date(),
+        "at": now,
+        "endpoint": endpoint,
+        "breaker": state.breaker,
+        "sick": state.sick,
+        "failures": health.failures if health else 0,
+        "relapses": health.relapses if health else 0,
+        "probe_at": moment(health.probe_at_ms) if health and health.probe_at_ms else None,
+    }

@@ -1,0 +1,190 @@
+"""A table of states as a fold over a compacted log: merged by key, with the positions in the same commit.
+
+Merging suits these tables because they hold what is, not what was: what waits, what is subscribed. Doing a stretch of
+the log again changes nothing, so a crash costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from core.eventlog.client import ConsumerRecord
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.tail import Tail
+from dispatch.recording.follower import Follower
+from dispatch.tables import ROUTES, TableSpec
+from dispatch.tables.delta_table import OPERATION, HeldTable, as_progress
+from topic_model.projections.suspensions import State
+from topic_model.routing.routes import Route
+
+logger = logging.getLogger(__name__)
+
+
+class RoutesSnapshot:
+    """Writes the table when `version` has changed."""
+
+    name = "routes"
+
+    def __init__(
+        self,
+        location: str,
+        limit: int,
+        version: Callable[[], int],
+        routes: Callable[[int], Sequence[tuple[Route, State]]],
+    ) -> None:
+        """`version` is a number that grows with each change, over restarts too; `routes` gives so many at most."""
+        self._table = HeldTable(ROUTES, location)
+        self._limit = limit
+        self._version = version
+        self._routes = routes
+        self._told = False
+
+    def step(self) -> bool:
+        """Write the table if something has changed."""
+        version = self._version()
+        try:
+            if self._table.progress(self.name) == version:
+                return False
+            # Read after the version: what changed in between is written once more, not left out.
+            routes = self._routes(self._limit)
+            if len(routes) >= self._limit and not self._told:
+                logger.warning("there are more routes than the table takes: tables.max_routes = %d", self._limit)
+                self._told = True
+            rows = [
+                {
+                    "topic": route.topic,
+                    "subscription": route.subscription_id,
+                    "expression": route.expression,
+                    "state": state,
+                    "endpoint": route.subscription.consumer.address,
+                }
+                for route, state in routes
+            ]
+            self._table.replace(ROUTES.arrow(rows), {self.name: version})
+        except BaseException:
+            self._table.reopen()
+            raise
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+Row = Mapping[str, object]
+
+
+class Changes:
+    """Gathers changes in the order of the log; of several for a key, what they come to is kept."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+        self._changes: dict[str, tuple[str, dict[str, object]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def get(self, key: str, column: str) -> object:
+        """What a column of a row is changed to, None when it is not changed."""
+        return self._changes.get(key, ("", {}))[1].get(column)
+
+    def put(self, key: str, row: Row) -> None:
+        """The row is this from now on."""
+        self._changes[key] = ("put", dict(row))
+
+    def add(self, key: str, row: Row) -> None:
+        """The row is this unless there is one already."""
+        operation, known = self._changes.get(key, ("", {}))
+        if operation in ("", "patch"):
+            self._changes[key] = ("add", {**row, **known})
+        elif operation == "drop":
+            self.put(key, row)
+
+    def patch(self, key: str, columns: Row) -> None:
+        """These columns of the row, if it is there, are different from now on."""
+        operation, known = self._changes.get(key, ("patch", {}))
+        if operation != "drop":
+            self._changes[key] = (operation, {**known, **columns})
+
+    def drop(self, key: str) -> None:
+        """There is no such row any more."""
+        self._changes[key] = ("drop", {})
+
+    def arrow(self) -> pa.Table:
+        """The changes as `HeldTable.merge` wants them."""
+        key = self._spec.key
+        rows = [{**row, key: name, OPERATION: operation} for name, (operation, row) in self._changes.items()]
+        fields = [pa.field(each.name, each.type) for each in self._spec.arrow_schema()]
+        return pa.Table.from_pylist(rows, schema=pa.schema([*fields, pa.field(OPERATION, pa.string())]))
+
+
+# Bounds the driver's memory, and how long a step takes: a merge of so many rows takes a second or two.
+_RECORDS_PER_STEP = 20_000
+
+
+class Fold(Protocol):
+    """What a record of the log means for a table."""
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table."""
+
+    @property
+    def writer(self) -> str:
+        """Under which name the table says how far it has come: another one for each fold that writes into it."""
+
+    @property
+    def patched(self) -> Sequence[str]:
+        """Columns that change by themselves; see `HeldTable.merge`."""
+
+    @property
+    def guard(self) -> str:
+        """When they do."""
+
+    @property
+    def kept(self) -> Sequence[str]:
+        """Columns that another fold fills; see `HeldTable.merge`."""
+
+    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+        """Note what changes. What cannot be read is logged and left out."""
+
+
+class FoldedTables(Follower):
+    """The tables that follow one log. No commit is made when nothing changed."""
+
+    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, Fold]]) -> None:
+        """`folds` with the location of their table; of several for one table each is done after those before it."""
+        self._kafka = kafka
+        self._folds = [(fold, HeldTable(fold.spec, location)) for location, fold in folds]
+        super().__init__(log, [table for _, table in self._folds])
+
+    def _opened(self) -> Tail:
+        known = [table.positions(fold.writer) for fold, table in self._folds]
+        partitions = range(max(map(len, known)))
+        # From where the one is that is furthest back: what is applied again changes nothing.
+        begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
+        seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
+        return Tail(self._kafka, self._log, begin, seen)
+
+    def _write(self, tail: Tail) -> bool:
+        records = tail.read(_RECORDS_PER_STEP)
+        for fold, table in self._folds:
+            progress = as_progress(fold.writer, tail.positions)
+            changes = Changes(fold.spec)
+            for record in records:
+                fold.apply(record, changes)
+            if len(changes):
+                table.merge(changes.arrow(), progress, fold.patched, fold.guard, fold.kept)
+            elif records and not table.positions(fold.writer):
+                # So that "nothing yet" and "crashed before the first commit" can be told apart.
+                table.extend(fold.spec.arrow([]), progress)
+        return len(records) >= _RECORDS_PER_STEP
+
+    def _restart(self) -> None:
+        # What is, is what the new log says, and nothing else.
+        for fold, table in self._folds:
+            beginning = dict.fromkeys(table.positions(fold.writer), 0)
+            table.replace(fold.spec.arrow([]), as_progress(fold.writer, beginning))

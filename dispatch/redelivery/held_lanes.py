@@ -1,0 +1,98 @@
+"""Which lanes have something parked that was never tried, so that no batch pushes past it. Shared by threads.
+
+A lane is held as soon as a batch says that it has parked something of it, and until the redeliverer has read as far
+into the `parked` log as the last batch reached for this lane and has made the first attempt of all it found. That is
+decided at the beginning of a batch, when no other one runs, so nothing can be parked in between and be overtaken. What
+waits to be tried again holds nothing: it has had its turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.accumulators import AccumulatorParam
+
+from dispatch.delivery.health import Sign
+
+
+@dataclass
+class PartitionReport:
+    """`reach` is how far each lane with something untried in it reaches into the `parked` log (partition, offset);
+    `signs` what was seen of endpoints, where the driver does not take it for granted; `gone` the subscriptions whose
+    receivers have ended them, `costly` those whose conditions cost more than they may. `repeated` says that a worker
+    died before this one, and its report with it. `notifications` were matched, and came to so many `deliveries`. `rest`
+    says that there are more, for the next round: those behind the offsets `done`, by partition."""
+
+    reach: dict[str, tuple[int, int]] = field(default_factory=dict)
+    signs: list[tuple[str, Sign]] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    costly: set[str] = field(default_factory=set)
+    repeated: bool = False
+    notifications: int = 0
+    deliveries: int = 0
+    done: dict[int, int] = field(default_factory=dict)
+    rest: bool = False
+
+
+class Reports(AccumulatorParam[list[PartitionReport]]):
+    """An accumulator that collects. Reports of a task that failed do not arrive."""
+
+    def zero(self, value: list[PartitionReport]) -> list[PartitionReport]:
+        return []
+
+    def addInPlace(self, value1: list[PartitionReport], value2: Sequence[PartitionReport]) -> list[PartitionReport]:
+        value1.extend(value2)
+        return value1
+
+
+class LaneBook:
+    """Brings together what batches have parked and what the redeliverer has finished."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reach: dict[tuple[str, int], int] = {}
+        self._live: set[str] = set()
+        self._applied: dict[int, int] = {}
+
+    def parked(self, reach: Mapping[str, tuple[int, int]]) -> None:
+        """Some task of a batch has parked deliveries of these lanes, up to this partition and offset of the log."""
+        with self._lock:
+            for lane, (partition, offset) in reach.items():
+                # Several tasks may have parked for one lane, and report in any order.
+                self._reach[lane, partition] = max(self._reach.get((lane, partition), offset), offset)
+
+    def found(self, lane: str) -> None:
+        """The redeliverer has an untried delivery of this lane. To be told before `applied`."""
+        with self._lock:
+            self._live.add(lane)
+
+    def applied(self, partition: int, position: int) -> None:
+        """The redeliverer knows all that is before this offset."""
+        with self._lock:
+            self._applied[partition] = position
+
+    def drained(self, lane: str) -> None:
+        """The redeliverer has tried all that it knew of this lane."""
+        with self._lock:
+            self._live.discard(lane)
+
+    def only(self, lanes: Collection[str]) -> None:
+        """The redeliverer has read the log to its end, and these are all the lanes with something untried."""
+        with self._lock:
+            self._live.intersection_update(lanes)
+
+    def for_batch(self) -> frozenset[str]:
+        """The lanes that are held. To be asked between batches."""
+        with self._lock:
+            for (lane, partition), offset in list(self._reach.items()):
+                if self._applied.get(partition, 0) > offset:
+                    # From here on the redeliverer's own knowledge is complete.
+                    del self._reach[lane, partition]
+            return frozenset(self._live.union(lane for lane, _ in self._reach))
+
+    def held(self) -> int:
+        """How many lanes are held, as far as is known now."""
+        with self._lock:
+            return len(self._live.union(lane for lane, _ in self._reach))

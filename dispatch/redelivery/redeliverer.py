@@ -1,0 +1,299 @@
+"""The redelivery as a thread of the driver: what batches park is followed up here, beside them.
+
+A failure of its own (Kafka away, a full disk) ends a shift, never the thread: the next one begins where the last commit
+was. Batches learn from it which lanes are held and which endpoints are sick, and tell it what they have seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core import liveness
+from core.errors import ArborcastError, InfrastructureError
+from core.eventlog.settings import KafkaSettings
+from core.security.outbound import AddressPolicy
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.health import HealthBook
+from dispatch.delivery.push_spans import PushSpans
+from dispatch.delivery.transport import make_transport
+from dispatch.delivery.transport.contract import Transport
+from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.redelivery.held_lanes import LaneBook, PartitionReport
+from dispatch.redelivery.parked_store import newest_batch
+from dispatch.redelivery.session import Figures, Plan, Shift, Subscriptions, now_ms, opened_shift
+from dispatch.settings import PushSettings, RetrySettings
+from topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
+from topic_model.records.control_log import ControlLog
+
+logger = logging.getLogger(__name__)
+
+# Between two shifts.
+_PAUSE_S = 1.0
+
+# Of the time that a stop may take, how much is for pushes under way; the rest is for writing down their outcomes.
+_PUSHES_SHARE = 3 / 4
+
+_COSTLY = "its content or producer conditions cost more than push.conditions_ms, or push.owner_conditions_ms, allows"
+
+
+@dataclass(frozen=True)
+class RedeliveryStatistics:
+    """The redelivery at a moment. `due` counts lanes whose turn has come and that wait for room; `breakers` endpoints
+    by the state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
+
+    parked: int = 0
+    lanes: int = 0
+    held: int = 0
+    due: int = 0
+    in_flight: int = 0
+    delivered: int = 0
+    dead: int = 0
+    breakers: Mapping[str, int] = field(default_factory=dict)
+
+
+class Redeliverer:
+    """Runs until `stop`. `lanes` and `health` are what batches are told; `tell` is called, in any thread and under no
+    lock, with what operators want to know."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        push: PushSettings,
+        retry: RetrySettings,
+        outbound: AddressPolicy,
+        subscriptions: Subscriptions,
+        file: Path,
+        vault: Vault | None = None,
+        tell: Listener = lambda event: None,
+        spans: PushSpans | None = None,
+    ) -> None:
+        self.lanes = LaneBook()
+        self.health = HealthBook(retry, subscriptions.is_pushed_to)
+        self._kafka = kafka
+        self._subscriptions = subscriptions
+        self._tell = tell
+        self._control = ControlLog(kafka)
+        self._plan = Plan(
+            kafka=kafka,
+            push=push,
+            retry=retry,
+            file=file,
+            lanes=self.lanes,
+            health=self.health,
+            subscriptions=subscriptions,
+            make_transport=_maker(push, outbound),
+            envelope_of=lambda subscription: Envelope(subscription, vault),
+            end_subscriptions=self._end_subscriptions,
+            suspend_subscriptions=self._suspend_subscriptions,
+            tell=tell,
+            spans=spans,
+        )
+        self._stopping = threading.Event()
+        self._pushes_until = 0.0
+        self._asked = threading.Event()
+        self._asking: list[threading.Event] = []
+        self._lock = threading.Lock()
+        self._shift: Shift | None = None
+        self._restored = False
+        self._before: Counter[str] = Counter()
+        self.rounds = 0
+        """How often it has come round, whatever it had to do."""
+        self._thread = threading.Thread(target=self._run, name="redeliverer", daemon=True)
+        subscriptions.listen(self)
+
+    def start(self, timeout_s: float) -> None:
+        """Start, and return when it knows all that is parked: before that no batch may begin.
+
+        Raises InfrastructureError when that takes longer than `timeout_s`.
+        """
+        self._thread.start()
+        try:
+            self.catch_up(timeout_s)
+        except InfrastructureError:
+            self.stop(1.0)
+            raise
+
+    def begin_stop(self, timeout_s: float) -> None:
+        """Begin no more pushes; outcomes of those under way are taken in for three quarters of the time. Returns at
+        once, and what it does then needs nobody."""
+        if not self._stopping.is_set():
+            self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
+            self._stopping.set()
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop as `begin_stop` says, if that was not said before. Returns when all that is settled is written down, or
+        after the time."""
+        self.begin_stop(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self._control.close()
+        if self._plan.spans is not None:
+            self._plan.spans.close()
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Return when it knows all that is parked now, whoever has parked it.
+
+        Raises InfrastructureError when that takes longer than `timeout_s`.
+        """
+        done = threading.Event()
+        with self._lock:
+            self._asking.append(done)
+            self._asked.set()
+        deadline = time.monotonic() + timeout_s
+        while not done.wait(min(max(deadline - time.monotonic(), 0.0), 0.25)):
+            if self._stopping.is_set():
+                raise InfrastructureError("the redelivery stops")
+            if time.monotonic() < deadline:
+                continue
+            raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
+
+    def newest_batch(self) -> int:
+        """The highest number of a batch of what is parked, NO_BATCH when nothing is; to be asked after the start.
+
+        Raises InfrastructureError.
+        """
+        return newest_batch(self._plan.file)
+
+    def batch_done(self, reports: Iterable[PartitionReport]) -> None:
+        """What a batch has parked, seen of endpoints, and learned of subscriptions that are over, or cost too much.
+
+        Raises InfrastructureError when the end of a subscription, or its suspension, cannot be written down.
+        """
+        at_ms = now_ms()
+        gone: set[str] = set()
+        costly: set[str] = set()
+        for report in reports:
+            self.lanes.parked(report.reach)
+            gone |= report.gone
+            costly |= report.costly
+            for endpoint, sign in report.signs:
+                before = self.health.get(endpoint).breaker
+                if before != "closed" and sign.kind in ("away", "failing"):
+                    continue  # the push began before the breaker opened: it says nothing new
+                after = self.health.note(endpoint, sign, at_ms).breaker
+                if before == "closed" and after != "closed":
+                    self._tell(OperatorEvent("breaker-opened", at_ms, endpoint))
+        if gone:
+            self._end_subscriptions(gone)
+        if costly - gone:
+            self._suspend_costly(costly - gone, at_ms)
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        """See ports.Changes."""
+        shift = self._shift
+        if shift is not None:
+            shift.redelivery.subscription_changed(subscription_id)
+
+    def endpoint_released(self, endpoint: str) -> None:
+        """See ports.Changes."""
+        self.health.forget(endpoint)
+
+    def statistics(self) -> RedeliveryStatistics:
+        """How things stand."""
+        breakers = Counter(str(each.breaker) for each in self.health.everything().values())
+        del breakers["closed"]
+        shift = self._shift
+        now = Figures() if shift is None else shift.figures
+        return RedeliveryStatistics(
+            parked=now.parked,
+            lanes=now.lanes,
+            held=self.lanes.held(),
+            due=now.due,
+            in_flight=now.in_flight,
+            delivered=self._before["delivered"] + now.delivered,
+            dead=self._before["dead"] + now.dead,
+            breakers=breakers,
+        )
+
+    def _run(self) -> None:
+        liveness.listen(self._come_round)
+        while not self._stopping.is_set():
+            liveness.beat()
+            try:
+                with opened_shift(self._plan) as shift:
+                    self._work(shift)
+            except ArborcastError as error:
+                logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
+            except Exception:
+                # Whatever it is, what is parked must not stay parked for it.
+                logger.exception("redelivery begins again in %g s", _PAUSE_S)
+            self._stopping.wait(_PAUSE_S)
+
+    def _come_round(self) -> None:
+        self.rounds += 1
+
+    def _work(self, shift: Shift) -> None:
+        shift.begin(self._stopping, restore=not self._restored)
+        self._restored = True
+        self._shift = shift
+        try:
+            while not self._stopping.is_set():
+                self._answer(shift)
+                shift.run(self._stopping, self._asked)
+            shift.end(self._pushes_until)
+        finally:
+            # In this order: nobody sees them twice.
+            self._shift = None
+            self._before.update(delivered=shift.redelivery.delivered, dead=shift.redelivery.dead)
+
+    def _answer(self, shift: Shift) -> None:
+        """Those who have asked for it know that everything is folded."""
+        with self._lock:
+            asking, self._asking = self._asking, []
+            self._asked.clear()
+        if asking:
+            try:
+                shift.read_to_end(self._stopping)
+            except BaseException:
+                with self._lock:
+                    self._asking += asking  # for the next shift
+                    self._asked.set()
+                raise
+        if not self._stopping.is_set():
+            for done in asking:
+                done.set()
+
+    def _end_subscriptions(self, ids: Iterable[str]) -> None:
+        """Write down that their receivers are gone. Raises InfrastructureError."""
+        there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
+        if there:
+            self._control.append([record for each in there for record in ending(each, "gone", now_ms())])
+
+    def _suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
+        """Write down that the conditions of these are not asked any more until someone resumes them.
+
+        Raises InfrastructureError.
+        """
+        found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
+        found = [each for each in found if not self._subscriptions.suspended(each.id)]
+        if not found:
+            return
+        self._control.append([SubscriptionSuspended(each.id, _COSTLY, at_ms, at_ms, "conditions") for each in found])
+        for each in found:
+            self._tell(OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY))
+
+    def _suspend_subscriptions(self, since_ms: Mapping[str, int]) -> None:
+        """Write down that nothing is tried for these until someone resumes them. Raises InfrastructureError."""
+        at_ms = now_ms()
+        self._control.append(
+            [
+                SubscriptionSuspended(each, "its endpoint does not take any message", since, at_ms)
+                for each, since in sorted(since_ms.items())
+            ]
+        )
+        # Whoever ended one of them just before has taken back what was there then, not what we have written since.
+        self._subscriptions.catch_up(self._kafka.request_timeout_s)
+        over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
+        if over:
+            self._control.append([Tombstone(suspension_key(each)) for each in over])
+
+
+def _maker(push: PushSettings, outbound: AddressPolicy) -> Callable[[], Transport]:
+    return lambda: make_transport(push, outbound)

@@ -1,0 +1,318 @@
+"""The parking lane at work: whose turn it is, what travels, and what follows from the outcome.
+
+A lane has its turn when something in it may be due: then what is too old is ended, and one push begins at most, so
+that no lane keeps another waiting. Deliveries that were never tried leave in order, one push at a time; those that were
+tried wait each for its own time, and hold nobody up. In a strict lane the first one is settled before the next is
+looked at.
+
+Nothing happens for a lane before it is due, and nothing for an endpoint behind an open breaker except one probe now and
+then, taken from its lanes in turn; so what waits for one that is dead costs nothing, however much it is. Memory is a
+few hundred bytes per lane and what is under way.
+
+One thread, but for `subscription_changed`; all I/O is in the transport, the store and the journal, and time is handed
+in, so that thousands of histories are tested without either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from core.wall_clock import WatchedClock
+from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.health import HealthBook, quick_s
+from dispatch.delivery.push_spans import PushSpans
+from dispatch.delivery.retry import RetryPolicy, policy_of
+from dispatch.delivery.transport.contract import Transport
+from dispatch.matching.filters import Allowance, Conditions, judged
+from dispatch.redelivery.endpoints import Endpoints
+from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
+from dispatch.redelivery.journal import Journal
+from dispatch.redelivery.lanes import Choice, Holds, Lane, Lanes, Subscriptions
+from dispatch.redelivery.parked_store import ParkedStore, Waiting
+from dispatch.redelivery.pushes import Pushes, Settling
+from dispatch.redelivery.suspension import Stopping
+from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.settings import PushSettings, RetrySettings
+from topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
+
+# How many turns are given before outcomes are taken in and newly parked deliveries looked at.
+_TURNS_AT_ONCE = 1_000
+
+# Nothing is there that could become too old.
+_NEVER_MS = 1 << 62
+
+
+class Redelivery:
+    """Works through the store."""
+
+    def __init__(
+        self,
+        store: ParkedStore,
+        transport: Transport,
+        health: HealthBook,
+        subscriptions: Subscriptions,
+        journal: Journal,
+        holds: Holds,
+        envelope_of: Callable[[Subscription], Envelope],
+        push: PushSettings,
+        retry: RetrySettings,
+        now_ms: Callable[[], int],
+        chance: Callable[[], float],
+        tell: Listener,
+        spans: PushSpans | None = None,
+    ) -> None:
+        self._store = store
+        self._transport = transport
+        self._subscriptions = subscriptions
+        self._push = push
+        self._retry = retry
+        self._tell = tell
+        self._clock = WatchedClock(now_ms)
+        self._changed: dict[str, None] = {}
+        self._conditions = Conditions()
+        self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
+        self._alarm = DeadLetterAlarm(tell)
+        self._lanes = Lanes(store, holds)
+        self._choice = Choice(store, push)
+        self._room = WaitingRoom(Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
+        self._endpoints = Endpoints(health, quick_s(retry), tell)
+        self._settling = Settling(store, journal, chance, self._alarm)
+        suspend_after_ms = int(retry.suspend_after_s * 1000)
+        self._stopping = Stopping(subscriptions, self._lanes, self._endpoints, journal, suspend_after_ms, tell)
+        self._pushes = Pushes(
+            transport,
+            self._lanes,
+            self._endpoints,
+            self._room,
+            self._settling,
+            self._stopping,
+            envelope_of,
+            self._clock,
+            spans,
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Pushes under way."""
+        return self._transport.in_flight
+
+    @property
+    def lanes(self) -> int:
+        """Lanes in which something waits."""
+        return len(self._lanes)
+
+    def held(self) -> frozenset[str]:
+        """Lanes in which something waits that was never tried."""
+        return self._lanes.held()
+
+    @property
+    def dead(self) -> int:
+        """Deliveries given up, or too old, since the start."""
+        return self._settling.dead
+
+    @property
+    def delivered(self) -> int:
+        """Deliveries made since the start."""
+        return self._settling.delivered
+
+    def due(self) -> int:
+        """Lanes whose turn has come, and that wait for room."""
+        return self._lanes.overdue(self._clock.now_ms()) + len(self._room)
+
+    def found(self, name: str) -> None:
+        """Something new waits in this lane."""
+        self._lanes.found(name, self._clock.now_ms())
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        """What `subscriptions` says of it is another thing now. In any thread; the rest is done by
+        `look_at_subscriptions`."""
+        # A lane that comes into being at this moment is looked at anyway.
+        if subscription_id in self._lanes:
+            self._changed[subscription_id] = None
+
+    def look_at_subscriptions(self) -> None:
+        """Of those that have changed, give those a turn that are over, paused, resumed, or something else now."""
+        now_ms = self._clock.now_ms()
+        while self._changed:
+            # Others may add to it meanwhile: so one by one, and not by going through it.
+            lane = self._lanes.get(self._changed.popitem()[0])
+            if lane is None:
+                continue
+            current = self._subscriptions.subscription(lane.name)
+            changed = current is not lane.seen and current != lane.seen
+            if changed or self._subscriptions.suspended(lane.name) != lane.suspended:
+                self._lanes.turn(lane, now_ms)
+
+    def next_turn_ms(self) -> int | None:
+        """When there is something to do again; None when nothing waits for a time."""
+        turns = [at_ms for at_ms in (self._lanes.next_turn_ms(), self._endpoints.next_probe_ms()) if at_ms is not None]
+        return min(turns, default=None)
+
+    def work(self) -> None:
+        """Give everyone who is due their turn, as far as pushes may be under way."""
+        self._look_at_clock()
+        now_ms = self._clock.now_ms()
+        for _ in range(_TURNS_AT_ONCE):
+            if self._transport.in_flight >= self._push.max_in_flight:
+                break
+            endpoint = self._endpoints.due(now_ms)
+            if endpoint is not None:
+                self._probe(endpoint, now_ms)
+                continue
+            lane = self._lanes.take_turn(now_ms)
+            if lane is None:
+                break
+            self._serve(lane, now_ms)
+        self._alarm.look(now_ms)
+
+    def drive(self, timeout_s: float) -> None:
+        """Take outcomes in, waiting this long at most for the first."""
+        self._transport.drive(timeout_s)
+
+    def _look_at_clock(self) -> None:
+        """When it was put back, nobody's turn is at the time that was thought."""
+        back_ms = self._clock.put_back_ms()
+        if back_ms:
+            logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
+            self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
+
+    def _serve(self, lane: Lane, now_ms: int) -> bool:
+        """A lane's turn; whether a push began, or may begin at once when it is asked again."""
+        subscription = None if lane.gone else self._subscriptions.subscription(lane.name)
+        if subscription is None:
+            lane.seen = subscription
+            self._cancel(lane, now_ms)
+            return False
+        policy = self._know(lane, subscription)
+        if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
+            return False
+        if subscription.paused or self._stopping.holds(lane, now_ms):
+            self._sleep(lane, policy, now_ms, until_due=False)
+            return False
+        health = self._endpoints.get(lane.endpoint)
+        if not health.may_try(now_ms):
+            self._block(lane, now_ms)
+            self._sleep(lane, policy, now_ms, until_due=True)
+            return False
+        taken = self._choice.of(lane, subscription, now_ms, probing=health.breaker != "closed")
+        if not taken:
+            self._sleep(lane, policy, now_ms, until_due=True)
+            return False
+        if any(waiting.notification.unjudged for waiting in taken):
+            taken = self._judged(lane, subscription, taken, now_ms)
+            if not taken:
+                self._lanes.turn(lane, now_ms)
+                return False
+        if self._room.wait(lane.name, lane.endpoint):
+            self._sleep(lane, policy, now_ms, until_due=False)
+            return False
+        self._pushes.begin(lane, subscription, policy, taken, now_ms)
+        if taken[0].tries.number:
+            self._lanes.let_pass(lane)
+            self._lanes.turn(lane, now_ms)  # there may be more to push beside this; but others come first
+        elif self._choice.beside(lane, subscription):
+            self._lanes.turn(lane, now_ms)
+        return True
+
+    def _judged(self, lane: Lane, subscription: Subscription, taken: list[Waiting], now_ms: int) -> list[Waiting]:
+        """Of what was parked unjudged what the subscription wants: as many as may be asked about at a time."""
+        wanted: list[Waiting] = []
+        spent = 0.0
+        for waiting in taken:
+            notification = waiting.notification
+            if notification.unjudged and not waiting.tries.number:
+                if spent > self._allowance.of_owner(notification):
+                    break
+                wants, cost = judged(self._conditions, self._allowance, subscription, notification)
+                spent += cost
+                if not wants:
+                    self._settling.unwanted(lane, waiting, now_ms)
+                    continue
+            wanted.append(waiting)
+        return wanted
+
+    def _know(self, lane: Lane, subscription: Subscription) -> RetryPolicy:
+        """What follows from the subscription, made anew only when that has changed."""
+        if lane.policy is None or lane.seen is not subscription:
+            if lane.endpoint != subscription.consumer.address:
+                self._endpoints.forget(lane.name, lane.endpoint)
+            lane.seen, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
+            lane.policy, lane.expires_ms = policy_of(subscription.policy, self._retry), 0
+        return lane.policy
+
+    def _sleep(self, lane: Lane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
+        """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
+        self._lanes.let_pass(lane)
+        if not lane.flight:
+            lane.envelope = None
+        oldest_ms = self._store.oldest_ms(lane.name, lane.flight)
+        if oldest_ms is not None:
+            at_ms = policy.expires_ms(oldest_ms)
+            if until_due:
+                due_ms = self._store.next_due_ms(lane.name, lane.flight)
+                if due_ms is not None and due_ms > now_ms:
+                    at_ms = min(at_ms, due_ms)
+            self._lanes.turn(lane, at_ms)
+        elif not lane.flight:
+            self._forget(lane, now_ms)
+        # Last: when there is room by now, the one that goes on may be this lane.
+        self._pass_on(lane, now_ms)
+
+    def _pass_on(self, lane: Lane, now_ms: int) -> None:
+        """Whatever room it was given, it does not use it."""
+        if lane.endpoint:
+            self._lanes.go_on(self._room.pass_on(lane.endpoint), now_ms)
+
+    def _forget(self, lane: Lane, now_ms: int) -> None:
+        self._lanes.forget(lane)
+        self._room.forget(lane.name)
+        self._endpoints.forget(lane.name, lane.endpoint)
+        if lane.failing:
+            self._tell(OperatorEvent("subscription-recovered", now_ms, lane.endpoint, lane.name))
+
+    # Ends without a push
+
+    def _cancel(self, lane: Lane, now_ms: int) -> None:
+        self._room.forget(lane.name)
+        self._pass_on(lane, now_ms)
+        more = self._settling.cancel(lane, now_ms)
+        self._lanes.let_pass(lane)
+        lane.failing = False
+        if more:
+            self._lanes.turn(lane, now_ms)
+        elif not lane.flight:
+            self._forget(lane, now_ms)
+
+    def _expire(self, lane: Lane, policy: RetryPolicy, now_ms: int) -> bool:
+        """End what has lived too long; whether there may be more of it."""
+        if self._settling.expire(lane, now_ms - policy.lifespan_ms, now_ms):
+            self._lanes.turn(lane, now_ms)
+            return True
+        oldest_ms = self._store.oldest_ms(lane.name)
+        lane.expires_ms = _NEVER_MS if oldest_ms is None else policy.expires_ms(oldest_ms)
+        return False
+
+    # The endpoint
+
+    def _block(self, lane: Lane, now_ms: int) -> None:
+        self._endpoints.block(lane.name, lane.endpoint)
+        if not lane.failing:
+            lane.failing = True
+            self._tell(OperatorEvent("subscription-failing", now_ms, lane.endpoint, lane.name))
+
+    def _probe(self, endpoint: str, now_ms: int) -> None:
+        if self._endpoints.get(endpoint).breaker == "closed":
+            # A batch has found it well again.
+            self._lanes.go_on(self._endpoints.unblock(endpoint), now_ms)
+        else:
+            self._endpoints.probe(endpoint, lambda name: self._serve(self._lanes[name], now_ms))
+
+    def suspensions_are_known(self) -> None:
+        """What was asked of the journal is written down, and `subscriptions` knows."""
+        for name in self._stopping.written_down():
+            self.subscription_changed(name)
+        self.look_at_subscriptions()

@@ -1,0 +1,303 @@
+"""One life of the redelivery, from a start to the next failure: everything with a connection or an open file.
+
+What it knows is a fold over the `parked` log, kept in a file. So whatever goes wrong, all since the last commit is
+forgotten, and the next shift begins from there; a push whose outcome was not written down is made again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Protocol
+
+from core import liveness
+from core.eventlog.settings import KafkaSettings
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.health import HealthBook
+from dispatch.delivery.push_spans import PushSpans
+from dispatch.delivery.transport.contract import Transport
+from dispatch.redelivery.endpoints import HealthMemory
+from dispatch.redelivery.events import Listener
+from dispatch.redelivery.held_lanes import LaneBook
+from dispatch.redelivery.journal import LogJournal, journal_for
+from dispatch.redelivery.lanes import Changes
+from dispatch.redelivery.lanes import Subscriptions as LaneSubscriptions
+from dispatch.redelivery.parked_reader import Discontinued, ParkedReading
+from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
+from dispatch.redelivery.scheduler import Redelivery
+from dispatch.settings import PushSettings, RetrySettings
+from topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
+
+# How long it sleeps at most with nothing to do; a stop takes as long, and so does noticing that one was resumed.
+IDLE_S = 0.25
+
+# With pushes under way it looks for newly parked deliveries and at the control log this often.
+_LOOK_S = 0.02
+_CONTROL_S = 0.2
+
+# Outcomes are written down this often while it is busy; also what a crash can repeat.
+_COMMIT_S = 0.1
+
+# How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
+_SETTLE_S = 600.0
+
+# The first fold of a log with millions in it is committed in pieces of so many records.
+_FOLD_RECORDS = 20_000
+
+# How often what is known of sick endpoints is kept for the next start.
+_HEALTH_S = 5.0
+
+
+class Subscriptions(LaneSubscriptions, Protocol):
+    """The subscriptions, and learning of changes."""
+
+    def listen(self, listener: Changes) -> None:
+        """Have somebody told of all changes from now on."""
+
+    def catch_up(self, timeout_s: float) -> object:
+        """Learn of all that happened until now, and tell of it. Raises InfrastructureError."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all shifts have in common."""
+
+    kafka: KafkaSettings
+    push: PushSettings
+    retry: RetrySettings
+    file: Path
+    lanes: LaneBook
+    health: HealthBook
+    subscriptions: Subscriptions
+    make_transport: Callable[[], Transport]
+    envelope_of: Callable[[Subscription], Envelope]
+    end_subscriptions: Callable[[Iterable[str]], None]
+    suspend_subscriptions: Callable[[Mapping[str, int]], None]
+    tell: Listener
+    spans: PushSpans | None = None
+
+
+class Figures(NamedTuple):
+    """A shift at a moment; `delivered` and `dead` since its start."""
+
+    parked: int = 0
+    lanes: int = 0
+    due: int = 0
+    in_flight: int = 0
+    delivered: int = 0
+    dead: int = 0
+
+
+@contextmanager
+def opened_shift(plan: Plan) -> Iterator[Shift]:
+    """A shift, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
+    with (
+        closing(_opened(plan.file, plan.kafka.topic("parked"))) as store,
+        closing(ParkedReading(plan.kafka)) as reading,
+        closing(journal_for(plan.kafka)) as journal,
+        closing(plan.make_transport()) as transport,
+    ):
+        yield Shift(plan, store, reading, journal, transport)
+
+
+class Shift:
+    """Used by one thread, within `opened_shift`."""
+
+    def __init__(
+        self, plan: Plan, store: ParkedStore, reading: ParkedReading, journal: LogJournal, transport: Transport
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._reading = reading
+        self._memory = HealthMemory(store, plan.health)
+        self._journal = journal
+        self._moved = False
+        self.figures = Figures()
+        self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
+        self.redelivery = Redelivery(
+            store,
+            transport,
+            plan.health,
+            plan.subscriptions,
+            journal,
+            plan.lanes,
+            plan.envelope_of,
+            plan.push,
+            plan.retry,
+            now_ms,
+            random.random,
+            plan.tell,
+            plan.spans,
+        )
+
+    def begin(self, stopping: threading.Event, restore: bool) -> None:
+        """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
+        earlier process knew of sick endpoints is to be taken in. Raises InfrastructureError."""
+        plan = self._plan
+        try:
+            self._reading.begin(self._store.positions())
+        except Discontinued as error:
+            self._discard_file(error)
+        plan.health.forget_probes()
+        for lane in self._store.lanes():
+            self.redelivery.found(lane)
+        for partition, position in self._reading.positions.items():
+            plan.lanes.applied(partition, position)
+        self.read_to_end(stopping)
+        # What an earlier shift had found and this one has not is finished.
+        plan.lanes.only(self.redelivery.held())
+        plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        if restore:
+            # Only now it is known which endpoints somebody has.
+            self._memory.restore()
+        if self._store.count:
+            logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
+
+    def read_to_end(self, stopping: threading.Event) -> None:
+        """Fold everything that is in the log now. Raises InfrastructureError."""
+        ends = self._reading.ends()
+        unfolded = 0
+        while not stopping.is_set() and not self._reading.reached(ends):
+            liveness.beat()
+            unfolded += self._follow(IDLE_S)
+            if unfolded >= _FOLD_RECORDS:
+                self._commit()
+                unfolded = 0
+        self._commit()
+        self.figures = self._figures()
+
+    def run(self, stopping: threading.Event, asked: threading.Event) -> None:
+        """Work until told to stop, or `asked` for something in between; outcomes may still be under way then.
+
+        Raises InfrastructureError when it cannot go on.
+        """
+        while not (stopping.is_set() or asked.is_set()):
+            liveness.beat()
+            self._hear_control()
+            self.redelivery.work()
+            if self.redelivery.in_flight:
+                self.redelivery.drive(_LOOK_S)
+                if time.monotonic() - self._looked > _LOOK_S:
+                    self._follow(0.0)
+            else:
+                self._write_down()
+                self._follow(self._idle_s())
+            if time.monotonic() - self._committed > _COMMIT_S:
+                self._write_down()
+
+    def end(self, until: float) -> None:
+        """Begin nothing more, take in what is under way until then (of the monotonic clock), write it down.
+
+        A push that has no outcome by then is made again after the next start. Raises InfrastructureError.
+        """
+        # First what is settled: nobody knows how much time there is.
+        self._write_down()
+        while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
+            self.redelivery.drive(min(left_s, _COMMIT_S))
+            self._write_down()
+        self._keep_health()
+        self._store.commit()
+        self.figures = self._figures()
+
+    def _follow(self, timeout_s: float) -> int:
+        """Fold what comes within this time; how many records came."""
+        count = 0
+        try:
+            for partition, records in self._reading.poll(timeout_s):
+                found = dict.fromkeys(self._store.apply(record.key, record.value) for record in records)
+                found.pop(None, None)
+                for lane in found:
+                    self.redelivery.found(str(lane))
+                position = records[-1].offset + 1
+                self._store.advance(partition, position)
+                self._plan.lanes.applied(partition, position)
+                self._moved = True
+                count += len(records)
+        except Discontinued as error:
+            self._discard_file(error)
+        self._looked = time.monotonic()
+        return count
+
+    def _idle_s(self) -> float:
+        """How long nothing has to be done, unless something is parked."""
+        turn_ms = self.redelivery.next_turn_ms()
+        return IDLE_S if turn_ms is None else min(max((turn_ms - now_ms()) / 1000, 0.0), IDLE_S)
+
+    def _hear_control(self) -> None:
+        """Has a subscription ended meanwhile, or been paused, or resumed? Matters only while something waits."""
+        if self.redelivery.lanes and time.monotonic() - self._heard > _CONTROL_S:
+            self._learn()
+
+    def _learn(self) -> None:
+        self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
+        self._heard = time.monotonic()
+        self.redelivery.look_at_subscriptions()
+
+    def _write_down(self) -> None:
+        """First the outcomes, then that the deliveries are finished, then our own file: a crash in between repeats a
+        push, and never loses one."""
+        if self._journal.dirty:
+            gone, suspended = self._journal.take_gone(), self._journal.take_suspended()
+            if gone:
+                self._plan.end_subscriptions(gone)
+            self._journal.settle(_SETTLE_S)
+            self._moved = True
+            if suspended:
+                self._plan.suspend_subscriptions(suspended)
+                self._keep_health()
+                self._learn()
+                self.redelivery.suspensions_are_known()
+        if time.monotonic() - self._health_kept > _HEALTH_S:
+            self._keep_health()
+        if self._moved:
+            self._commit()
+        self._committed = time.monotonic()
+        if self._committed - self._counted > IDLE_S:
+            self.figures = self._figures()
+
+    def _figures(self) -> Figures:
+        self._counted = time.monotonic()
+        work = self.redelivery
+        return Figures(self._store.count, work.lanes, work.due(), work.in_flight, work.delivered, work.dead)
+
+    def _commit(self) -> None:
+        self._store.commit()
+        self._moved = False
+
+    def _keep_health(self) -> None:
+        self._health_kept = time.monotonic()
+        self._moved = self._memory.keep() or self._moved
+
+    def _discard_file(self, why: Discontinued) -> NoReturn:
+        """Raises SpoiltFile: the next shift begins with an empty one."""
+        self._store.close()
+        discard(self._plan.file)
+        raise SpoiltFile(f"{why}; it is read anew from its beginning") from why
+
+
+def _opened(file: Path, log: str) -> ParkedStore:
+    try:
+        return ParkedStore(file, log)
+    except SpoiltFile as error:
+        logger.warning("%s; it is made anew from the log", error)
+        discard(file)
+        return ParkedStore(file, log)
+
+
+def discard(file: Path) -> None:
+    """Remove the file, and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return int(time.time() * 1000)

@@ -1,0 +1,226 @@
+"""A query's checkpoint after a crash of the machine: what was half written is taken away.
+
+Spark keeps, per batch, a file with what the batch is to read (`offsets/N`) and, when it is done, one that says so
+(`commits/N`). Both are renamed into place, but a machine that loses power, or a disk that fills up, can leave the last
+ones empty or torn, and Spark then refuses to start for ever. Without its plan the last batch is planned anew. Without
+its commit it is repeated, and what it has written already is left out. Older files are never touched, unless the query
+has to go back, because what it writes has gone back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from core.errors import InfrastructureError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+RANGE = 10**12
+
+"""How many numbers a checkpoint has: with 25 batches a second they last for a thousand years."""
+
+RANGES = "ranges"
+
+"""Where a checkpoint says which range it has, beside the folders of Spark."""
+
+
+class Folder(Protocol):
+    """A checkpoint."""
+
+    def highest(self, kind: str) -> int | None:
+        """The highest of the numbers that are the names of files in one of its folders; None when there is none."""
+
+    def add(self, kind: str, number: int) -> None:
+        """An empty file of this name."""
+
+
+def first_number(checkpoint: Folder, newest: Callable[[], int]) -> int:
+    """The number of the batch that Spark calls 0 in this checkpoint.
+
+    `newest` looks up the highest number that any log knows of, below 0 when there is none; it is only asked of a
+    checkpoint that has no range yet.
+    """
+    chosen = checkpoint.highest(RANGES)
+    if chosen is None:
+        known, reached = newest(), checkpoint.highest("offsets")
+        # An Arborcast that did not know of ranges has begun it, and what is in the logs may well be its own.
+        ours = reached is not None and known <= reached
+        chosen = 0 if ours or known < 0 else known // RANGE + 1
+        checkpoint.add(RANGES, chosen)
+    return chosen * RANGE
+
+
+class HadoopFolder:
+    """A checkpoint where Spark finds it: on any file system of Hadoop's."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        # Spark offers no public way to Hadoop's file systems.
+        self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+        configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._location = location.rstrip("/")
+        self._files = self._path().getFileSystem(configuration)
+
+    def highest(self, kind: str) -> int | None:
+        folder = self._path(kind)
+        if not self._files.exists(folder):
+            return None
+        names = [each.getPath().getName() for each in self._files.listStatus(folder)]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def add(self, kind: str, number: int) -> None:
+        self._files.create(self._path(kind, str(number)), True).close()
+
+    def _path(self, *within: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path("/".join((self._location, *within)))
+
+
+logger = logging.getLogger(__name__)
+
+
+def mended(checkpoint: str) -> str:
+    """The same checkpoint, without what is torn; raises as `mend`."""
+    mend(checkpoint)
+    return checkpoint
+
+
+def mend(checkpoint: str) -> list[Path]:
+    """Take away what is torn at the end of a local checkpoint; the files that were taken, or made anew. What is not
+    local is not looked at: object stores write whole files or none.
+
+    Raises InfrastructureError when the folder cannot be read or changed.
+    """
+    folder = _folder(checkpoint)
+    if folder is None:
+        return []
+    torn = [path for path in _last_files(folder) if not _is_whole(path)]
+    # A batch cannot be done that was never planned.
+    torn += [
+        commit
+        for path in torn
+        if path.parent.name == "offsets" and (commit := folder / "commits" / path.name).exists() and commit not in torn
+    ]
+    query_id = folder / "metadata"
+    if query_id.is_file() and query_id not in torn and any(path.parent.name == "offsets" for path in torn):
+        torn.append(query_id)
+    for path in torn:
+        try:
+            if path == query_id:
+                # Spark refuses a checkpoint with plans and without an id.
+                path.write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
+            else:
+                path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        except OSError as error:
+            raise InfrastructureError(f"{path} has to be mended after a crash, and cannot be: {error}") from error
+        if path == query_id:
+            logger.warning("%s has a new id: this is another query than before", path)
+        else:
+            logger.warning("%s was written only in part, and was removed; its batch is planned or run again", path)
+    return torn
+
+
+def is_cut_off(checkpoint: str) -> bool:
+    """Whether the last batch that was planned is not done, and is repeated first of all; False of what is not local."""
+    folder = _folder(checkpoint)
+    planned = _newest(folder, "offsets") if folder else None
+    done = _newest(folder, "commits") if folder else None
+    return planned is not None and (done is None or done < planned)
+
+
+def go_back(checkpoint: str, topic: str, reached: Mapping[int, int]) -> bool:
+    """Have a query begin again where what it writes is, when that is behind the query; whether it was.
+
+    `reached` are offsets in the topic, by partition; a partition without one counts from its beginning. The query comes
+    to some records again, which is for its writer to recognise. Only of a local checkpoint, see `mend`; raises
+    InfrastructureError when that cannot be changed.
+    """
+    folder = _folder(checkpoint)
+    done = _newest(folder, "commits") if folder else None
+    if folder is None or done is None or _within(folder, done, topic, reached):
+        return False
+    plans = sorted(int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdigit())
+    last = max((each for each in plans if _within(folder, each, topic, reached)), default=None)
+    try:
+        if last is None:
+            shutil.rmtree(folder)
+        else:
+            for kind in ("commits", "offsets"):
+                for path in (folder / kind).glob("*"):
+                    if path.name.isdigit() and int(path.name) > last:
+                        path.unlink()
+                        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"{folder} has to go back to where its tables are, and cannot: {error}") from error
+    where = "the log's beginning" if last is None else f"batch {last}"
+    logger.warning("%s is ahead of the tables that it writes: it goes on after %s", folder, where)
+    return True
+
+
+def settled(checkpoint: str, topic: str) -> dict[int, int] | None:
+    """The offsets, by partition, before which no batch will look again: none when no batch is done; None when the
+    checkpoint cannot be looked at from here."""
+    if "://" in checkpoint.removeprefix("file://"):
+        return None
+    folder = _folder(checkpoint)
+    done = _newest(folder, "commits") if folder else None
+    # The last commit may be torn, and its batch repeated then.
+    return _ends(folder, done - 1, topic) if folder and done else {}
+
+
+def _ends(folder: Path, batch: int, topic: str) -> dict[int, int] | None:
+    """Where a batch ends, by partition; None when that cannot be read."""
+    try:
+        # A version, the batch's metadata, and one line for each source.
+        source = json.loads((folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2])[topic]
+        return {int(partition): int(end) for partition, end in source.items()}
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return None
+
+
+def _within(folder: Path, batch: int, topic: str, reached: Mapping[int, int]) -> bool:
+    """Whether a batch ends at or before these positions."""
+    ends = _ends(folder, batch, topic)
+    return ends is not None and all(end <= reached.get(partition, 0) for partition, end in ends.items())
+
+
+def _newest(folder: Path, kind: str) -> int | None:
+    return max((int(path.name) for path in (folder / kind).glob("*") if path.name.isdigit()), default=None)
+
+
+def _folder(checkpoint: str) -> Path | None:
+    """The folder of a local checkpoint that is there."""
+    path = checkpoint.removeprefix("file://")
+    folder = Path(path)
+    return folder if "://" not in path and folder.is_dir() else None
+
+
+def _last_files(folder: Path) -> list[Path]:
+    """The query's id, the last plan and the last commit."""
+    found = [path for path in (folder / "metadata",) if path.is_file()]
+    for kind in ("offsets", "commits"):
+        newest = _newest(folder, kind)
+        if newest is not None:
+            found.append(folder / kind / str(newest))
+    return found
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file is as Spark writes it: JSON on every line, after the version."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if path.name != "metadata":
+            if lines[:1] != ["v1"]:
+                return False
+            lines = lines[1:]
+        least = 2 if path.parent.name == "offsets" else 1
+        return len(lines) >= least and all(isinstance(json.loads(line), (dict, str)) or line == "-" for line in lines)
+    except (ValueError, OSError):
+        return False

@@ -1,0 +1,225 @@
+"""The Spark settings that the job was tuned with, each with what it buys.
+
+They go into the properties file of spark-submit (`--properties-file`), so that the embedded stack, a cluster and the
+tests run the same job in the same way. Nothing here is needed for correctness except `local[N,4]` and the Delta pair.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dispatch.job.worker_beats import LIMIT
+from dispatch.settings import DispatchSettings
+
+_LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
+
+_JAVA_OPTIONS = (
+    # One collector thread and no card tables for parallel ones: about 60 MB less than G1, and pauses of a few ms at
+    # this heap size.
+    "-XX:+UseSerialGC",
+    # A young generation that is refilled often, rather than 120 MB that fill up slowly while nothing happens.
+    "-XX:NewSize=48m -XX:MaxNewSize=48m",
+    # What Spark keeps of its last jobs outlives a collection or two: with the usual survivors twice as much of it ends
+    # in the old generation. That one begins small; by default it would fill up to a 64th of the machine's memory
+    # before it is looked through for the first time.
+    "-XX:SurvivorRatio=4 -XX:TargetSurvivorRatio=90 -Xms160m",
+    # Only the quick compiler: the JVM only moves rows, the work is done in Python and libcurl. The other one needs
+    # minutes of compiling (3 % of a core even when idle) before it is better, 100 MB, and until then a lone
+    # notification takes 125-200 ms instead of 95-110.
+    "-XX:TieredStopAtLevel=1",
+    # Each thread of Spark's many touches little of its stack; what compiled code may take is bounded, too.
+    "-Xss512k -XX:ReservedCodeCacheSize=64m",
+    # Nothing attaches to the job's JVM, and the counters file would be written to /tmp all the time.
+    "-XX:-UsePerfData",
+    # Spark's shutdown hooks must not hold up a stop.
+    "-Dspark.shutdown.timeout=5s",
+)
+
+
+def properties(
+    settings: DispatchSettings,
+    *,
+    jars: Sequence[Path] = (),
+    master: str | None = None,
+    python: str = sys.executable,
+    local_dir: Path | None = None,
+    code: Path | None = None,
+    classes: Path | None = None,
+    archive_to: Path | None = None,
+) -> dict[str, str]:
+    """Spark properties for the dispatch job. On a cluster either Arborcast is installed where Python workers start, or
+    it comes along as `code`, a zip file of our packages.
+
+    `master` None leaves the choice to spark-submit's command line, "" too, but knows that it will be a cluster; "local"
+    is local mode with as many task slots as the settings say. `local_dir` is where Spark keeps temporary files.
+    `classes` is an archive of the classes that the driver's JVM loads; `archive_to` is where it is to write one when it
+    ends. Only what is on the JVM's own class path can be archived, so the jars are put there, and executors are not
+    sent them: for local mode.
+    """
+    chosen = dict(_FIXED)
+    if master is not None and not master.startswith("local"):
+        chosen |= {**_CLUSTER, **guarded(settings)}
+        # Of workers elsewhere the driver sees nothing: the daemon that forks them watches over them.
+        chosen[f"spark.executorEnv.{LIMIT}"] = f"{settings.hang_timeout_s:g}"
+    chosen |= {
+        "spark.pyspark.python": python,
+        "spark.pyspark.driver.python": python,
+        # The wait between two looks at Kafka when nothing was there. Each look costs 1.5-2 ms of CPU in JVM and broker,
+        # so the default of 10 ms keeps a fifth of a core busy for nothing.
+        "spark.sql.streaming.pollingDelay": f"{settings.idle_poll_ms}ms",
+        "spark.sql.shuffle.partitions": str(settings.task_slots),
+        "spark.default.parallelism": str(settings.task_slots),
+        "spark.driver.memory": f"{settings.driver_memory_mb}m",
+        # What is collected counts against the heap, and a full heap ends the job, pushes included. The default is 1 GB.
+        "spark.driver.maxResultSize": f"{settings.driver_memory_mb // 2}m",
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                *_JAVA_OPTIONS,
+                *_sharing(classes, archive_to),
+                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+            )
+        ),
+    }
+    if master == "local":
+        # Four tries per task: with plain local[N] the death of one Python worker fails the query.
+        chosen["spark.master"] = f"local[{settings.task_slots},4]"
+    elif master:
+        chosen["spark.master"] = master
+    if code is not None:
+        chosen["spark.submit.pyFiles"] = str(code)
+        # Executors fetch it into the folder that they run in, and the Python daemon is started with our module before
+        # Spark has told any worker of it.
+        chosen["spark.executorEnv.PYTHONPATH"] = code.name
+    if jars and (classes or archive_to):
+        chosen["spark.driver.extraClassPath"] = os.pathsep.join(str(jar) for jar in jars)
+    elif jars:
+        chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
+    if local_dir is not None:
+        chosen["spark.local.dir"] = str(local_dir)
+    return chosen
+
+
+def _sharing(classes: Path | None, archive_to: Path | None) -> tuple[str, ...]:
+    """What tells Java of an archive. It goes without one that does not fit, and need not tell anybody."""
+    if archive_to is not None:
+        return (f'"-XX:ArchiveClassesAtExit={archive_to}"', *_QUIET)
+    return (f'"-XX:SharedArchiveFile={classes}"', "-Xshare:auto", *_QUIET) if classes is not None else ()
+
+
+_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+
+_FIXED: Mapping[str, str] = {
+    "spark.app.name": "arborcast-dispatch",
+    # -- latency of a batch ------------------------------------------------------------------------------------------
+    # The default forks a process for every file of the checkpoint: a trigger takes 43 ms instead of 100-123.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Rows to Python workers over a Unix socket: TCP on loopback stalls, about 40 ms per batch.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Workers are forked from a daemon that has the sink imported: 25 MB less for each, and 0.3 s less for the first
+    # notification of a new one.
+    "spark.python.daemon.module": "dispatch.job.worker_daemon",
+    # Plans are trivial and never change: no re-planning between stages (5-10 ms each).
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    # Never wait for a better placed slot.
+    "spark.locality.wait": "0",
+    # The recording query must not queue the hot one behind it.
+    "spark.scheduler.mode": "FAIR",
+    # -- idle cost ---------------------------------------------------------------------------------------------------
+    # Progress events of an idle query: one a minute, not one every ten seconds.
+    "spark.sql.streaming.noDataProgressEventInterval": "60000",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    # A memory reading of every executor each 10 s, for a UI that is off.
+    "spark.executor.heartbeatInterval": "30s",
+    "spark.network.timeout": "120s",
+    # -- checkpoint --------------------------------------------------------------------------------------------------
+    # Batches whose progress files are kept: only the last is needed to go on, the others to look back.
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    # -- Delta, for those who read the tables through this session ----------------------------------------------------
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # -- house -------------------------------------------------------------------------------------------------------
+    # Times in the tables are UTC wherever the job runs.
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+# Where executors are other processes, on other hosts.
+_CLUSTER: Mapping[str, str] = {
+    # A host that is cut off (a killed process is noticed at once, by its closed connections) holds the batch of all
+    # others until it is given up.
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.network.timeout": "30s",
+    "spark.network.timeoutInterval": "10s",
+    # The warm-up reaches only executors that are there; do not begin with the first of them.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "15s",
+    # Rows and Python workers: the JVM of an executor holds little, and each Python worker takes some 50 MB beside it.
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -XX:-UsePerfData",
+    # An executor or a whole worker that dies takes its tasks with it, and they are tried elsewhere. A cluster that
+    # loses machines one after the other while one batch lasts must not fail the query for it.
+    "spark.task.maxFailures": "8",
+}
+
+
+# Encrypted with AES-GCM, so that nothing can be changed on the way either: the default of 4.2 is AES-CTR, with a weaker
+# derivation of keys, and what does not speak it would be let in by an older handshake.
+_GUARDED: Mapping[str, str] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.saslFallback": "false",
+}
+
+MASTER_ONLY: Mapping[str, str] = {
+    # A master's second door, for applications over HTTP, asks nobody for a secret, and is open by default.
+    "spark.master.rest.enabled": "false",
+}
+"""What beside `guarded` a standalone master has to be told."""
+
+_SECRET = "spark.authenticate.secret"  # noqa: S105  # its name
+
+
+def guarded(settings: DispatchSettings) -> dict[str, str]:
+    """What the parts of a cluster need, so that nobody else can give tasks to them, or read what they send: whoever
+    reaches an executor's port without it has a shell there. The same for job, master and workers."""
+    if not settings.spark_authenticate:
+        return {}
+    return {**_GUARDED, **({_SECRET: settings.spark_secret} if settings.spark_secret else {})}
+
+
+def needs_secret(settings: DispatchSettings, master: str | None) -> bool:
+    """Whether a secret must be said: a standalone master has no way to tell one, YARN and Kubernetes have."""
+    standalone = not master or master.startswith("spark:")
+    return settings.spark_authenticate and not settings.spark_secret and standalone
+
+
+def secret_in(text: str) -> str:
+    """The secret in a properties file that `as_text` has made, empty where there is none."""
+    found = [line.removeprefix(_SECRET).strip() for line in text.splitlines() if line.startswith(f"{_SECRET} ")]
+    return found[0].replace(chr(92) * 2, chr(92)) if found else ""
+
+
+def as_text(values: Mapping[str, str]) -> str:
+    """A properties file for spark-submit. Java's format: a backslash in a value is doubled."""
+    return "".join(f"{key} {value.replace(chr(92), chr(92) * 2)}\n" for key, value in sorted(values.items()))
+
+
+def write_properties(path: Path, values: Mapping[str, str]) -> None:
+    """Write the properties file, readable for its owner alone: there may be a secret in it."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(as_text(values))

@@ -1,0 +1,180 @@
+"""Keeping a streaming query running."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Stopping(Exception):
+    """Raised to end a query where nothing is half done: at the beginning of a batch, or between two of its rounds."""
+
+
+class StopGate:
+    """Lets batches in until it is closed, and knows when the last one is out.
+
+    Stopping a query in the middle of a batch breaks pushes off whose outcome is then never written. Closing the gate
+    first and waiting until nothing is under way leaves nothing half done.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._closed = False
+        self._inside = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further batch may begin."""
+        return self._closed
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Around a batch. Raises Stopping once the gate is closed."""
+        with self._condition:
+            if self._closed:
+                raise Stopping
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._inside -= 1
+                self._condition.notify_all()
+
+    def pass_on(self) -> None:
+        """Between two rounds of a batch. Raises Stopping once the gate is closed."""
+        if self._closed:
+            raise Stopping
+
+    def close(self) -> None:
+        """From now on no batch begins."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
+        """Wait until somebody closes the gate; whether that happened in time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._closed, timeout_s)
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until no batch is under way; whether that happened in time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._inside == 0, timeout_s)
+
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+
+LONGEST_PAUSE_S = 15.0
+
+# A query that ran for this long was healthy: its next failure is a new one.
+HEALTHY_S = 60.0
+
+# A query with a backlog is ready, too.
+CATCH_UP_S = 5.0
+
+# After so many failures in a row this process may be what is broken: leave it to whoever watches over it.
+MAX_FAILURES = 10
+
+
+class Keeper:
+    """Starts a query again, from its checkpoint, when it dies: Kafka was away for long, or a task failed too often.
+
+    Runs in a thread of its own until the gate closes. When an essential query dies MAX_FAILURES times in a row the
+    gate is closed and `gave_up` is true; any other is tried for ever.
+    """
+
+    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate, essential: bool = True) -> None:
+        self.essential = essential
+        self._start = start
+        self._gate = gate
+        self._query: StreamingQuery | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name=f"keep-{name}", daemon=True)
+        self.name = name
+        self.failures = 0
+        self.gave_up = False
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query as last started; None before."""
+        return self._query
+
+    def start(self) -> None:
+        """Start the query and keep it."""
+        self._thread.start()
+
+    def wait_running(self, timeout_s: float) -> bool:
+        """Wait until the query runs and has caught up, or has at least had this long; whether it runs."""
+        deadline = time.monotonic() + timeout_s
+        if not self._running.wait(timeout_s) or self._query is None:
+            return False
+        _wait_committed(self._query, min(deadline - time.monotonic(), CATCH_UP_S))
+        return True
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop the query; the gate must be closed and empty. Returns when its thread has ended, or after the time."""
+        if self._query is not None:
+            try:
+                _wait_committed(self._query, timeout_s)
+                self._query.stop()
+            except PySparkException as error:
+                logger.info("%s ended while it was being stopped: %s", self.name, error)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _keep(self) -> None:
+        while not self._gate.closed:
+            started = time.monotonic()
+            try:
+                self._query = self._start()
+                if self._gate.wait_closed(0):
+                    # Whoever stops us may have looked for a query before there was this one.
+                    self._query.stop()
+                    return
+                self._running.set()
+                self._query.awaitTermination()
+                reason = "it ended"
+            except StreamingQueryException as error:
+                reason = _first_lines(str(error))
+            except Exception as error:
+                # Whatever it is, the answer is the same: say it, and try again.
+                reason = f"{type(error).__name__}: {_first_lines(str(error))}"
+            if self._gate.wait_closed(0):
+                return
+            self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
+            if self.essential and self.failures >= MAX_FAILURES:
+                logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)
+                self.gave_up = True
+                self._gate.close()
+                return
+            pause = pause_after(self.failures)
+            logger.warning("%s stopped and is started again in %g s: %s", self.name, pause, reason)
+            self._gate.wait_closed(pause)
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    # The exponent is bounded because a query may fail for weeks.
+    return float(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
+
+
+def _wait_committed(query: StreamingQuery, timeout_s: float) -> None:
+    """Wait until the query waits for data, or has ended. After our part of a batch Spark still writes down that the
+    batch is done; a stop in the middle of that makes it repeat the batch."""
+    deadline = time.monotonic() + timeout_s
+    while query.isActive and not str(query.status["message"]).startswith("Waiting") and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _first_lines(text: str, count: int = 12) -> str:
+    lines = text.strip().splitlines()
+    return "\n".join(lines[:count])

@@ -1,0 +1,124 @@
+"""Reading our logs as streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from core.errors import ConfigError
+from core.eventlog.settings import KafkaSettings
+
+_LONGEST_ATTEMPT_S = 5.0
+
+
+class Pieces(NamedTuple):
+    """A batch has so many records at most; one with fewer may have to wait until so long after the last."""
+
+    records: int
+    pause_s: float = 0.0
+
+
+def read_log(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    name: str,
+    *,
+    starting: str,
+    fail_on_data_loss: bool,
+    pieces: Pieces | None = None,
+    partitions: Sequence[int] | None = None,
+) -> DataFrame:
+    """The log, or some of its partitions, as a streaming frame with Kafka's columns."""
+    topic = kafka.topic(name)
+    chosen = {"subscribe": topic} if partitions is None else {"assign": json.dumps({topic: list(partitions)})}
+    options = (connection_options(kafka) | chosen) | {
+        "startingOffsets": starting,
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+    }
+    if pieces is not None:
+        options["maxOffsetsPerTrigger"] = str(pieces.records)
+        if pieces.pause_s:
+            options["minOffsetsPerTrigger"] = str(pieces.records)
+            options["maxTriggerDelay"] = f"{int(pieces.pause_s * 1000)}ms"
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def connection_options(kafka: KafkaSettings) -> dict[str, str]:
+    """How the Java clients inside Spark reach the brokers."""
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.security.protocol": kafka.security_protocol,
+        # The broker holds a fetch that finds nothing for this long. Spark's consumer prefetches beyond what it was
+        # asked for, and the next batch waits for that fetch: with the default of 500 ms a lone notification takes
+        # 600 ms.
+        "kafka.fetch.max.wait.ms": "10",
+        # A broker that comes back should be found within a second.
+        "kafka.reconnect.backoff.max.ms": "1000",
+        # Who leads a partition is looked up again after this, also by a client that keeps trying one that is gone.
+        "kafka.metadata.max.age.ms": "3000",
+        # Asked for the end of a log, Kafka's admin client waits this long for the broker that led it then, also when
+        # that is gone and another leads. Spark asks anew, with a new client: with 20 s
+        # deliveries stalled for as long when a broker was killed, with 5 s for 6.
+        "kafka.request.timeout.ms": str(_attempt_ms(kafka)),
+        "kafka.default.api.timeout.ms": str(_attempt_ms(kafka)),
+        # A host that is cut off refuses nothing, it is silent.
+        "kafka.socket.connection.setup.timeout.ms": "2000",
+        # A minute in all before the query fails and is started again.
+        "fetchOffset.numRetries": "12",
+        "fetchOffset.retryIntervalMs": "500",
+        "kafka.max.partition.fetch.bytes": str(max(kafka.max_record_bytes, 1024 * 1024)),
+    }
+    if kafka.ssl_ca_file:
+        options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": kafka.ssl_ca_file}
+    if not kafka.ssl_check_hostname:
+        options["kafka.ssl.endpoint.identification.algorithm"] = ""
+    if kafka.ssl_certificate_file:
+        options |= _client_certificate(kafka)
+    if kafka.sasl_mechanism:
+        module = (
+            "org.apache.kafka.common.security.plain.PlainLoginModule"
+            if kafka.sasl_mechanism == "PLAIN"
+            else "org.apache.kafka.common.security.scram.ScramLoginModule"
+        )
+        user, password = _jaas(kafka.sasl_username), _jaas(kafka.sasl_password)
+        options |= {
+            "kafka.sasl.mechanism": kafka.sasl_mechanism,
+            "kafka.sasl.jaas.config": f"{module} required username={user} password={password};",
+        }
+    return options
+
+
+def _attempt_ms(kafka: KafkaSettings) -> int:
+    return int(min(kafka.request_timeout_s, _LONGEST_ATTEMPT_S) * 1000)
+
+
+def _client_certificate(kafka: KafkaSettings) -> dict[str, str]:
+    options = {"kafka.ssl.keystore.type": "PEM"}
+    if kafka.ssl_key_file:
+        # Java's clients take both from one file or as text. As a key in an option's name says what it is, Spark shows
+        # it nowhere.
+        options |= {
+            "kafka.ssl.keystore.certificate.chain": _pem(kafka.ssl_certificate_file, "ssl_certificate_file"),
+            "kafka.ssl.keystore.key": _pem(kafka.ssl_key_file, "ssl_key_file"),
+        }
+    else:
+        options["kafka.ssl.keystore.location"] = kafka.ssl_certificate_file
+    if kafka.ssl_key_password:
+        options["kafka.ssl.key.password"] = kafka.ssl_key_password
+    return options
+
+
+def _pem(file: str, setting: str) -> str:
+    try:
+        return Path(file).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"kafka.{setting} = {file} cannot be read: {error}") from error
+
+
+def _jaas(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,250 @@
+"""One Delta table, held open by its only writer: looking its state up anew for each commit would cost more the longer
+its history is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from core.errors import InfrastructureError
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
+from dispatch.tables import ATTEMPTS, TableSpec
+from dispatch.tables.repair import mend
+
+_DAY_MS = 86_400_000
+
+Record = TypeVar("Record")
+
+Build = Callable[[Sequence[Record]], pa.Array]
+
+
+def times(milliseconds: Iterable[int | None]) -> pa.Array:
+    """Milliseconds since the epoch as timestamps; None stays null."""
+    return pc.multiply(pa.array(milliseconds, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def days(milliseconds: Iterable[int]) -> pa.Array:
+    """The days (UTC) of milliseconds since the epoch."""
+    return pa.array([each // _DAY_MS for each in milliseconds], pa.int32()).cast(pa.date32())
+
+
+def build(spec: TableSpec, records: Sequence[Record], special: Mapping[str, Build[Record]]) -> pa.Table:
+    """The table's rows: columns that `special` does not make are the records' attributes of the same name."""
+    schema = spec.arrow_schema()
+    columns = [
+        special[each.name](records).cast(each.type)
+        if each.name in special
+        else pa.array([getattr(record, each.name) for record in records], type=each.type)
+        for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def rows_of(values: Iterable[bytes]) -> pa.Table:
+    """Rows of `attempts` for the values of Kafka records, in order."""
+    return build(ATTEMPTS, [attempt for value in values for attempt in attempts.decode(value)], _ATTEMPT)
+
+
+_ATTEMPT: Mapping[str, Build[Attempt]] = {
+    "day": lambda them: days(each.started_ms for each in them),
+    "accepted_at": lambda them: times(each.accepted_ms for each in them),
+    "started_at": lambda them: times(each.started_ms for each in them),
+    "next_at": lambda them: times(each.next_ms or None for each in them),
+}
+
+# A third of the size of the default (snappy) for ids and XML, at a cost that cannot be told from it.
+WRITER = WriterProperties(compression="ZSTD", compression_level=1)
+
+# Upkeep's commits may come between so often, less one: it makes one for each day with small files.
+_CHANCES = 5
+
+# What comes nearest to nothing, by type; for the others no bytes.
+_NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
+    (pa.types.is_temporal, datetime(1970, 1, 1, tzinfo=UTC)),
+    (pa.types.is_boolean, False),
+    (pa.types.is_integer, 0),
+    (pa.types.is_floating, 0.0),
+    (pa.types.is_string, ""),
+    (pa.types.is_large_string, ""),
+    (pa.types.is_string_view, ""),
+)
+
+OPERATION = "_operation"
+
+"""The column of `merge`'s changes that says what each row asks for: `put`, `add`, `patch` or `drop`."""
+
+
+class HeldTable:
+    """What is written commits as a whole or not at all, together with how far the writer has come (a Delta application
+    transaction), so a writer that begins again after a crash finds out what is there."""
+
+    def __init__(self, spec: TableSpec, location: str) -> None:
+        self.spec = spec
+        self.location = location
+        self._table: DeltaTable | None = None
+
+    def open(self) -> DeltaTable:
+        """The table as we last knew it, created if need be, and mended where a crash has damaged it.
+
+        Raises InfrastructureError when it cannot be read.
+        """
+        if self._table is None:
+            try:
+                mend(self.spec, self.location)
+                self._table = self.spec.ensure(self.location)
+            except DeltaError as error:
+                raise InfrastructureError(
+                    f"the table at {self.location} cannot be opened: {str(error).splitlines()[0]}. If it is damaged, "
+                    "move it away, and it is made anew from its log"
+                ) from error
+        return self._table
+
+    def reopen(self) -> None:
+        """Read the table's state anew before the next use."""
+        self._table = None
+
+    def progress(self, writer: str) -> int | None:
+        """How far this writer has come, None when it has written nothing yet."""
+        return self.open().transaction_version(writer)
+
+    def positions(self, log: str) -> dict[int, int]:
+        """How far a log has been written here: the next offset, by partition. Empty when nothing of it has been."""
+        known: dict[int, int] = {}
+        while (offset := self.progress(f"{log}-{len(known)}")) is not None:
+            known[len(known)] = offset
+        return known
+
+    def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
+        """Append the rows of a batch; False when this writer has written this batch before."""
+        done = self.progress(writer)
+        if done is not None and done >= batch:
+            return False
+        if rows.num_rows:
+            self._write(rows, "append", {writer: batch})
+        return True
+
+    def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
+        """Append rows, none perhaps, whose writer knows that they are not there: it has asked for its progress since it
+        began."""
+        self._write(rows, "append", progress)
+
+    def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
+        """Make these all the rows there are."""
+        self._write(rows, "overwrite", progress)
+
+    def overwrite(self, rows: pa.Table, match: str) -> None:
+        """Write these rows over those that they match, by a condition on `t` (what is there) and `s` (the row). Rows
+        that match nothing change nothing, and doing so again changes nothing."""
+
+        def merge(table: DeltaTable) -> None:
+            merger = table.merge(rows, match, source_alias="s", target_alias="t", writer_properties=WRITER)
+            merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in rows.column_names}).execute()
+
+        self._insist(merge)
+
+    def merge(
+        self,
+        changes: pa.Table,
+        progress: Mapping[str, int],
+        patch: Sequence[str] = (),
+        guard: str = "",
+        keep: Sequence[str] = (),
+    ) -> None:
+        """Apply changes by key, each key once at most. Doing so again changes nothing.
+
+        A `put` replaces or adds the row, but leaves the columns `keep` of one that is there as they are; a `drop`
+        takes it out. An `add` adds it where there is none; where there is one it does what a `patch` does: overwrites
+        the columns `patch` if `guard` holds, a condition on `t` (what is there) and `s` (the change).
+        """
+        table = self.open()
+        table.update_incremental()
+        names = [column.name for column in self.spec.columns]
+        quoted = {f"`{name}`": f"s.`{name}`" for name in names}
+        put = {f"`{name}`": f"s.`{name}`" for name in names if name not in keep}
+        inserted = dict(quoted)
+        for field in _unknown(names, table):
+            if not field.nullable:
+                changes = changes.append_column(field.name, _nothing(field, changes.num_rows))
+                inserted[f"`{field.name}`"] = f"s.`{field.name}`"
+        merger = table.merge(
+            changes,
+            f"t.`{self.spec.key}` = s.`{self.spec.key}`",
+            source_alias="s",
+            target_alias="t",
+            writer_properties=WRITER,
+            commit_properties=_commit(progress),
+        )
+        merger = merger.when_matched_delete(f"s.{OPERATION} = 'drop'")
+        merger = merger.when_matched_update(put, f"s.{OPERATION} = 'put'")
+        if patch:
+            condition = f"s.{OPERATION} in ('patch', 'add')" + (f" and ({guard})" if guard else "")
+            merger = merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in patch}, condition)
+        merger.when_not_matched_insert(inserted, f"s.{OPERATION} in ('put', 'add')").execute()
+
+    def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int]) -> None:
+        self._insist(
+            lambda table: write_deltalake(
+                table,
+                _aligned(rows, table),
+                mode="overwrite" if mode == "overwrite" else "append",
+                writer_properties=WRITER,
+                commit_properties=_commit(progress),
+            )
+        )
+
+    def _insist(self, write: Callable[[DeltaTable], None]) -> None:
+        """Upkeep commits beside us. What was begun with the table as it was before may be refused then, and is begun
+        again with the table as it is; a look at what is new costs a millisecond."""
+        for chance in range(_CHANCES, 0, -1):
+            table = self.open()
+            table.update_incremental()
+            try:
+                write(table)
+                return
+            except CommitFailedError:
+                if chance == 1:
+                    raise
+                self.reopen()
+
+
+def as_progress(log: str, positions: Mapping[int, int]) -> dict[str, int]:
+    """Positions in a log as a commit holds them; see `HeldTable.positions`."""
+    return {f"{log}-{partition}": offset for partition, offset in positions.items()}
+
+
+def _commit(progress: Mapping[str, int]) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(writer, batch) for writer, batch in progress.items()])
+
+
+def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:
+    """Columns are matched by position; a table that is older or newer than we are has them in another order, and a
+    newer one has columns that we know nothing of."""
+    names = [each.name for each in table.schema().fields]
+    if names == rows.column_names:
+        return rows
+    columns = [
+        rows.column(each.name) if each.name in rows.column_names else _nothing(each, rows.num_rows)
+        for each in pa.schema(table.schema().to_arrow())
+    ]
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def _unknown(names: Sequence[str], table: DeltaTable) -> list[pa.Field]:
+    """The columns of a table that a newer Arborcast has made, and that we know nothing of."""
+    return [each for each in pa.schema(table.schema().to_arrow()) if each.name not in names]
+
+
+def _nothing(field: pa.Field, count: int) -> pa.Array:
+    """What we write there: null, or where that may not be what comes nearest to it. Else nothing could be written any
+    more after a rollback."""
+    if field.nullable:
+        return pa.nulls(count, field.type)
+    value = next((value for is_so, value in _NEAREST if is_so(field.type)), b"")
+    return pa.array([value] * count, field.type)

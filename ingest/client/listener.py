@@ -1,0 +1,297 @@
+"""A small HTTP receiver for pushed notifications, for consumers that have no web server of their own.
+
+with Listener(lambda message: print(message.topic, message.payload)) as listener:
+    client.subscribe("plant//.", to=listener.url)
+    ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from core.errors import PeerError, SignatureError
+from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
+from ingest.consumers.ownership import HEADER, agreement
+from ingest.errors import UnreadableRequest
+from ingest.http.http_protocol import GatewayProtocol
+from ingest.http.inflight import HELD, Held, Inflight
+from ingest.settings import GatewaySettings
+from ingest.soap import faults
+from ingest.soap.times import utc_now
+
+__all__ = ["Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 128
+
+# A broker that stops in the middle of a request must not hold a connection for ever.
+_READ_TIMEOUT_S = 30
+
+# How long a stop waits for callbacks that are at work.
+_STOP_S = 1.0
+
+# Of the event loop, from accepting a connection to its protocol; three in CPython's.
+_TURNS = 5
+
+_MAX_BODY = 64 * 1024 * 1024
+_INFLIGHT = 4 * _MAX_BODY
+_LIMITS = GatewaySettings(max_body_bytes=_MAX_BODY, request_timeout_s=_READ_TIMEOUT_S)
+
+
+OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Listener:
+    """Receives pushes and hands over each message; what the callback raises makes the broker try again.
+
+    The callback runs in threads, perhaps in several at once. Port 0 takes a free one; see `url`. With `verify`, a push
+    for which it raises is answered 401 and not handed over.
+    """
+
+    def __init__(
+        self, on_message: OnMessage, port: int = 0, host: str = "127.0.0.1", *, verify: Verify | None = None
+    ) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._host, self._port = self._socket.getsockname()[:2]
+        self._app = _ThreadedApp(on_message, verify)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._port)
+
+    @property
+    def url(self) -> str:
+        """What to give as ConsumerReference."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        """Stop receiving."""
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        config = uvicorn.Config(
+            self._app, ws="none", lifespan="off", interface="asgi3", log_config=None, timeout_keep_alive=_READ_TIMEOUT_S
+        )
+        config.load()
+        state = ServerState()
+        inflight = Inflight(_INFLIGHT)
+        server = await self._loop.create_server(
+            lambda: GatewayProtocol(config, state, {}, limits=_LIMITS, inflight=inflight), sock=self._socket
+        )
+        self._ready.set()
+        await self._stopping.wait()
+        # What was accepted a moment ago must be among the connections before the server is closed: asyncio would lose
+        # it.
+        with contextlib.suppress(NotImplementedError):
+            self._loop.remove_reader(self._socket)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            # Those whose messages are being handled get their answers.
+            await asyncio.wait(state.tasks, timeout=_STOP_S)
+        while state.connections:
+            for connection in list(state.connections):
+                connection.transport.abort()
+            await asyncio.sleep(0)
+
+
+class ListenerApp:
+    """The same as an ASGI application, for a web server of one's own: `uvicorn.run(ListenerApp(on_message))`.
+
+    The callback may be a coroutine function; one that is not runs on the event loop and must not block it.
+    """
+
+    def __init__(self, on_message: OnMessage | OnMessageAsync, verify: Verify | None = None) -> None:
+        self._on_message = on_message
+        self._verify = verify
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["method"] != "POST":
+            await _respond(send, Response(405))
+            return
+        held: Held | None = scope.get(HELD)
+        try:
+            await _respond(send, await self._answer(scope["headers"], receive))
+        finally:
+            if held is not None:
+                held.release()
+
+    async def _answer(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive) -> Response:
+        codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+        if codings not in ([], [b"chunked"]):
+            return Response(400)  # nothing is unpacked for a stranger
+        body = await _whole_body(receive)
+        if body is None:
+            return Response(413)
+        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        return await self._handled(named, body)
+
+    async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+        messages = _accept(headers, body, self._verify)
+        if isinstance(messages, Response):
+            return messages
+        try:
+            for message in messages:
+                handled = self._on_message(message)
+                if handled is not None:
+                    await handled
+        except Exception:
+            return _failed()
+        return Response(202)
+
+
+class _ThreadedApp(ListenerApp):
+    """With a callback that may block: each push has a thread of its own, which nobody waits for at the end."""
+
+    def __init__(self, on_message: OnMessage, verify: Verify | None) -> None:
+        super().__init__(on_message, verify)
+        self._hand_over = on_message
+
+    async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Response] = loop.create_future()
+
+        def tell(response: Response) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        def work() -> None:
+            response = self._handled_here(headers, body)
+            # The listener may have been stopped meanwhile.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, response)
+
+        threading.Thread(target=work, name="push", daemon=True).start()
+        return await answer
+
+    def _handled_here(self, headers: Mapping[str, str], body: bytes) -> Response:
+        try:
+            messages = _accept(headers, body, self._verify)
+            if isinstance(messages, Response):
+                return messages
+            for message in messages:
+                self._hand_over(message)
+        except Exception:
+            return _failed()
+        return Response(202)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a push is answered with."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = ""
+
+
+def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> list[ReceivedMessage] | Response:
+    """The messages of a push, or the answer to what is none."""
+    challenge = headers.get(HEADER.lower())
+    if challenge is not None and not body:
+        agreed = agreement(challenge)
+        return Response(400) if agreed is None else Response(200, agreed, "text/plain; charset=utf-8")
+    if verify is not None:
+        try:
+            verify(headers, body)
+        except Exception as error:
+            logger.warning("a push that could not be verified was refused: %s", error)
+            # Our own words may go to whoever sent it; what another function says may hold anything.
+            reason = str(error) if isinstance(error, SignatureError) else "this push could not be verified"
+            return Response(401, reason.encode(), "text/plain; charset=utf-8")
+    try:
+        return read_push_request(headers, body)
+    except PeerError as error:
+        soap = error.soap if isinstance(error, UnreadableRequest) else "1.1"
+        answer = faults.of_peer(error, soap, None, utc_now())
+        return Response(answer.status, answer.body, answer.content_type.decode())
+
+
+def _failed() -> Response:
+    logger.exception("a pushed message could not be handled; the broker will try again")
+    return Response(500)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        event = (await receive())["type"]
+        await send({"type": f"{event}.complete"})
+        if event == "lifespan.shutdown":
+            return
+
+
+async def _whole_body(receive: Receive) -> bytes | None:
+    """None when it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > _MAX_BODY:
+            return None
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _respond(send: Send, response: Response) -> None:
+    headers = [(b"content-length", str(len(response.body)).encode())]
+    if response.content_type:
+        headers.append((b"content-type", response.content_type.encode()))
+    if response.status == 405:
+        headers.append((b"allow", b"POST"))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

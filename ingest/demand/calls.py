@@ -1,0 +1,200 @@
+"""What we say to a publisher: the subscriber's side of WS-BaseNotification, one blocking request at a time.
+
+For threads. The whole exchange has a deadline and the answer a bound, whatever the other side does: the address came
+from a stranger, and so do the answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from lxml import etree
+
+from core.security.outbound import AddressPolicy
+from ingest.addresses import OwnAddresses
+from ingest.consumers import http_post
+from ingest.consumers.http_post import DIRECT, Route
+from ingest.elements.endpoints import check_consumer, read_reference
+from ingest.errors import (
+    ConsumerRefused,
+    InvalidRequest,
+    MalformedMessage,
+    NoAnswer,
+    NotCalled,
+    PublisherRefused,
+    PublisherUnreachable,
+)
+from ingest.soap import answers
+from ingest.soap.answers import expression_element
+from ingest.soap.fragments import Source
+from ingest.soap.xml_reading import make_parser, read_xml
+from topic_model.namespaces import (
+    ACTION_BW,
+    SOAP11,
+    SOAP12,
+    WSA,
+    WSNT,
+    XSI,
+    wsnt,
+)
+from topic_model.publishers import Registration
+from topic_model.subscriptions import EndpointReference, TopicFilter
+
+_TOTAL_S = 15
+_MAX_ANSWER = 1024 * 1024
+
+# Envelope, Body, SubscribeResponse, SubscriptionReference, (EndpointReference,) ReferenceParameters, parameter.
+_PARAMETER_DEPTH = 7
+
+# Answers that say nothing about the request: later it may well be carried out.
+_LATER = frozenset({408, 425, 429, 502, 503, 504})
+
+# Whatever a publisher grants, it is not asked again more often than this.
+_SHORTEST_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What a publisher granted, by our clock: how long from now, None for no end."""
+
+    lasts_ms: int | None
+
+
+class PublisherCalls:
+    """Requests to publishers. Each raises PublisherUnreachable (try later) or PublisherRefused (it said no)."""
+
+    def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy, route: Route = DIRECT) -> None:
+        self._own = own
+        self._policy = policy
+        self._route = route
+        self._lasts_s = lasts_s
+
+    def subscribe(
+        self, registration: Registration, topic: TopicFilter, consumer: str
+    ) -> tuple[EndpointReference, Granted]:
+        """Subscribe at the registered publisher; the subscription's reference, and for how long."""
+        if registration.publisher is None:
+            raise PublisherRefused("the registration names no publisher")
+        expression = expression_element("TopicExpression", topic.dialect, topic.text, topic.namespaces)
+        root, document = self._call(
+            registration,
+            registration.publisher,
+            f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{answers.text(consumer)}</wsa:Address>"
+            f"</wsnt:ConsumerReference><wsnt:Filter>{expression}</wsnt:Filter><wsnt:InitialTerminationTime>PT{self._lasts_s}S"
+            "</wsnt:InitialTerminationTime></wsnt:Subscribe>",
+            "NotificationProducer/SubscribeRequest",
+        )
+        element = root.find(f".//{wsnt('SubscribeResponse')}/{wsnt('SubscriptionReference')}")
+        if element is None:
+            raise PublisherRefused("the answer to Subscribe holds no wsnt:SubscriptionReference")
+        try:
+            reference = read_reference(element, Source(document, root, _PARAMETER_DEPTH))
+            check_consumer(reference, self._own, self._policy)
+        except (InvalidRequest, ConsumerRefused, MalformedMessage) as error:
+            raise PublisherRefused(f"the SubscriptionReference cannot be used: {error}") from error
+        return reference, self._granted(root)
+
+    def renew(self, registration: Registration, subscription: EndpointReference) -> Granted:
+        """Ask for as much time again."""
+        root, _ = self._call(
+            registration,
+            subscription,
+            f"<wsnt:Renew><wsnt:TerminationTime>PT{self._lasts_s}S</wsnt:TerminationTime></wsnt:Renew>",
+            "SubscriptionManager/RenewRequest",
+        )
+        return self._granted(root)
+
+    def pause(self, registration: Registration, subscription: EndpointReference) -> None:
+        """Have the publisher hold its messages."""
+        action = "PausableSubscriptionManager/PauseSubscriptionRequest"
+        self._call(registration, subscription, "<wsnt:PauseSubscription/>", action)
+
+    def resume(self, registration: Registration, subscription: EndpointReference) -> None:
+        """Have it go on."""
+        action = "PausableSubscriptionManager/ResumeSubscriptionRequest"
+        self._call(registration, subscription, "<wsnt:ResumeSubscription/>", action)
+
+    def unsubscribe(self, registration: Registration, subscription: EndpointReference) -> None:
+        """End the subscription."""
+        self._call(registration, subscription, "<wsnt:Unsubscribe/>", "SubscriptionManager/UnsubscribeRequest")
+
+    def _call(
+        self, registration: Registration, to: EndpointReference, body: str, action: str
+    ) -> tuple[etree._Element, bytes]:
+        """The answer's root, and its bytes."""
+        action = f"{ACTION_BW}/{action}"
+        addressing = registration.addressing or bool(to.reference_parameters)
+        namespace = SOAP11 if registration.soap == "1.1" else SOAP12
+        header = _header(to, action) if addressing else ""
+        message = (
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<soap:Envelope xmlns:soap="{namespace}" xmlns:wsnt="{WSNT}" '
+            f'xmlns:wsa="{WSA}">{header}<soap:Body>{body}</soap:Body></soap:Envelope>'
+        ).encode()
+        media_type = answers.media_type(registration.soap).decode()
+        if registration.soap == "1.1":
+            headers = [f"Content-Type: {media_type}", f'SOAPAction: "{action if addressing else ""}"']
+        else:
+            headers = [f"Content-Type: {media_type}" + (f'; action="{action}"' if addressing else "")]
+        status, content = self._post(to.address, headers, message)
+        if status in _LATER:
+            raise PublisherUnreachable(f"{to.address} answered {status}")
+        return _read(to.address, status, content)
+
+    def _post(self, url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
+        try:
+            return http_post.post(
+                url, headers, body, self._policy, self._route, total_s=_TOTAL_S, max_answer=_MAX_ANSWER
+            )
+        except NotCalled as error:
+            raise PublisherRefused(str(error)) from error
+        except NoAnswer as error:
+            raise PublisherUnreachable(str(error)) from error
+
+    def _granted(self, root: etree._Element) -> Granted:
+        ends, now = root.find(f".//{wsnt('TerminationTime')}"), root.find(f".//{wsnt('CurrentTime')}")
+        if ends is not None and ends.get(f"{{{XSI}}}nil", "").strip() in ("1", "true"):
+            return Granted(None)
+        until = _moment(ends)
+        if until is None:
+            return Granted(self._lasts_s * 1000)
+        # By the publisher's own clock where it tells it: ours may be another.
+        span = until - (_moment(now) or datetime.now(UTC))
+        return Granted(max(_SHORTEST_MS, int(span.total_seconds() * 1000)))
+
+
+def _header(to: EndpointReference, action: str) -> str:
+    blocks = []
+    for fragment in to.reference_parameters:
+        element = etree.fromstring(fragment.encode(), make_parser())
+        element.set(f"{{{WSA}}}IsReferenceParameter", "true")
+        blocks.append(etree.tostring(element, encoding="unicode", with_tail=False))
+    return (
+        f"<soap:Header><wsa:To>{answers.text(to.address)}</wsa:To><wsa:Action>{action}</wsa:Action>"
+        f"<wsa:MessageID>urn:uuid:{uuid4()}</wsa:MessageID>{''.join(blocks)}</soap:Header>"
+    )
+
+
+def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]:
+    ok = 200 <= status < 300
+    if ok and not content.strip():
+        # Some answer what has nothing to say with an empty 202.
+        return etree.Element("nothing"), b""
+    try:
+        root, content = read_xml(content, what="the answer")
+    except MalformedMessage as error:
+        raise PublisherRefused(f"{url} answered {status} and no SOAP message: {error}: {content[:200]!r}") from error
+    fault = next((each for name in (SOAP11, SOAP12) for each in root.iter(f"{{{name}}}Fault")), None)
+    if fault is not None or not ok:
+        reason = "" if fault is None else " ".join(" ".join(str(part) for part in fault.itertext()).split())
+        raise PublisherRefused(f"{url} answered {status}: {reason[:300] or content[:200]!r}")
+    return root, content
+
+
+def _moment(element: etree._Element | None) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat((element.text or "").strip()) if element is not None else None
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

@@ -1,0 +1,160 @@
+"""Demand-based publishing: which subscriptions at publishers there should be, and what to do to get there. Pure.
+
+A publisher that registers with Demand publishes only while somebody subscribes at it, so we do exactly while somebody
+wants what it offers: one subscription per registered topic. When the last one who wants it is gone, the subscription
+is paused, or ended where the publisher knows no pause. A paused one is not renewed: it runs out by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core.recent import Recent
+from topic_model.patterns.patterns import (
+    XPATH_SCHEME,
+    Alternative,
+    Reach,
+    anchors_above,
+    is_below,
+    parse_normal,
+    root_anchor,
+)
+from topic_model.publishers import Registration, Upstream
+from topic_model.routing import RoutingTable
+from topic_model.subscriptions import Subscription, TopicFilter
+from topic_model.topics import TopicPath, parent_of
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """Subscribe at the publisher to this topic."""
+
+    topic: TopicFilter
+
+
+@dataclass(frozen=True)
+class Renew:
+    """Ask for more time."""
+
+    upstream: Upstream
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Somebody wants it again."""
+
+    upstream: Upstream
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Nobody wants it any more."""
+
+    upstream: Upstream
+
+
+@dataclass(frozen=True)
+class End:
+    """Nobody wants it any more, and the publisher knows no pause."""
+
+    upstream: Upstream
+
+
+@dataclass(frozen=True)
+class Forget:
+    """It ran out; there is nothing to be said to the publisher."""
+
+    upstream: Upstream
+
+
+Step = Subscribe | Renew | Resume | Pause | End | Forget
+
+
+def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
+    """What is to be done for a registration. `wanted` says whether somebody wants a topic of it."""
+    planned: list[Step] = []
+    there = {upstream.topic: upstream for upstream in registration.upstream}
+    for topic in registration.topics:
+        upstream = there.pop(topic.normal, None)
+        if upstream is not None and upstream.terminates_ms is not None and upstream.terminates_ms <= now_ms:
+            planned.append(Forget(upstream))
+            upstream = None
+        if wanted(topic):
+            if upstream is None:
+                planned.append(Subscribe(topic))
+            elif upstream.paused:
+                planned.append(Resume(upstream))
+            elif upstream.renew_ms is not None and upstream.renew_ms <= now_ms:
+                planned.append(Renew(upstream))
+        elif upstream is not None and not upstream.paused:
+            planned.append(Pause(upstream) if registration.pausable else End(upstream))
+    return planned
+
+
+def single_topic(topic: TopicFilter) -> TopicPath | None:
+    """The one topic that a registered topic names, None when it may be several."""
+    known = _singles.get(topic.normal)
+    if known is None:
+        known = (parse_normal(topic.normal).single_topic(),)
+        _singles.put(topic.normal, known, 2 * len(topic.normal))
+    return known[0]
+
+
+# Registered topics are asked about with every change of the control log. Bytes, twice: some thirty thousand of them.
+_singles: Recent[str, tuple[TopicPath | None]] = Recent(8 * 1024 * 1024)
+
+
+def is_wanted(path: TopicPath, table: RoutingTable, now_ms: int) -> bool:
+    """Whether an active subscription wants a topic."""
+    return any(not (one.paused or one.expired(now_ms)) for one in table.match(path))
+
+
+def may_want(subscription: Subscription, topic: TopicFilter, now_ms: int) -> bool:
+    """Whether an active subscription wants something that a registered topic with wildcards stands for.
+
+    Topics that do not exist yet count too; when in doubt, it does.
+    """
+    return (
+        not subscription.paused
+        and not subscription.expired(now_ms)
+        and all(overlap(topic.normal, each.normal) for each in subscription.topics)
+    )
+
+
+# A topic, or an anchor with a reach, and nothing else: nearly all expressions, told without being parsed.
+_PLAIN = re.compile(r"((?:\{[^}]*\}|[^{}*|/]++|/(?![/*]))+)(//\.|//\*|/\*)?")
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some topic may be selected by both normal forms. False only when there can be none."""
+    if one.startswith(XPATH_SCHEME) or other.startswith(XPATH_SCHEME):
+        return True
+    a, b = _PLAIN.fullmatch(one), _PLAIN.fullmatch(other)
+    if a is None or b is None:
+        return any(_may_meet(x, y) for x in parse_normal(one).alternatives for y in parse_normal(other).alternatives)
+    if a[2] is None:
+        return _selects(b[1], b[2], TopicPath(a[1]))
+    if b[2] is None:
+        return _selects(a[1], a[2], TopicPath(b[1]))
+    return a[1] == b[1] or is_below(TopicPath(a[1]), b[1]) or is_below(TopicPath(b[1]), a[1])
+
+
+def _selects(anchor: str, reach: str | None, path: TopicPath) -> bool:
+    match reach:
+        case None:
+            return path == anchor
+        case "//.":
+            return path == anchor or is_below(path, anchor)
+        case "//*":
+            return is_below(path, anchor)
+        case _:
+            return (parent_of(path) or root_anchor(path)) == anchor
+
+
+def _may_meet(a: Alternative, b: Alternative) -> bool:
+    for this, that in ((a, b), (b, a)):
+        if not this.rest and this.reach is Reach.SELF:
+            return that.matches(TopicPath(this.anchor))
+    return a.anchor == b.anchor or a.anchor in anchors_above(b.anchor) or b.anchor in anchors_above(a.anchor)

@@ -1,0 +1,313 @@
+"""Keeps our subscriptions at publishers in step with what is wanted here, for registrations with Demand.
+
+What there should be is decided by `ingest.demand.steps`; what there is, is in the registrations' records, so another
+process goes on where this one ended. Each publisher is dealt with by itself: one that hangs or refuses is tried again
+later and later, and the others do not wait for it.
+
+A process that dies between a publisher's answer to Subscribe and the record of it leaves a subscription that nobody
+knows; it runs out after gateway.upstream_termination_s, because nobody renews it. The same holds for one whose
+publisher could not be reached when the registration ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from core.errors import InfrastructureError
+from ingest.demand import steps
+from ingest.demand.calls import Granted, PublisherCalls
+from ingest.demand.steps import (
+    End,
+    Forget,
+    Pause,
+    Renew,
+    Resume,
+    Step,
+    Subscribe,
+)
+from ingest.errors import PublisherRefused, PublisherUnreachable
+from ingest.operations.gateway import Gateway
+from ingest.operations.publisher_registration import consumer_address
+from ingest.soap import times
+from topic_model.publishers import Registration, Upstream
+from topic_model.records.control import RegistrationRecord
+from topic_model.subscriptions import TopicFilter
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How often to look whether the control log went on, and how often to look in any case (time goes on, too).
+_LOOK_S = 0.1
+_ANYWAY_S = 1.0
+
+# Topics with wildcards mean going through all subscriptions, about 4 us for each of both: in slices, so that requests
+# get their turn in between, and not again before four times as long has gone by.
+_SLICE = 200
+_SHARE = 4
+
+# Requests to publishers under way at the same time: so many may hang before others have to wait for them.
+_THREADS = 32
+
+# So many registrations are looked at before requests get their turn.
+_AT_ONCE = 100
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+
+# How often an Unsubscribe is tried for a registration that is gone.
+_LAST_TRIES = 3
+
+
+@dataclass
+class _Trouble:
+    """A publisher that cannot be reached or refuses: when to try again."""
+
+    wait_s: float
+    until: float
+
+
+@dataclass(frozen=True)
+class _Wildcards:
+    """Which topics with wildcards were wanted, by which subscription, when all subscriptions were gone through."""
+
+    position: int = -1
+    next_at: float = 0.0
+    topics: Set[str] = frozenset()
+    wanted: Mapping[str, str] = field(default_factory=dict)
+
+
+class DemandWorker:
+    """Runs beside the requests in one gateway. `position` is the offset up to which the control log is applied."""
+
+    def __init__(self, gateway: Gateway, position: Callable[[], int], first_wait_s: float = _FIRST_WAIT_S) -> None:
+        self._gateway = gateway
+        self._position = position
+        self._first_wait_s = first_wait_s
+        self._calls = PublisherCalls(
+            gateway.own, gateway.settings.upstream_termination_s, gateway.outbound, gateway.route
+        )
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishers")
+        self._known: dict[str, Registration] = {}
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._troubles: dict[str, _Trouble] = {}
+        self._wildcards = _Wildcards()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        looked_at, position = 0.0, -1
+        try:
+            while True:
+                now = time.monotonic()
+                if self._position() != position or now >= looked_at + _ANYWAY_S:
+                    looked_at, position = now, self._position()
+                    await self._look()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            for task in self._busy.values():
+                task.cancel()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _look(self) -> None:
+        """Start what is to be done now."""
+        gateway = self._gateway
+        there = {one.id: one for one in gateway.registrations if one.demand}
+        for gone in self._known.keys() - there.keys():
+            if gone not in self._busy:
+                self._start(gone, self._end_all(self._known.pop(gone)))
+                self._troubles.pop(gone, None)
+        self._known.update(there)
+        if not there:
+            return
+        await self._look_for_wildcards(there.values())
+        now_ms = times.to_ms(gateway.now())
+        for number, registration in enumerate(there.values(), 1):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            trouble = self._troubles.get(registration.id)
+            if registration.id in self._busy or (trouble is not None and trouble.until > time.monotonic()):
+                continue
+            # What changed while subscriptions were gone through counts, hence the registration of now.
+            current = gateway.registrations.get(registration.id)
+            if current is not None and not current.expired(now_ms):
+                planned = steps.steps(current, partial(self._is_wanted, now_ms), now_ms)
+                if planned:
+                    self._start(current.id, self._carry_out(current, planned))
+
+    def _is_wanted(self, now_ms: int, topic: TopicFilter) -> bool:
+        path = steps.single_topic(topic)
+        if path is not None:
+            return steps.is_wanted(path, self._gateway.table, now_ms)
+        return topic.normal in self._wildcards.wanted
+
+    async def _look_for_wildcards(self, registrations: Iterable[Registration]) -> None:
+        topics = {
+            topic.normal: topic for one in registrations for topic in one.topics if steps.single_topic(topic) is None
+        }
+        seen, position, began = self._wildcards, self._position(), time.monotonic()
+        if not topics or began < seen.next_at or (seen.position == position and seen.topics == topics.keys()):
+            return
+        table, now_ms = self._gateway.table, times.to_ms(self._gateway.now())
+        wanted: dict[str, str] = {}
+        for normal, topic in topics.items():
+            # Mostly it is still the same subscription that wants it.
+            before = table.get(seen.wanted.get(normal, ""))
+            if before is not None and steps.may_want(before, topic, now_ms):
+                wanted[normal] = before.id
+        missing = {normal: topic for normal, topic in topics.items() if normal not in wanted}
+        subscriptions = list(table.subscriptions()) if missing else []
+        for number, subscription in enumerate(subscriptions, 1):
+            for normal in [normal for normal, topic in missing.items() if steps.may_want(subscription, topic, now_ms)]:
+                wanted[normal] = subscription.id
+                del missing[normal]
+            if not missing:
+                break
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+        took = time.monotonic() - began
+        self._wildcards = _Wildcards(position, began + _SHARE * took, topics.keys(), wanted)
+
+    def _start(self, registration_id: str, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"publisher {registration_id}")
+        self._busy[registration_id] = task
+        task.add_done_callback(partial(self._done, registration_id))
+
+    def _done(self, registration_id: str, task: asyncio.Task[None]) -> None:
+        del self._busy[registration_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("what a publisher's registration asks for could not be done", exc_info=error)
+            if registration_id in self._known:  # else nobody would ever take its entry out
+                self._postpone(registration_id)
+
+    def _postpone(self, registration_id: str) -> None:
+        before = self._troubles.get(registration_id)
+        wait_s = self._first_wait_s if before is None else min(2 * before.wait_s, _LONGEST_WAIT_S)
+        # Publishers that went away together must not all be asked in the same moment.
+        until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)  # noqa: S311  # jitter, no secret
+        self._troubles[registration_id] = _Trouble(wait_s, until)
+
+    async def _carry_out(self, registration: Registration, planned: Sequence[Step]) -> None:
+        try:
+            for step in planned:
+                await self._carry_out_one(registration, step)
+        except (PublisherUnreachable, PublisherRefused, InfrastructureError) as error:
+            self._postpone(registration.id)
+            logger.warning(
+                "publisher of registration %s: %s; the next attempt is in %.0f s",
+                registration.id,
+                error,
+                self._troubles[registration.id].wait_s,
+            )
+        else:
+            self._troubles.pop(registration.id, None)
+
+    async def _carry_out_one(self, registration: Registration, step: Step) -> None:
+        match step:
+            case Subscribe(topic):
+                await self._subscribe(registration, topic)
+            case Renew(upstream):
+                await self._or_forget(registration, upstream, self._renew(registration, upstream))
+            case Resume(upstream):
+                await self._or_forget(registration, upstream, self._resume(registration, upstream))
+            case Pause(upstream):
+                await self._pause(registration, upstream)
+            case End(upstream):
+                await self._end(registration, upstream)
+            case Forget(upstream):
+                await self._replace(registration, upstream, None)
+
+    async def _subscribe(self, registration: Registration, topic: TopicFilter) -> None:
+        consumer = consumer_address(self._gateway, registration)
+        reference, granted = await self._in_thread(partial(self._calls.subscribe, registration, topic, consumer))
+        logger.info("registration %s: subscribed at its publisher to %s", registration.id, topic.text)
+        upstream = self._with_time(Upstream(topic.normal, reference), granted)
+        if not await self._replace(registration, None, upstream):
+            # The registration ended meanwhile.
+            await self._in_thread(partial(self._calls.unsubscribe, registration, reference))
+
+    async def _renew(self, registration: Registration, upstream: Upstream) -> None:
+        granted = await self._in_thread(partial(self._calls.renew, registration, upstream.reference))
+        await self._replace(registration, upstream, self._with_time(upstream, granted))
+
+    async def _resume(self, registration: Registration, upstream: Upstream) -> None:
+        await self._in_thread(partial(self._calls.resume, registration, upstream.reference))
+        await self._replace(registration, upstream, msgspec.structs.replace(upstream, paused=False))
+
+    async def _pause(self, registration: Registration, upstream: Upstream) -> None:
+        try:
+            await self._in_thread(partial(self._calls.pause, registration, upstream.reference))
+        except PublisherRefused as error:
+            logger.info("registration %s: no pause (%s), so the subscription is ended", registration.id, error)
+            await self._end(registration, upstream, pausable=False)
+        else:
+            await self._replace(registration, upstream, msgspec.structs.replace(upstream, paused=True))
+
+    async def _end(self, registration: Registration, upstream: Upstream, **changes: bool) -> None:
+        try:
+            await self._in_thread(partial(self._calls.unsubscribe, registration, upstream.reference))
+        except PublisherRefused as error:
+            # It knows no such subscription any more, or lets it run out.
+            logger.info("registration %s: %s", registration.id, error)
+        await self._replace(registration, upstream, None, **changes)
+
+    async def _or_forget(
+        self, registration: Registration, upstream: Upstream, work: Coroutine[None, None, None]
+    ) -> None:
+        """What a publisher refuses to go on with is forgotten: then the next look subscribes anew."""
+        try:
+            await work
+        except PublisherRefused as error:
+            logger.info("registration %s: %s; subscribing anew", registration.id, error)
+            await self._replace(registration, upstream, None)
+
+    async def _end_all(self, registration: Registration) -> None:
+        """Unsubscribe for a registration that is gone; what cannot be said runs out."""
+        for upstream in registration.upstream:
+            for attempt in range(_LAST_TRIES):
+                try:
+                    await self._in_thread(partial(self._calls.unsubscribe, registration, upstream.reference))
+                except PublisherRefused:
+                    break
+                except PublisherUnreachable as error:
+                    logger.info("registration %s is gone, its publisher too: %s", registration.id, error)
+                    await asyncio.sleep(self._first_wait_s * 2**attempt)
+                else:
+                    break
+
+    async def _replace(
+        self, registration: Registration, old: Upstream | None, new: Upstream | None, **changes: bool
+    ) -> bool:
+        """Record what became of a subscription at the publisher; False when the registration is gone."""
+        gateway = self._gateway
+        async with gateway.locks.hold(registration.id):
+            current = gateway.registrations.get(registration.id)
+            if current is None:
+                return False
+            kept = [one for one in current.upstream if old is None or one.topic != old.topic]
+            upstream = (*kept, new) if new is not None else tuple(kept)
+            changed = msgspec.structs.replace(current, upstream=upstream, **changes)
+            if changed != current:
+                await gateway.changes.commit([RegistrationRecord(changed)])
+                # The registration may end before the next look, and then this is what there is to be ended.
+                self._known[registration.id] = changed
+            return True
+
+    def _with_time(self, upstream: Upstream, granted: Granted) -> Upstream:
+        if granted.lasts_ms is None:
+            return msgspec.structs.replace(upstream, terminates_ms=None, renew_ms=None)
+        now_ms = times.to_ms(self._gateway.now())
+        return msgspec.structs.replace(
+            upstream, terminates_ms=now_ms + granted.lasts_ms, renew_ms=now_ms + granted.lasts_ms * 4 // 5
+        )
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

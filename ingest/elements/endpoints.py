@@ -1,0 +1,97 @@
+"""Endpoint references of others: reading them, and judging where we would push to.
+
+A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. Where a name leads is
+for `ingest.consumers.ownership`, and decided again by the side that connects, each time it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lxml import etree
+
+from core.security.outbound import AddressPolicy, Refusal, place_of
+from ingest.addresses import Kind, OwnAddresses
+from ingest.errors import ConsumerRefused, InvalidRequest
+from ingest.soap import answers
+from ingest.soap.fragments import Source
+from topic_model.namespaces import WSA, wsa
+from topic_model.projections.pull_points import PullPoints
+from topic_model.records.control import PullPointRecord
+from topic_model.subscriptions import EndpointReference
+
+_MAX_ADDRESS = 2_048
+
+
+def read_reference(element: etree._Element, source: Source) -> EndpointReference:
+    """The EPR in an element of EndpointReferenceType; its extra parts are kept as they were sent.
+
+    Some clients put a whole wsa:EndpointReference inside: the inner one counts. Raises InvalidRequest.
+    """
+    inner = element.find(wsa("EndpointReference"))
+    reference = element if inner is None else inner
+    address = (reference.findtext(wsa("Address")) or "").strip()
+    if not address:
+        raise InvalidRequest(f"{etree.QName(element).localname} has no wsa:Address")
+    return EndpointReference(
+        address,
+        tuple(_fragments(reference, "ReferenceParameters", source)),
+        tuple(_fragments(reference, "Metadata", source)),
+    )
+
+
+def reference_content(reference: EndpointReference) -> str:
+    """What stands inside an element of EndpointReferenceType; the prefix wsa must be declared around it."""
+    parts = [f"<wsa:Address>{answers.text(reference.address)}</wsa:Address>"]
+    for name, fragments in (("ReferenceParameters", reference.reference_parameters), ("Metadata", reference.metadata)):
+        if fragments:
+            parts.append(f"<wsa:{name}>{''.join(fragments)}</wsa:{name}>")
+    return "".join(parts)
+
+
+def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: AddressPolicy) -> None:
+    """Raises ConsumerRefused when we would not push to this address, as far as its text tells."""
+    address = reference.address
+    shown = repr(address[:200])
+    if address.startswith(WSA):
+        raise ConsumerRefused(f"the ConsumerReference {shown} is no place that can be pushed to")
+    if len(address) > _MAX_ADDRESS:
+        raise ConsumerRefused(f"the ConsumerReference's address is longer than {_MAX_ADDRESS} characters: {shown}")
+    refusal = policy.check_url(address)
+    if refusal is None or refusal.rule not in ("spelling", "scheme", "userinfo"):
+        host, port = place_of(address)
+        if own.leads_back(host, port):
+            refusal = Refusal("own-port", "leads back to this broker")
+    if refusal is not None:
+        raise refused(address, refusal)
+
+
+def refused(address: str, refusal: Refusal) -> ConsumerRefused:
+    """The error that tells a subscriber why its address is not pushed to. A password in it is not repeated."""
+    shown = "" if refusal.rule == "userinfo" else f" {address[:200]!r}"
+    return ConsumerRefused(f"the ConsumerReference{shown} {refusal.reason}", refusal.rule)
+
+
+def judge_consumer(
+    reference: EndpointReference, own: OwnAddresses, points: PullPoints, policy: AddressPolicy
+) -> PullPointRecord | None:
+    """The pull point of ours that a ConsumerReference means, None for an address that may be pushed to.
+
+    Raises ConsumerRefused.
+    """
+    target = own.target_of_url(reference.address)
+    if target is not None and target.kind is Kind.PULL_POINT:
+        point = points.get(target.id)
+        if point is not None:
+            return point
+        if own.is_ours(reference.address):
+            raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {target.id[:200]!r}")
+    check_consumer(reference, own, policy)
+    return None
+
+
+def _fragments(reference: etree._Element, name: str, source: Source) -> Iterator[str]:
+    container = reference.find(wsa(name))
+    if container is not None:
+        for node in source.node(container).children:
+            yield source.fragment(node).decode()

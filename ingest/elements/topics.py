@@ -1,0 +1,190 @@
+"""Topic expressions as they stand in requests: an element with text, a dialect and the prefixes in scope."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from lxml import etree
+
+from core.errors import ExpressionError, UnknownDialect
+from ingest.access.grants import Caller, Grant, known_to
+from ingest.errors import OperationRefused
+from ingest.soap.answers import expression_element
+from topic_model import expressions
+from topic_model.expressions import FULL, write_topic
+from topic_model.subscriptions import TopicFilter
+from topic_model.topics import TopicPath
+from topic_model.tree.tree import TopicTree, topic_set
+
+Form = Literal["set", "expressions"]
+
+"""The topics as a wstop:TopicSet, or the roots of all trees as wsnt:TopicExpression elements."""
+
+# A topic set of this many topics is about 5 MB of XML. Whoever needs a larger one exports it.
+_MAX_TOPICS = 50_000
+
+# What is kept, in characters.
+_KEPT = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Written:
+    tree: TopicTree
+    version: int
+    text: str
+
+
+class TopicSets:
+    """What was written last for each set of rights. Used on the event loop's thread only."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self._kept = kept
+        self._written: OrderedDict[tuple[Form, Grant], _Written] = OrderedDict()
+        self._under_way: dict[tuple[Form, Grant], asyncio.Task[None]] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    async def text(self, form: Form, tree: TopicTree, caller: Caller | None) -> str:
+        """Every topic that is there now and that the caller may use in some way, as elements in a row.
+
+        Raises OperationRefused when they are too many for an answer.
+        """
+        key = (form, known_to(caller))
+        version = tree.version
+        while True:
+            known = self._written.get(key)
+            if known is not None and known.tree is tree and known.version >= version:
+                self._written.move_to_end(key)
+                return known.text
+            writing = self._under_way.get(key)
+            if writing is None:
+                writing = self._under_way[key] = asyncio.create_task(self._write(key, tree))
+                writing.add_done_callback(_looked_at)
+            # One client that hangs up must not cancel it for the others.
+            await asyncio.shield(writing)
+
+    async def _write(self, key: tuple[Form, Grant], tree: TopicTree) -> None:
+        try:
+            async with self._one_at_a_time:
+                form, grant = key
+                # The tree changes while the thread works: it gets a list.
+                there = list(islice(tree.paths() if form == "set" else tree.roots(), _MAX_TOPICS + 1))
+                version = tree.version
+                if len(there) > _MAX_TOPICS:
+                    raise OperationRefused(
+                        f"{len(tree)} topics are too many for one answer ({_MAX_TOPICS} are not); ask the operator for "
+                        "an export",
+                        "ResourceUnavailableFault",
+                    )
+                text = await asyncio.to_thread(_WRITERS[form], there, grant)
+                self._written[key] = _Written(tree, version, text)
+                self._written.move_to_end(key)
+                while len(self._written) > 1 and sum(len(each.text) for each in self._written.values()) > self._kept:
+                    self._written.popitem(last=False)
+        finally:
+            del self._under_way[key]
+
+
+def _looked_at(writing: asyncio.Task[None]) -> None:
+    """Why it failed is told to those who wait for it, if any still do."""
+    if not writing.cancelled():
+        writing.exception()
+
+
+def _as_set(paths: Iterable[TopicPath], grant: Grant) -> str:
+    # The schema has no place for elements in no namespace. Such trees are among the topic expressions.
+    wanted = sorted(path for path in paths if path.startswith("{") and grant.holds(path))
+    return etree.tostring(topic_set(wanted), encoding="unicode")
+
+
+def _as_expressions(roots: Iterable[TopicPath], grant: Grant) -> str:
+    return "".join(_whole_tree(*write_topic(root)) for root in roots if grant.holds(root))
+
+
+def _whole_tree(root: str, namespaces: Mapping[str, str]) -> str:
+    return expression_element("TopicExpression", FULL, f"{root}//.", namespaces)
+
+
+_WRITERS: Mapping[Form, Callable[[Iterable[TopicPath], Grant], str]] = {
+    "set": _as_set,
+    "expressions": _as_expressions,
+}
+
+# What TopicMemory may hold, and what an entry costs beside its key and its value.
+_REMEMBERED_BYTES = 8 * 1024 * 1024
+
+_ENTRY_BYTES = 200
+
+_LONGEST = 2_048
+
+
+def read_filter(element: etree._Element) -> TopicFilter:
+    """A TopicExpression of a Subscribe. Raises ExpressionError.
+
+    Without a Dialect it is Simple, so says the standard. Clients that cannot send a Dialect (Apache CXF) yet write
+    whole paths and wildcards, which are no Simple expressions: those are read as Full.
+    """
+    text, dialect, scope = _parts(element)
+    namespaces = dict(scope)
+    try:
+        return expressions.parse(text, dialect, namespaces)
+    except UnknownDialect:
+        raise
+    except ExpressionError:
+        if dialect is not None:
+            raise
+        return expressions.parse(text, expressions.FULL, namespaces)
+
+
+def read_topic(element: etree._Element) -> TopicPath:
+    """The Topic of a NotificationMessage: exactly one topic. Raises ExpressionError."""
+    text, dialect, scope = _parts(element)
+    return expressions.concrete_topic(text, dialect, dict(scope))
+
+
+class TopicMemory:
+    """Topics by the bytes that say them: a publisher uses few, over and over, always written the same way.
+
+    Bounded by bytes: what strangers send must not fill the memory. Full, it forgets everything and begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, TopicPath] = {}
+        self._left = _REMEMBERED_BYTES
+
+    def read(self, element: etree._Element, identity: bytes, unchecked: dict[bytes, TopicPath]) -> TopicPath:
+        """The topic of an element that `identity` stands for (Source.identity). Raises ExpressionError.
+
+        One that is not remembered goes into `unchecked`, for `remember`.
+        """
+        topic = self._topics.get(identity) or unchecked.get(identity)
+        if topic is None:
+            topic = unchecked[identity] = read_topic(element)
+        return topic
+
+    def remember(self, checked: Mapping[bytes, TopicPath]) -> None:
+        """Keep topics whose publisher may publish to them: what is refused leaves nothing behind for others."""
+        for identity, topic in checked.items():
+            if len(identity) > _LONGEST:
+                continue
+            self._left -= len(identity) + len(topic) + _ENTRY_BYTES
+            if self._left < 0:
+                self._topics.clear()
+                self._left = _REMEMBERED_BYTES
+            self._topics[identity] = topic
+
+
+def _parts(element: etree._Element) -> tuple[str, str | None, frozenset[tuple[str, str]]]:
+    text = (element.text or "").strip()
+    if len(element):
+        raise ExpressionError("a topic expression is text, not elements", text)
+    return text, element.get("Dialect"), frozenset(_scope(element.nsmap).items())
+
+
+def _scope(declarations: Mapping[str | None, str]) -> dict[str, str]:
+    """The default namespace goes by the prefix ""."""
+    return {prefix or "": namespace for prefix, namespace in declarations.items() if namespace}

@@ -1,0 +1,397 @@
+"""HTTP/1.1 on one connection: uvicorn's protocol, with what it gets wrong for us, and bounds for hostile clients.
+
+Bounded are the size of a request's head and of whatever else comes without being body (trailers, chunk extensions),
+the number of headers, the time until a request is there as a whole (a client that sends a byte every few seconds holds
+nothing for long), the time for which a client may leave its answer unread, the number of requests that a client sends
+ahead, and the number of connections, in all and from one address. The size of bodies is the application's business. A
+request that comes in one packet, as nearly all do, pays for none of it but a few additions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from ingest.access.authenticator import CERTIFICATE
+from ingest.access.rates import PeerConnections
+from ingest.http.inflight import HELD, SMALL, Held, Inflight
+from ingest.http.tls import Handshakes
+from ingest.settings import GatewaySettings
+
+# Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
+_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
+
+# After a refusal in the middle of a request: for the client to read it. Closing at once would make the kernel throw it
+# away because of what the client has still sent.
+_LINGER_S = 2.0
+
+_RETRY_AFTER = b"retry-after: 1\r\n"
+_ALLOW = b"allow: GET, HEAD, POST\r\n"
+
+# So many requests may wait on a connection for the answer to an earlier one. Nearly no client sends any ahead, and a
+# packet has room for thousands.
+_AHEAD = 64
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """One connection.
+
+    It takes no upgrades, and says so by ignoring them, as RFC 9110 (7.8) allows. Java's HTTP client offers
+    `Upgrade: h2c` with every POST. httptools takes any Upgrade for the end of HTTP on the connection: it reports a
+    message without body and reads no further. So when that happens, nothing of this message is passed on, and its head
+    is parsed again by a new parser with the offer left out. CONNECT, which means the same, is refused.
+
+    Whatever comes either gets a request further or is counted, and what is counted ends the connection: no bytes keep
+    the parser busy for nothing, and none gather that nobody looks at.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        limits: GatewaySettings,
+        inflight: Inflight,
+        peers: PeerConnections | None = None,
+        send_timeout_s: float = 30.0,
+        handshakes: Handshakes | None = None,
+        **named: Any,
+    ) -> None:
+        super().__init__(*arguments, **named)
+        self._handshakes = handshakes
+        self._limits = limits
+        self._inflight = inflight
+        self._peers = peers
+        self._send_timeout_s = send_timeout_s
+        self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
+        self._certificate: Any = None  # of the client, when it has shown one that was checked
+        self._running: RequestResponseCycle | None = None  # what the application was given last
+        # Of the request that is coming in: whether there is one, whether the application has it, and how many bytes
+        # have come since the parser last reported something. Headers are reported when all of them are there.
+        self._open = False
+        self._handed_over = False
+        self._unreported = 0
+        self._reported = False
+        self._began_now = False
+        self._packet = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._held: Held | None = None  # of the last request
+        self._in_parts = False  # its body did not come in the packet of its head
+        self._waits = False  # for room: nothing is read
+        self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
+        """Called by the event loop."""
+        if self._handshakes is not None:
+            self._handshakes.succeeded += 1
+        too_many = len(self.connections) >= self._limits.max_connections
+        super().connection_made(transport)
+        self.flow = _Flow(self)
+        self._certificate = transport.get_extra_info("peercert")
+        if self._peers is not None and self.client is not None and self._peers.opened(self.client[0]):
+            self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
+        elif too_many:
+            self._refuse(503, "there are too many connections", _RETRY_AFTER)
+        else:
+            self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._forget_deadline()
+        if self._unread is not None:
+            self._unread.cancel()
+        if self._peers is not None and self.client is not None:
+            self._peers.closed(self.client[0])
+        while self.pipeline:
+            self._drop_newest()
+        if self._held is not None:
+            self._inflight.whole(self._held)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called by the event loop: more of the answer waits than the connection takes."""
+        super().pause_writing()
+        if self._unread is None:
+            # Also for a connection that is being closed, which would wait for the client for ever.
+            self._unread = self.loop.call_later(self._send_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Called by the event loop: the client has read."""
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """What came from the socket."""
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
+        self._began_now = self._reported = False
+        self._packet = len(data)
+        self._feed(data)
+        if self._deaf or self.transport.is_closing():
+            return
+        if self._reported:
+            self._unreported = 0
+        else:
+            self._unreported += len(data)
+            if self._unreported > self._limits.max_header_bytes:
+                self._refuse_head()
+                return
+        if self._open and self._handed_over and not self._goes_on():
+            return
+        if self._open or not self._busy:
+            if self._deadline is None:
+                self._expect_request()
+        elif self._deadline is not None:
+            self._forget_deadline()
+
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        self._open = self._began_now = self._reported = True
+        self._handed_over = False
+        self._forget_deadline()  # it was for the request before
+        super().on_message_begin()
+        if self._certificate:
+            self.scope[CERTIFICATE] = self._certificate  # type: ignore[typeddict-unknown-key]  # ours
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        if self.parser.should_upgrade() or self._deaf:
+            return
+        self._reported = True
+        # What came in one small packet is small.
+        small = self._began_now and self._packet <= self._limits.max_header_bytes
+        if not (small or self._head_size() <= self._limits.max_header_bytes) or (
+            len(self.headers) > self._limits.max_headers
+        ):
+            self._refuse_head()
+            return
+        before = self.cycle
+        self._held = self.scope[HELD] = Held(self._inflight, self)  # type: ignore[typeddict-unknown-key]  # ours
+        super().on_headers_complete()
+        self._handed_over = True
+        if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
+            # The application refuses it without reading; the client must have a chance to see that.
+            self._let_linger(self.cycle)
+        self.headers = []  # for the trailers, which are nobody's headers
+        if len(self.pipeline) > _AHEAD:
+            self._refuse(429, f"more than {_AHEAD} requests were sent ahead of their answers")
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser."""
+        self._reported = True
+        if self._deaf or self._held is None or self.cycle.response_complete:
+            return
+        self._held.add(len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        if self.parser.should_upgrade():
+            return
+        self._open = False
+        self._reported = True
+        if self._in_parts and self._held is not None:
+            self._in_parts = False
+            self._inflight.whole(self._held)
+        if not self._deaf:
+            super().on_message_complete()
+
+    def go_on(self) -> None:
+        """See inflight.Body."""
+        self._waits = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def let_go(self, reason: str) -> None:
+        """See inflight.Body."""
+        self._refuse(503, reason, _RETRY_AFTER)
+
+    @property
+    def may_read(self) -> bool:
+        """Not while requests wait for their turn (uvicorn would go on after each answer), or a body for room."""
+        return not (self._waits or self.pipeline)
+
+    def linger(self) -> None:
+        """Say that nothing more comes from us, throw away what comes from there, and close a little later."""
+        self._deaf = True
+        self._forget_deadline()
+        if self.transport.is_closing():
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.close)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether the application is at work for this connection."""
+        return self._running is not None and not self._running.response_complete
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        # Each turn takes something off `data`, or is the last.
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                taken: int = upgrade.args[0]
+                data = memoryview(data)[taken:]
+                if not taken or not self._read_again() or not data:
+                    return
+            except httptools.HttpParserError:
+                self._refuse_syntax()
+                return
+
+    def _read_again(self) -> bool:
+        """Have a new parser read the head that offers an upgrade, without the offer; whether it does."""
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(405, "this is no proxy: CONNECT is not taken", _ALLOW)
+            return False
+        head = self._head_without_upgrade()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the parser before
+        try:
+            # Apart from what is behind it, which may be long and hold further offers.
+            self.parser.feed_data(head)
+        except (httptools.HttpParserUpgrade, httptools.HttpParserError):
+            self._refuse_syntax()
+            return False
+        return True
+
+    def _goes_on(self) -> bool:
+        """Ask for room for a body that comes in parts; whether the connection goes on."""
+        if self._held is None or self._held.over:
+            return True
+        self._in_parts = True
+        expected = self._announced()
+        if expected is None:
+            expected = self._limits.max_body_bytes if self._held.came > SMALL else 0
+        if expected <= self._limits.max_body_bytes and not self._inflight.partly(self._held, expected):
+            if self._deaf:
+                return False
+            self._waits = True
+            self.flow.pause_reading()
+        return True
+
+    def _expect_request(self) -> None:
+        self._deadline = self.loop.call_later(self._limits.request_timeout_s, self._too_late)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if not self._open:
+            self.transport.close()  # nothing was asked, so nothing is answered
+        else:
+            self._refuse(408, f"the request was not complete after {self._limits.request_timeout_s:g} s")
+
+    def _refuse_head(self) -> None:
+        self._refuse(
+            431,
+            f"the head of a request, and what else is not its body, may have {self._limits.max_headers} headers and "
+            f"{self._limits.max_header_bytes} bytes",
+        )
+
+    def _refuse_syntax(self) -> None:
+        if not self._deaf:
+            self._refuse(400, "Invalid HTTP request received.")
+
+    def _refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
+        """Answer the request that is coming in, and nothing after it; those before it are answered first."""
+        begun = self._open and self._handed_over
+        if begun and self.pipeline:
+            self._drop_newest()  # it waits in the queue itself
+        elif begun:
+            self._end_running(status, reason, extra)
+            return
+        if self._running is None or not self._busy:
+            self._answer_and_linger(status, reason, extra)
+            return
+        # Earlier requests on this connection: the answer to the newest is the last one.
+        self._deaf = True
+        self._forget_deadline()
+        last = self.pipeline[0][0] if self.pipeline else self._running
+        last.keep_alive = False
+        self._let_linger(last)
+
+    def _drop_newest(self) -> None:
+        self.pipeline.popleft()[0].scope[HELD].release()  # type: ignore[typeddict-item]  # ours
+
+    def _end_running(self, status: int, reason: str, extra: bytes) -> None:
+        """The application has the head of the request, and waits for the rest."""
+        cycle = self.cycle
+        if cycle.response_complete:
+            self.linger()
+        elif cycle.response_started:
+            self.transport.close()
+        else:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._answer_and_linger(status, reason, extra)
+
+    def _let_linger(self, cycle: RequestResponseCycle) -> None:
+        cycle.transport = cast(asyncio.Transport, _LingeringTransport(self))
+
+    def _answer_and_linger(self, status: int, reason: str, extra: bytes = b"") -> None:
+        body = f"{reason}\n".encode()
+        head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + extra + b"\r\n" + body)
+        self.linger()
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def _announced(self) -> int | None:
+        """The length of the body, where its head says it."""
+        for name, value in self.cycle.scope["headers"]:
+            if name == b"content-length":
+                return int(value) if value.isdigit() else None
+        return None
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]
+        for name, value in self.headers:
+            if name in _UPGRADE:
+                continue
+            if name == b"connection":
+                kept = [option for option in value.split(b",") if option.strip().lower() not in _UPGRADE]
+                value = b",".join(kept)
+            lines.append(name + b": " + value)
+        return b"\r\n".join([*lines, b"", b""])
+
+
+class _Flow(FlowControl):
+    """Reads on only when the protocol may."""
+
+    def __init__(self, protocol: GatewayProtocol) -> None:
+        super().__init__(protocol.transport)
+        self._protocol = protocol
+
+    def resume_reading(self) -> None:
+        if self.read_paused and self._protocol.may_read:
+            super().resume_reading()
+
+
+class _LingeringTransport:
+    """A connection's transport whose `close` lingers."""
+
+    def __init__(self, protocol: GatewayProtocol) -> None:
+        self._protocol = protocol
+
+    def close(self) -> None:
+        self._protocol.linger()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._protocol.transport, name)

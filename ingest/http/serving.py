@@ -1,0 +1,148 @@
+"""HTTP under the application: uvicorn with httptools and uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import signal
+import socket
+import sys
+from collections.abc import Generator
+
+import uvicorn
+
+from core.errors import ConfigError
+from ingest.access.proxies import NONE, Proxies
+from ingest.access.rates import PeerConnections
+from ingest.access.settings import LimitSettings
+from ingest.http.app import GatewayApp
+from ingest.http.handshakes import Door
+from ingest.http.http_protocol import GatewayProtocol
+from ingest.http.tls import Handshakes, ServerTls
+from ingest.settings import GatewaySettings
+
+# Connections that wait to be accepted; beyond it the kernel makes clients try again after a second.
+_BACKLOG = 1_024
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
+
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None = None, trusted: Proxies = NONE) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._trusted = trusted
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's would give a client that stalls in its TLS handshake a minute, and any number of them room."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        make = functools.partial(self._protocol, self._tls.handshakes)
+        key = self._trusted.connection_key
+        self.servers = [Door(listener, self._tls, make, key) for listener in sockets]  # type: ignore[misc]  # closes like one
+        self.started = True
+
+    def _protocol(self, handshakes: Handshakes) -> asyncio.Protocol:
+        """For a connection whose handshake begins; its `connection_made` comes after that."""
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+            config=self.config, server_state=self.server_state, app_state={}, handshakes=handshakes
+        )
+        return protocol
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """uvicorn would raise the signal again after an orderly stop, and the exit status would say killed."""
+        yield
+
+    def stop(self) -> None:
+        """Stop accepting, answer what is under way, end; a second call ends at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    def stop_on_signals(self) -> None:
+        """Have SIGTERM and SIGINT call `stop`. On the event loop, in the main thread."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+
+
+def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
+    """A listening socket for each of `gateway.workers`, all on one port. Raises ConfigError.
+
+    On Linux each has its own queue, and the kernel deals out connections evenly. Who holds the sockets can give one to
+    the successor of a worker that died, with all that waits in it. Elsewhere it is one socket for all.
+    """
+    # Alone first: sharing would be granted to a second gateway of the same user as well.
+    alone = listen(settings)
+    if settings.workers == 1 or sys.platform != "linux":
+        return [alone] * settings.workers
+    port = alone.getsockname()[1]
+    alone.close()
+    taken = dataclasses.replace(settings, port=port)
+    return [listen(taken, shared=True) for _ in range(settings.workers)]
+
+
+def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
+    """A listening socket. Raises ConfigError for an address that is in use or not ours."""
+    host, port = settings.host or "0.0.0.0", settings.port  # noqa: S104  # an operator's choice
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"gateway.host = {host!r} is not an address to listen on: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another with gateway.port"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def proxies(settings: GatewaySettings) -> Proxies:
+    """The proxies in front of us whose word counts."""
+    return Proxies(settings.trusted_proxies, settings.proxy_header)
+
+
+def make_server(
+    app: GatewayApp,
+    settings: GatewaySettings,
+    limits: LimitSettings | None = None,
+    tls: ServerTls | None = None,
+) -> GatewayServer:
+    """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
+    limits = limits or LimitSettings()
+    trusted = proxies(settings)
+    each = limits.connections_per_client
+    protocol = functools.partial(
+        GatewayProtocol,
+        limits=settings,
+        inflight=app.inflight,
+        peers=PeerConnections(each, trusted.connection_key) if each else None,
+        send_timeout_s=limits.send_timeout_s,
+    )
+    config = uvicorn.Config(
+        app,
+        http=protocol,  # type: ignore[arg-type]  # any factory will do
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=settings.keep_alive_s,
+        # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
+        timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # seconds may be fractions
+    )
+    return GatewayServer(config, tls, trusted)

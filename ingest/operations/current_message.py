@@ -1,0 +1,129 @@
+"""GetCurrentMessage, and the current messages that a new subscriber may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from core.errors import TopicNotSupported
+from ingest.access.grants import check_read
+from ingest.addresses import FACTORIES, Target
+from ingest.elements.topics import read_topic
+from ingest.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
+from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.soap.envelope import Request
+from ingest.soap.times import to_ms
+from topic_model.expressions import XPathPattern, compile_normal
+from topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
+from topic_model.records.notifications import UNSTAMPED, Notification
+from topic_model.routing.history import standing
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+# What one Subscribe may have sent to its subscriber at once. Whoever wants more asks for fewer topics at a time.
+_MAX_MESSAGES = 1_000
+
+# So many current messages are in memory at a time.
+_AT_A_TIME = 16
+
+
+async def get_current_message(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """The last notification of a topic that retains it."""
+    element = request.operation.find(wsnt("Topic"))
+    if element is None:
+        raise InvalidRequest("GetCurrentMessage has no wsnt:Topic")
+    path = read_topic(element)
+    check_read(request.caller, path)
+    tree = gateway.table.topics
+    if gateway.topics.fixed and path not in tree:
+        raise TopicNotSupported(f"the topic {path!r} is not in the fixed topic set", path)
+    if not tree.policy(path).retain:
+        raise _none(f"the topic {path[:200]!r} does not keep its last message")
+    found = await gateway.retained.latest([path])
+    if not found:
+        raise _none(f"there was no message on the topic {path[:200]!r} yet")
+    payload = found[0].payload.decode()
+    return Reply(
+        f'<wsnt:GetCurrentMessageResponse xmlns:wsnt="{WSNT}">{payload}</wsnt:GetCurrentMessageResponse>',
+        f"{ACTION_BW}/NotificationProducer/GetCurrentMessageResponse",
+    )
+
+
+async def check_few(gateway: Gateway, subscription: Subscription) -> None:
+    """Raises UnsupportedPolicy when more topics of a subscription have a current message than can be sent at once."""
+    paths = await _topics_with_message(gateway, subscription)
+    if len(paths) > _MAX_MESSAGES:
+        raise UnsupportedPolicy(
+            f"{len(paths)} topics of this subscription have a current message, at most {_MAX_MESSAGES} can be sent: "
+            "subscribe to fewer, or without this policy",
+            (CURRENT_MESSAGE,),
+        )
+
+
+class Since(NamedTuple):
+    """Since when a subscription is as its subscriber has asked for it now: the offset of the record that says so, and
+    the time just before. `new`: it was not there before."""
+
+    offset: int
+    at_ms: int
+    new: bool = False
+
+    def reaches_anyway(self, subscription: Subscription, notification: Notification) -> bool:
+        """Whether a notification was accepted since then, so that it reaches the subscription by itself.
+
+        After a restore from a backup the stamps of those from before say nothing, but their times do.
+        """
+        if notification.control == UNSTAMPED or notification.accepted_ms < self.at_ms:
+            return False
+        before = notification.control <= self.offset
+        return standing(subscription, before, notification.accepted_ms) == "belongs" if self.new else not before
+
+
+async def send_current_messages(gateway: Gateway, subscription: Subscription, since: Since) -> None:
+    """Put the current messages of its topics in line for a subscriber that is in force: they are stored then.
+
+    They are the notifications that were accepted then, under their own ids, without those that reach the subscriber
+    anyway. Their age begins anew: the last reading of a topic may be older than what is still delivered otherwise.
+    """
+    # What was accepted before the subscription is in force, and is on its way into the log, belongs here.
+    await gateway.notifications.settled()
+    # Asked for anew: what was accepted since the subscription is in force reaches it anyway, what was before is here.
+    paths = await _topics_with_message(gateway, subscription)
+    for start in range(0, len(paths), _AT_A_TIME):
+        current = await gateway.retained.latest(paths[start : start + _AT_A_TIME])
+        now_ms, position = to_ms(gateway.now()), gateway.table.position
+        only = [
+            msgspec.structs.replace(notification, only=subscription.id, accepted_ms=now_ms, control=position)
+            for notification in current
+            if not since.reaches_anyway(subscription, notification)
+        ]
+        if only:
+            await gateway.notifications.append(only)
+
+
+async def _topics_with_message(gateway: Gateway, subscription: Subscription) -> list[TopicPath]:
+    tree = gateway.table.topics
+    paths = await gateway.retained.topics(_matcher(gateway, subscription))
+    return [path for path in paths if tree.policy(path).retain]
+
+
+def _matcher(gateway: Gateway, subscription: Subscription) -> Callable[[TopicPath], bool]:
+    """What decides whether a topic is one of the subscription's; it may be called in another thread."""
+    checks: list[Callable[[TopicPath], bool]] = []
+    for each in subscription.topics:
+        pattern = compile_normal(each.normal)
+        if isinstance(pattern, XPathPattern) and not pattern.path_only:
+            checks.append(pattern.select(gateway.table.topics).__contains__)
+        else:
+            checks.append(pattern.matches)
+    return lambda path: all(check(path) for check in checks)
+
+
+def _none(reason: str) -> OperationRefused:
+    return OperationRefused(reason, "NoCurrentMessageOnTopicFault")
+
+
+OPERATIONS: tuple[Operation, ...] = (Operation(wsnt("GetCurrentMessage"), get_current_message, FACTORIES),)
+"""What the broker's address offers."""

@@ -1,0 +1,269 @@
+"""From the text of a WsnProcess to what is asked. Only the root element says what it is, whatever else is inside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lxml import etree
+
+from core.errors import ExpressionError
+from ingest.errors import InvalidRequest, MalformedMessage, TooLarge
+from ingest.operations.legacy import messages as texts
+from ingest.soap.fragments import Node, Source
+from ingest.soap.xml_reading import Xml, check_tags, read_xml
+from topic_model import expressions, legacy_content
+from topic_model.namespaces import WSA, WSNT
+from topic_model.topics import TopicPath
+
+# What an ampersand may begin; of entities XML knows these five.
+_BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
+
+# In CDATA sections, comments and processing instructions it is a character like any other. One that never ends reaches
+# to the end of the text: else each further beginning would be looked through to there, which takes minutes.
+_VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|({_BARE})", re.DOTALL)
+
+_ONLY_BARE = re.compile(_BARE)
+
+_DECLARATION = re.compile(r"<\?xml\s[^>]*\?>")
+
+_CONTENT = re.compile(r"<((?:[^\s<>/:!?]+:)?Message)(?:\s[^<>]*)?(?<!/)>")
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def decoded_once(text: str) -> str:
+    """The text as it was typed, if it arrived as UTF-8 read as Latin-1 and encoded again; else unchanged.
+
+    Looks like that: every character fits into a byte, and the bytes are UTF-8.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+def parse(text: str) -> Xml:
+    """The root element of a message text, and the document that it was read from. Raises MalformedMessage.
+
+    Content of wsnt:Message that is not XML is taken as the characters that it is.
+    """
+    text = decoded_once(text).removeprefix("\ufeff").lstrip()
+    if (declaration := _DECLARATION.match(text)) is not None:
+        text = text[declaration.end() :]
+    document = with_escaped_ampersands(text)
+    try:
+        return _parsed(document)
+    except MalformedMessage:
+        plain = _with_plain_content(text)
+        if plain is None:
+            raise
+        return _parsed(plain)
+
+
+def with_escaped_ampersands(text: str) -> str:
+    """The text with every ampersand that begins no reference written as one."""
+    if "&" not in text:
+        return text
+    if "<!" not in text and "<?" not in text:
+        return _ONLY_BARE.sub("&amp;", text)
+    return _VERBATIM_OR_BARE.sub(lambda found: "&amp;" if found[1] else found[0], text)
+
+
+def _parsed(document: str) -> Xml:
+    xml = read_xml(document.encode(), what="the text of WsnProcess")
+    check_tags(xml.document)
+    return xml
+
+
+def _with_plain_content(text: str) -> str | None:
+    """The text with the markup inside the (one) Message escaped; None when there is no such element."""
+    start = _CONTENT.search(text)
+    if start is None:
+        return None
+    end = text.rfind(f"</{start[1]}", start.end())
+    if end < 0:
+        return None
+    content = _NOT_XML.sub("?", text[start.end() : end])
+    escaped = _ONLY_BARE.sub("&amp;", content).replace("<", "&lt;").replace(">", "&gt;")
+    return with_escaped_ampersands(text[: start.end()]) + escaped + with_escaped_ampersands(text[end:])
+
+
+WSNT_MANAGER = "http://docs.oasis-open.org/wsnMgr/b-2"
+
+"""What later relatives call the namespace of base notification."""
+
+_NAMESPACES = (WSNT, WSNT_MANAGER)
+
+# Notify, NotificationMessage, Message, payload.
+_PAYLOAD_DEPTH = 4
+
+# Loose content is asked about each of them; older clients declare three or four.
+_MAX_IN_SCOPE = 64
+
+_FRAGMENT = re.compile(r"([01])-([01])-([01])-(\d{1,9})")
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """`address` is where to push, `topic` a colon path; everything below it is meant, too. Neither is judged yet."""
+
+    address: str
+    topic: str
+
+
+@dataclass(frozen=True)
+class Unsubscribe:
+    """Ends the subscription that was made with the same address and topic."""
+
+    address: str
+    topic: str
+
+
+@dataclass(frozen=True)
+class CreatePullPoint:
+    """Asks for a pull point."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a Notify. `payload` is an element, where need be the one around loose content."""
+
+    topic: TopicPath
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Notify:
+    """One or more messages."""
+
+    messages: tuple[Message, ...]
+
+
+Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify
+
+
+def read(text: str) -> Asked:
+    """What the text asks for. Raises MalformedMessage, InvalidRequest or ExpressionError."""
+    root, document = texts.parse(text)
+    namespace, name = _split(root)
+    match name if namespace in _NAMESPACES else "":
+        case "Subscribe":
+            return Subscribe(*_address_and_topic(root))
+        case "Unsubscribe":
+            return Unsubscribe(*_address_and_topic(root))
+        case "NotificationMessage":
+            source = Source(document, root, _PAYLOAD_DEPTH)
+            return Notify((_message(root, source.node(root), source),))
+        case "Notify":
+            source = Source(document, root, _PAYLOAD_DEPTH)
+            nodes = source.node(root).children
+            messages = tuple(
+                _message(child, node, source)
+                for child, node in zip(root, nodes, strict=True)
+                if _is(child, "NotificationMessage")
+            )
+            if not messages:
+                raise InvalidRequest("Notify holds no NotificationMessage")
+            return Notify(messages)
+        case "CreatePullPoint":
+            return CreatePullPoint()
+        case _:
+            raise InvalidRequest(
+                f"WsnProcess takes Subscribe, Unsubscribe, NotificationMessage and CreatePullPoint of {WSNT}, "
+                f"not {root.tag!s:.200}"
+            )
+
+
+def _address_and_topic(root: etree._Element) -> tuple[str, str]:
+    address = _text_of(root, "SubscriberAddress")
+    if not address:
+        raise InvalidRequest(f"{_split(root)[1]} has no SubscriberAddress")
+    expression = next(_descendants(root, "TopicExpression"), None)
+    if expression is None:
+        raise InvalidRequest(f"{_split(root)[1]} has no TopicExpression")
+    return address, _text(expression)
+
+
+def _message(element: etree._Element, node: Node, source: Source) -> Message:
+    topic = next(_children(element, "Topic"), None)
+    if topic is None:
+        raise ExpressionError("NotificationMessage has no Topic, and this broker delivers by topic")
+    content = next(_children(element, "Message"), None)
+    if content is None:
+        raise InvalidRequest("NotificationMessage has no Message")
+    _check_whole(element)
+    return Message(
+        expressions.concrete_topic(_text(topic), None, {}, legacy=True),
+        _payload(content, node.children[element.index(content)], source),
+    )
+
+
+def _check_whole(element: etree._Element) -> None:
+    """A message in one piece, or a part that its publisher wants delivered by itself, passes. Raises InvalidRequest.
+
+    Parts that must be put together are refused rather than taken and lost.
+    """
+    package = next(_children(element, "Package"), None)
+    # Package's own children are written without a prefix.
+    parts = () if package is None else tuple(package)
+    fragment = next((_text(child) for child in parts if _split(child)[1] == "Fragment"), "")
+    if not fragment:
+        return
+    fields = _FRAGMENT.fullmatch(fragment)
+    if fields is None:
+        raise InvalidRequest(f"Fragment {fragment[:60]!r} is not of the form 0-0-1-0")
+    fragmented, more, partial, index = fields.groups()
+    whole = fragmented == "0" and more == "0" and int(index) == 0
+    if not whole and partial == "0":
+        raise InvalidRequest(
+            f"Fragment {fragment!r}: parts of a message are not put together here; send it whole (0-0-1-0), or allow "
+            "parts to be delivered one by one (third digit 1)"
+        )
+
+
+def _payload(content: etree._Element, node: Node, source: Source) -> bytes:
+    stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
+    if len(content) == 1 and not stray:
+        return source.fragment(node.children[0])
+    inside = source.inside(node).decode().strip()
+    # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
+    scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
+    if len(scope) > _MAX_IN_SCOPE:
+        raise TooLarge(f"{len(scope)} namespaces are declared around a message, {_MAX_IN_SCOPE} may be")
+    used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
+    return legacy_content.wrap(inside, used)
+
+
+def _text_of(root: etree._Element, name: str) -> str:
+    found = next(_descendants(root, name), None)
+    if found is None:
+        return ""
+    # The address may stand by itself or in a wsa:Address.
+    inner = found.find(f"{{{WSA}}}Address")
+    return _text(found if inner is None else inner)
+
+
+def _text(element: etree._Element) -> str:
+    return (element.text or "").strip()
+
+
+def _is(element: etree._Element, name: str) -> bool:
+    namespace, local = _split(element)
+    return local == name and namespace in _NAMESPACES
+
+
+def _children(element: etree._Element, name: str) -> Iterator[etree._Element]:
+    return element.iterchildren(*(f"{{{namespace}}}{name}" for namespace in _NAMESPACES))
+
+
+def _descendants(element: etree._Element, name: str) -> Iterator[etree._Element]:
+    return element.iterdescendants(*(f"{{{namespace}}}{name}" for namespace in _NAMESPACES))
+
+
+def _split(element: etree._Element) -> tuple[str, str]:
+    name = etree.QName(element)
+    return name.namespace or "", name.localname

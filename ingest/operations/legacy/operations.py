@@ -1,0 +1,189 @@
+"""WsnProcess: what is asked in the older envelope, carried out by the code that carries out the standard's operations.
+
+The replies are the old system's strings, because its clients look for them:
+
+    Notify          success!               also when the topic set does not have the topic: that is only logged
+    Subscribe       the SubscriptionReference as XML, the address in an element ns2:Address;
+                    Repeated subscriptions  for the address and topic of a subscription that is there;
+                    faild                   when the topic or the address is refused
+    Unsubscribe     success, or faild      when there is no such subscription
+    CreatePullPoint the pull point's reference as XML
+
+Clients take every answer with status 200 for success unless it says "failed", and `faild` does not. So that is kept
+for what they know it for, and logged; what they must not take for success (a message that cannot be read, parts of a
+message that nobody would put together, Kafka away) is a SOAP fault.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.errors import PeerError, TopicNotSupported
+from core.security.outbound import AddressPolicy, OutboundSettings
+from ingest import addresses
+from ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, owner_of
+from ingest.addresses import Kind, Target
+from ingest.consumers.ownership import check_name
+from ingest.elements.endpoints import judge_consumer
+from ingest.errors import ConsumerRefused, InvalidRequest
+from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room
+from ingest.operations.legacy import messages
+from ingest.operations.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
+from ingest.operations.notification_broker import accept, check_supported, commit_new
+from ingest.operations.pull_points import open_pull_point
+from ingest.operations.senders import check_topics
+from ingest.soap import answers, times
+from ingest.soap.envelope import Request
+from topic_model import expressions
+from topic_model.namespaces import WSA, WSNT
+from topic_model.records.control import ending
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Subscription
+
+logger = logging.getLogger(__name__)
+
+SERVICES = ("http://org.apache.servicemix.application", "http://edu.bupt.wangfu.module.wsnMgr.util.soap")
+"""Namespaces of WsnProcess: the original's, and that of its later relatives."""
+
+DUMMY = "http://localhost:12345/only/register/use"
+"""What subscribers give that only want to be known: stored, never pushed to."""
+
+NOTIFIED = "success!"
+ENDED = "success"
+REPEATED = "Repeated subscriptions"
+REFUSED = "faild"
+
+
+async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Carry out what the text asks for. Raises PeerError or InfrastructureError."""
+    service = request.name[1:].partition("}")[0]
+    answer = await _answer(gateway, request, target)
+    return Reply(
+        f'<org:WsnProcessResponse xmlns:org="{service}">{answers.text(answer)}</org:WsnProcessResponse>',
+        f"{service}/IWsnProcess/WsnProcessResponse",
+    )
+
+
+async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
+    if len(request.operation):
+        raise InvalidRequest("WsnProcess takes a WS-Notification message as escaped text, not as elements")
+    asked = messages.read(request.operation.text or "")
+    match asked:
+        case Notify():
+            return await _notify(gateway, asked, target, request)
+        case Subscribe():
+            return await _subscribe(gateway, asked, request.caller)
+        case Unsubscribe():
+            return await _unsubscribe(gateway, asked, request.caller)
+        case CreatePullPoint():
+            return _reference("PullPoint", (await open_pull_point(gateway, owner=owner_of(request.caller))).address)
+
+
+async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Request) -> str:
+    check_publish(request.caller, (message.topic for message in asked.messages), gateway.table.topics)
+    # The older envelope names no producer, so where registration is required only the address can tell who it is.
+    check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
+    check_fan_out(gateway, request, (message.topic for message in asked.messages))
+    accepted_ms = times.to_ms(gateway.now())
+    notifications = [
+        Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms, traceparent=request.traceparent)
+        for message in asked.messages
+    ]
+    try:
+        await accept(gateway, notifications)
+    except TopicNotSupported as error:
+        logger.warning("a notification in the older envelope was dropped: %s", error)
+    return NOTIFIED
+
+
+async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> str:
+    try:
+        wanted = _subscription(gateway, asked, caller)
+        check_subscribe(caller, wanted.topics)
+        check_supported(gateway, wanted.topics[0])
+        if not wanted.pull_point:
+            await check_name(gateway.lookups, wanted.consumer.address)
+            if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
+                await gateway.proof.ask(wanted.consumer.address, wanted.owner)
+        return await _create(gateway, wanted)
+    except PeerError as error:
+        logger.warning("a Subscribe in the older envelope was refused: %s", error)
+        return REFUSED
+
+
+# Whatever may be pushed to today, one can give up what one has.
+_ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
+
+
+async def _create(gateway: Gateway, wanted: Subscription) -> str:
+    async with (
+        gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)),
+        gateway.locks.hold(wanted.identity()),
+    ):
+        if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
+            raise ConsumerRefused("the pull point was destroyed at this moment")
+        if gateway.table.find_equal(wanted) is not None:
+            return REPEATED
+        check_room(gateway, wanted.owner)
+        await commit_new(gateway, wanted)
+    return _reference("SubscriptionReference", wanted.address)
+
+
+async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | None) -> str:
+    try:
+        like = _subscription(gateway, asked, caller)
+    except PeerError as error:
+        logger.info("an Unsubscribe in the older envelope names no subscription: %s", error)
+        return REFUSED
+    async with gateway.locks.hold(like.identity()):
+        while (existing := gateway.table.find_equal(like)) is not None:
+            async with gateway.locks.hold(existing.id):
+                if gateway.table.get(existing.id) != existing:
+                    continue  # changed or ended while we waited for it
+                await gateway.changes.commit(ending(existing.id, "unsubscribed", times.to_ms(gateway.now())))
+                return ENDED
+    logger.info("an Unsubscribe in the older envelope names no subscription: %r", asked)
+    return REFUSED
+
+
+def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe, caller: Caller | None) -> Subscription:
+    """The subscription of an address to a topic; two with the same address and topic are equal (`identity`).
+
+    Raises ExpressionError, and ConsumerRefused for an address that is not pushed to.
+    """
+    consumer = EndpointReference(asked.address)
+    policy = gateway.outbound if isinstance(asked, Subscribe) else _ANYWHERE
+    point = judge_consumer(consumer, gateway.own, gateway.pull_points, policy)
+    if point is not None:
+        check_fill(caller, point)
+    identifier = addresses.resource_id()
+    return Subscription(
+        id=identifier,
+        consumer=consumer,
+        address=gateway.own.resource(Kind.SUBSCRIPTION, identifier),
+        topics=(expressions.parse(asked.topic, None, {}, legacy=True),),
+        # Who fetches gets the standard's messages: the older ones are a form of pushes.
+        form="legacy" if point is None else "notify",
+        created_ms=times.to_ms(gateway.now()),
+        # These clients know neither times nor renewal: a subscription lasts until it is ended.
+        terminates_ms=None,
+        paused=asked.address == DUMMY,
+        owner=owner_of(caller),
+        pull_point=point.id if point is not None else "",
+    )
+
+
+def _reference(element: str, address: str) -> str:
+    # Clients cut out what stands between <ns2:Address> and </ns2:Address>, without a parser.
+    return (
+        f'<wsnt:{element} xmlns:wsnt="{WSNT}" xmlns:ns2="{WSA}">'
+        f"<ns2:Address>{answers.text(address)}</ns2:Address></wsnt:{element}>"
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    # Relatives of the original post it to addresses of all kinds.
+    Operation(f"{{{service}}}WsnProcess", wsn_process, frozenset(Kind), carries_messages=True)
+    for service in SERVICES
+)
+"""WsnProcess, at any of our addresses."""

@@ -1,0 +1,301 @@
+"""The NotificationBroker port type: Notify and Subscribe, and honest refusals of what is not offered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+from lxml import etree
+
+from core.errors import ExpressionError, TopicNotSupported
+from ingest import addresses
+from ingest.access.grants import check_fill, check_publish, check_subscribe, owner_of
+from ingest.addresses import Kind, Target, resource_id
+from ingest.consumers.ownership import check_name
+from ingest.elements.endpoints import judge_consumer, read_reference
+from ingest.elements.filters import Policy, read_filters, read_policy
+from ingest.elements.protection import Wish, required, told_element
+from ingest.elements.topics import TopicMemory
+from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
+from ingest.operations.current_message import Since, check_few, send_current_messages
+from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room
+from ingest.operations.senders import check_sender
+from ingest.soap import answers, times
+from ingest.soap.envelope import Request
+from ingest.soap.fragments import Node, Source
+from ingest.state.repeats import fingerprint
+from topic_model.expressions import XPathPattern, compile_normal
+from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
+from topic_model.patterns.patterns import Pattern
+from topic_model.records.control import SubscriptionRecord
+from topic_model.records.notifications import Notification
+from topic_model.routing.rest import selects_any
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+
+PAYLOAD_DEPTH = 6
+"""Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""
+
+# So many messages are read before other requests have their turn: some milliseconds.
+_AT_A_TIME = 250
+
+# Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
+_PARAMETER_DEPTH = 7
+
+_MESSAGE = wsnt("NotificationMessage")
+_TOPIC = wsnt("Topic")
+_CONTENT = wsnt("Message")
+_PRODUCER = wsnt("ProducerReference")
+_NIL = f"{{{XSI}}}nil"
+
+_topics = TopicMemory()
+
+
+async def notify(gateway: Gateway, request: Request, target: Target) -> None:
+    """Accept the messages of a Notify: when this returns they are stored, in their order."""
+    topics: dict[bytes, TopicPath] = {}
+    notifications = await _read_notify(gateway, request, topics)
+    check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
+    check_sender(gateway, request, target, notifications)
+    check_fan_out(gateway, request, (notification.topic for notification in notifications))
+    _topics.remember(topics)
+    await accept(gateway, notifications)
+
+
+async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> None:
+    """Store the notifications of a request, in their order, however they came in; not those of a repeated request.
+
+    Raises TopicNotSupported or InfrastructureError.
+    """
+    known = fingerprint(notifications) if gateway.repeats.enabled else b""
+    if not known:
+        await _store(gateway, notifications)
+        return
+    # With the records, so that they are known after a restart too.
+    known_by = {"request": known, "request_size": len(notifications)}
+    marked = [msgspec.structs.replace(each, **known_by) for each in notifications]
+    await gateway.repeats.once(known, lambda: _store(gateway, marked))
+
+
+async def _store(gateway: Gateway, notifications: Sequence[Notification]) -> None:
+    # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
+    await gateway.admit(notification.topic for notification in notifications)
+    # It belongs to the subscriptions that are there now, whenever it is matched.
+    accepted = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
+    notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
+    tree = gateway.table.topics
+    # The last of each topic that keeps it.
+    retained = {each.topic: each for each in notifications if tree.policy(each.topic).retain}
+    context = notifications[0].traceparent
+    if gateway.tracing is None or not context:
+        await gateway.notifications.append(notifications, list(retained.values()))
+        return
+    with gateway.tracing.span("append", "producer", context, {"arborcast.notifications": len(notifications)}):
+        await gateway.notifications.append(notifications, list(retained.values()))
+
+
+async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Create a subscription, or renew the equal one that is there."""
+    now = gateway.now()
+    policy = read_policy(request.operation.find(wsnt("SubscriptionPolicy")))
+    wanted = _read_subscribe(gateway, request, policy, now)
+    if policy.current_message:
+        await check_few(gateway, wanted)
+    if not wanted.pull_point:
+        await check_name(gateway.lookups, wanted.consumer.address)
+        if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
+            await gateway.proof.ask(wanted.consumer.address, wanted.owner)
+    async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
+        if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
+            raise ConsumerRefused("the pull point was destroyed at this moment")
+        granted, told, since = await _renewed_equal(gateway, wanted, policy.protection)
+    if policy.current_message:
+        await send_current_messages(gateway, granted, since)
+    body = (
+        f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
+        f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
+        f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
+        f"{termination_element(granted)}{told_element(told)}</wsnt:SubscribeResponse>"
+    )
+    return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
+
+
+async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | None) -> tuple[Subscription, str, Since]:
+    """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none.
+
+    It is protected as wished, else as it was. Also returns the signing secret that was made for it, empty if none was,
+    and since when it is as it is.
+    """
+    async with gateway.locks.hold(wanted.identity()):
+        while (existing := gateway.table.find_equal(wanted)) is not None:
+            async with gateway.locks.hold(existing.id):
+                if gateway.table.get(existing.id) != existing:
+                    continue  # changed or ended while we waited for it
+                # Who subscribes again wants messages, whether or not it remembers that it paused.
+                renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
+                renewed, told = _protected(gateway, renewed, wish)
+                resumed = gateway.suspensions.taking_back(existing.id)
+                now_ms, offset = times.to_ms(gateway.now()), gateway.table.position - 1
+                if renewed != existing or resumed:
+                    offset = await gateway.changes.commit([SubscriptionRecord(renewed), *resumed])
+                return renewed, told, Since(offset, now_ms)
+        check_room(gateway, wanted.owner)
+        wanted, told = _protected(gateway, wanted, wish)
+        made, since = await commit_new(gateway, wanted)
+        return made, told, since
+
+
+async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subscription, Since]:
+    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it."""
+    made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
+    return made, Since(await gateway.changes.commit([SubscriptionRecord(made)]), made.created_ms, new=True)
+
+
+def _protected(gateway: Gateway, subscription: Subscription, wish: Wish | None) -> tuple[Subscription, str]:
+    if wish is None:
+        return subscription, ""
+    return required(gateway.protector).grant(subscription, wish, times.to_ms(gateway.now()))
+
+
+def termination_element(subscription: Subscription) -> str:
+    """wsnt:TerminationTime of an answer; nil for no end."""
+    if subscription.terminates_ms is None:
+        return f'<wsnt:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
+    moment = times.from_ms(subscription.terminates_ms)
+    return f"<wsnt:TerminationTime>{times.written(moment)}</wsnt:TerminationTime>"
+
+
+def requested_termination(element: etree._Element, now: datetime, *, initial: bool) -> int | None:
+    """The end that a request asks for, in milliseconds; None for none at all (nil)."""
+    if element.get(_NIL, "").strip() in ("1", "true"):
+        return None
+    return times.to_ms(times.grant(element.text or "", now, initial=initial))
+
+
+async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
+    """The messages; into `topics` those topics that were not known."""
+    source = request.source(PAYLOAD_DEPTH)
+    accepted_ms = times.to_ms(gateway.now())
+    message_id = request.addressing.message_id if request.addressing is not None else ""
+    notifications: list[Notification] = []
+    for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
+        if message.tag == _MESSAGE:
+            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics)
+            notifications.append(
+                Notification(
+                    id=gateway.ids.next(),
+                    topic=topic,
+                    payload=payload,
+                    accepted_ms=accepted_ms,
+                    producer=producer,
+                    message_id=message_id,
+                    traceparent=request.traceparent,
+                )
+            )
+            if len(notifications) % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
+    if not notifications:
+        raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
+    return notifications
+
+
+def _read_message(
+    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, TopicPath]
+) -> tuple[TopicPath, bytes, bytes]:
+    """Topic, payload and producer (empty for none) of one NotificationMessage."""
+    topic: TopicPath | None = None
+    payload: bytes | None = None
+    producer = b""
+    for part, part_node in zip(message, node.children, strict=True):
+        name = part.tag
+        if name == _TOPIC:
+            topic = _topics.read(part, source.identity(part_node), topics)
+        elif name == _CONTENT:
+            if len(part) != 1:
+                raise InvalidRequest(
+                    f"NotificationMessage {number} has a wsnt:Message with {len(part)} elements; exactly one is needed"
+                )
+            payload = source.fragment(part_node.children[0])
+        elif name == _PRODUCER:
+            producer = source.fragment(part_node)
+    if topic is None:
+        raise ExpressionError(f"NotificationMessage {number} has no wsnt:Topic, and this broker delivers by topic")
+    if payload is None:
+        raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message")
+    return topic, payload, producer
+
+
+def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: datetime) -> Subscription:
+    operation = request.operation
+    reference = operation.find(wsnt("ConsumerReference"))
+    if reference is None:
+        raise InvalidRequest("Subscribe has no wsnt:ConsumerReference")
+    consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
+    point = judge_consumer(consumer, gateway.own, gateway.pull_points, gateway.outbound)
+    if point is not None:
+        check_fill(request.caller, point)
+        if policy.form != "notify":
+            raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
+        consumer = EndpointReference(point.address)
+    filters = read_filters(operation.find(wsnt("Filter")))
+    for expression in filters.topics:
+        check_supported(gateway, expression)
+    check_subscribe(request.caller, filters.topics)
+    identifier = resource_id()
+    return Subscription(
+        id=identifier,
+        consumer=consumer,
+        address=gateway.own.resource(Kind.SUBSCRIPTION, identifier),
+        topics=filters.topics,
+        content=filters.content,
+        producer=filters.producer,
+        form=policy.form,
+        policy=policy.delivery,
+        soap=request.soap,
+        addressing=request.addressing is not None,
+        created_ms=times.to_ms(now),
+        terminates_ms=_initial_termination(gateway, operation.find(wsnt("InitialTerminationTime")), now),
+        owner=owner_of(request.caller),
+        pull_point=point.id if point is not None else "",
+    )
+
+
+def _initial_termination(gateway: Gateway, element: etree._Element | None, now: datetime) -> int | None:
+    if element is not None:
+        return requested_termination(element, now, initial=True)
+    default = gateway.settings.default_termination_s
+    return times.to_ms(now + timedelta(seconds=default)) if default else None
+
+
+def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
+    """Raises ExpressionError for an expression that costs too much, of it TopicNotSupported for one that, with a fixed
+    topic set, selects nothing and never will.
+    """
+    pattern = compile_normal(expression.normal)
+    if isinstance(pattern, Pattern) and pattern.steps > gateway.settings.expression_steps:
+        raise ExpressionError(
+            f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
+            f"{gateway.settings.expression_steps} are taken: use fewer alternatives, or several subscriptions",
+            expression.text[:1000],
+        )
+    if not gateway.topics.fixed:
+        return
+    tree = gateway.table.topics
+    if not (pattern.select(tree) if isinstance(pattern, XPathPattern) else selects_any(pattern, tree)):
+        raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
+
+
+def _refusal(name: str, fault: str, reason: str) -> Operation:
+    async def refuse(_gateway: Gateway, _request: Request, _target: Target) -> Reply | None:
+        raise OperationRefused(reason, fault)
+
+    return Operation(name, refuse, addresses.FACTORIES)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER, Kind.REGISTRATION}), carries_messages=True),
+    Operation(wsnt("Subscribe"), subscribe, frozenset({Kind.BROKER})),
+)
+"""What the broker's address offers. One port type has both sides: a broker is a producer to its subscribers."""

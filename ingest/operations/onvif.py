@@ -1,0 +1,276 @@
+"""ONVIF's event service: pull point subscriptions, where the subscription is its own pull point.
+
+The address that CreatePullPointSubscription returns takes PullMessages beside what the standard has for subscriptions.
+Base notification is offered at the service's address as well.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from lxml import etree
+
+from core.errors import UnknownResource
+from ingest import addresses
+from ingest.access.grants import check_subscribe, owner_of
+from ingest.addresses import Kind, Target
+from ingest.elements.filters import read_filters, read_policy
+from ingest.errors import InvalidRequest, OperationRefused
+from ingest.operations.current_message import check_few, send_current_messages
+from ingest.operations.gateway import Gateway, Operation, Reply, check_room
+from ingest.operations.notification_broker import (
+    check_supported,
+    commit_new,
+    requested_termination,
+    termination_element,
+)
+from ingest.operations.subscription_manager import held, replace
+from ingest.soap import answers, times
+from ingest.soap.envelope import Request
+from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
+from topic_model.namespaces import WSA, WSNT
+from topic_model.subscriptions import EndpointReference, Subscription
+
+TEV = "http://www.onvif.org/ver10/events/wsdl"
+
+# Where ONVIF says that its topics and payloads are described. Ours are in the topic set that goes with it.
+_TOPIC_NAMESPACE = "http://www.onvif.org/onvif/ver10/topics/topicns.xml"
+
+_CONTENT_SCHEMA = "http://www.onvif.org/onvif/ver10/schema/onvif.xsd"
+
+# What MessageLimit may grow to; clients name one in any case.
+_MAX_MESSAGES = 10_000
+
+
+def _tev(name: str) -> str:
+    return f"{{{TEV}}}{name}"
+
+
+async def create_pull_point_subscription(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Create a subscription whose messages wait to be pulled from its own address."""
+    operation = request.operation
+    now = gateway.now()
+    filters = read_filters(operation.find(_tev("Filter")))
+    for expression in filters.topics:
+        check_supported(gateway, expression)
+    check_subscribe(request.caller, filters.topics)
+    policy = read_policy(operation.find(_tev("SubscriptionPolicy")))
+    if policy.form != "notify":
+        raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
+    asked = operation.find(_tev("InitialTerminationTime"))
+    if asked is not None:
+        terminates_ms = requested_termination(asked, now, initial=True)
+    else:
+        terminates_ms = times.to_ms(now + timedelta(seconds=gateway.settings.pull_subscription_s))
+    identifier = addresses.resource_id()
+    address = gateway.own.resource(Kind.SUBSCRIPTION, identifier)
+    created = Subscription(
+        id=identifier,
+        consumer=EndpointReference(address),
+        address=address,
+        topics=filters.topics,
+        content=filters.content,
+        producer=filters.producer,
+        soap=request.soap,
+        addressing=request.addressing is not None,
+        created_ms=times.to_ms(now),
+        terminates_ms=terminates_ms,
+        owner=owner_of(request.caller),
+        pull_point=identifier,
+    )
+    if policy.current_message:
+        await check_few(gateway, created)
+    check_room(gateway, created.owner)
+    created, since = await commit_new(gateway, created)
+    if policy.current_message:
+        await send_current_messages(gateway, created, since)
+    body = (
+        f'<tev:CreatePullPointSubscriptionResponse xmlns:tev="{TEV}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
+        f"<tev:SubscriptionReference><wsa:Address>{answers.text(address)}</wsa:Address></tev:SubscriptionReference>"
+        f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
+        f"{termination_element(created)}</tev:CreatePullPointSubscriptionResponse>"
+    )
+    return Reply(body, f"{TEV}/EventPortType/CreatePullPointSubscriptionResponse")
+
+
+async def pull_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Take out what waits, or wait for it; whoever pulls keeps the subscription alive."""
+    wait_s = _timeout_s(gateway, request.operation)
+    limit = _message_limit(request.operation)
+    subscription = await _kept_alive(gateway, request, target)
+    handout = await gateway.pulls.take(subscription.id, limit, wait_s, request.gone)
+    if not handout.elements and gateway.table.get(subscription.id) is None:
+        raise UnknownResource(f"the subscription {subscription.id!r} ended", subscription.id)
+    end = subscription.terminates_ms
+    # The schema knows no nil here: what never ends is said to end far away.
+    terminates = times.LATEST if end is None else times.from_ms(end)
+    body = (
+        f'<tev:PullMessagesResponse xmlns:tev="{TEV}"><tev:CurrentTime>{times.written(gateway.now())}'
+        f"</tev:CurrentTime><tev:TerminationTime>{times.written(terminates)}</tev:TerminationTime>"
+        f"{handout.text()}</tev:PullMessagesResponse>"
+    )
+    return Reply(body, f"{TEV}/PullPointSubscription/PullMessagesResponse", handout.finish)
+
+
+async def set_synchronization_point(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Clients ask for the state of all properties to be sent again. We have topics, not properties: nothing follows."""
+    if target.kind is Kind.SUBSCRIPTION:
+        async with held(gateway, request, target):
+            pass
+    return _plain("SetSynchronizationPointResponse", "", "PullPointSubscription")
+
+
+async def get_event_properties(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """The topics, and what filters may be written in."""
+    fixed = "true" if gateway.topics.fixed else "false"
+    dialects = "".join(
+        f"<wsnt:TopicExpressionDialect>{dialect}</wsnt:TopicExpressionDialect>"
+        for dialect in (CONCRETE, CONCRETE_SET, FULL)
+    )
+    topics = await gateway.topic_sets.text("set", gateway.table.topics, request.caller)
+    content = (
+        f"<tev:TopicNamespaceLocation>{_TOPIC_NAMESPACE}</tev:TopicNamespaceLocation>"
+        f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>{topics}{dialects}"
+        f"<tev:MessageContentFilterDialect>{XPATH}</tev:MessageContentFilterDialect>"
+        f"<tev:MessageContentSchemaLocation>{_CONTENT_SCHEMA}</tev:MessageContentSchemaLocation>"
+    )
+    return _plain("GetEventPropertiesResponse", content, "EventPortType")
+
+
+async def get_service_capabilities(gateway: Gateway, _request: Request, _target: Target) -> Reply:
+    """What the service can do."""
+    return _plain("GetServiceCapabilitiesResponse", capabilities(gateway), "EventPortType")
+
+
+def capabilities(gateway: Gateway) -> str:
+    """The service's Capabilities element; its prefix `tev` must be declared around it."""
+    # Producers are not limited; the type is an int, and some clients refuse to do without a number.
+    return (
+        '<tev:Capabilities WSSubscriptionPolicySupport="false" WSPullPointSupport="true"'
+        ' WSPausableSubscriptionManagerInterfaceSupport="true" MaxNotificationProducers="2147483647"'
+        f' MaxPullPoints="{gateway.settings.pull_points}" PersistentNotificationStorage="false"/>'
+    )
+
+
+async def _kept_alive(gateway: Gateway, request: Request, target: Target) -> Subscription:
+    async with held(gateway, request, target) as subscription:
+        if subscription.pull_point != subscription.id:
+            raise UnknownResource(f"the subscription {subscription.id!r} is pushed, not pulled", subscription.id)
+        now = gateway.now()
+        span = timedelta(seconds=gateway.settings.pull_subscription_s)
+        if not subscription.expired(times.to_ms(now + span)):
+            return subscription
+        # Twice as long as needed, so that not every pull has to write it down.
+        return await replace(gateway, subscription, terminates_ms=times.to_ms(now + 2 * span))
+
+
+def _timeout_s(gateway: Gateway, operation: etree._Element) -> float:
+    text = operation.findtext(_tev("Timeout"))
+    if text is None:
+        return 0.0
+    try:
+        wait_s = times.duration_s(text, gateway.now())
+    except ValueError as error:
+        raise InvalidRequest(f"Timeout: {error}") from error
+    return min(wait_s, gateway.settings.pull_max_wait_s)
+
+
+def _message_limit(operation: etree._Element) -> int:
+    text = (operation.findtext(_tev("MessageLimit")) or "1").strip()
+    if not text.isdecimal() or not text.isascii() or len(text) > 10:
+        raise InvalidRequest(f"MessageLimit is {text[:60]!r}, a number is needed")
+    return min(max(1, int(text)), _MAX_MESSAGES)
+
+
+def _plain(element: str, content: str, port_type: str) -> Reply:
+    body = f'<tev:{element} xmlns:tev="{TEV}" xmlns:wsnt="{WSNT}">{content}</tev:{element}>'
+    return Reply(body, f"{TEV}/{port_type}/{element}")
+
+
+_BROKER = frozenset({Kind.BROKER})
+"""What the event service offers beyond base notification."""
+
+TDS = "http://www.onvif.org/ver10/device/wsdl"
+
+_TT = "http://www.onvif.org/ver10/schema"
+
+# The versions of the two services' WSDL that these operations are from.
+_VERSION = "<tds:Version><tt:Major>2</tt:Major><tt:Minor>60</tt:Minor></tds:Version>"
+
+
+def _tds(name: str) -> str:
+    return f"{{{TDS}}}{name}"
+
+
+async def get_system_date_and_time(gateway: Gateway, _request: Request, _target: Target) -> Reply:
+    """Our clock: clients date their credentials by it."""
+    now = gateway.now()
+    return _reply(
+        "GetSystemDateAndTime",
+        "<tds:SystemDateAndTime><tt:DateTimeType>NTP</tt:DateTimeType><tt:DaylightSavings>false</tt:DaylightSavings>"
+        "<tt:TimeZone><tt:TZ>UTC0</tt:TZ></tt:TimeZone><tt:UTCDateTime><tt:Time>"
+        f"<tt:Hour>{now.hour}</tt:Hour><tt:Minute>{now.minute}</tt:Minute><tt:Second>{now.second}</tt:Second>"
+        f"</tt:Time><tt:Date><tt:Year>{now.year}</tt:Year><tt:Month>{now.month}</tt:Month><tt:Day>{now.day}</tt:Day>"
+        "</tt:Date></tt:UTCDateTime></tds:SystemDateAndTime>",
+    )
+
+
+async def get_services(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Where the services are."""
+    detailed = (request.operation.findtext(_tds("IncludeCapability")) or "").strip() in ("1", "true")
+    inside = f'<tds:Capabilities xmlns:tev="{TEV}">{capabilities(gateway)}</tds:Capabilities>' if detailed else ""
+    return _reply(
+        "GetServices",
+        f"<tds:Service><tds:Namespace>{TDS}</tds:Namespace><tds:XAddr>{_address(gateway, Kind.DEVICE_SERVICE)}"
+        f"</tds:XAddr>{_VERSION}</tds:Service>"
+        f"<tds:Service><tds:Namespace>{TEV}</tds:Namespace><tds:XAddr>{_address(gateway, Kind.EVENT_SERVICE)}"
+        f"</tds:XAddr>{inside}{_VERSION}</tds:Service>",
+    )
+
+
+async def get_capabilities(gateway: Gateway, _request: Request, _target: Target) -> Reply:
+    """The same in the older form."""
+    return _reply(
+        "GetCapabilities",
+        f"<tds:Capabilities><tt:Device><tt:XAddr>{_address(gateway, Kind.DEVICE_SERVICE)}</tt:XAddr></tt:Device>"
+        f"<tt:Events><tt:XAddr>{_address(gateway, Kind.EVENT_SERVICE)}</tt:XAddr>"
+        "<tt:WSSubscriptionPolicySupport>false</tt:WSSubscriptionPolicySupport>"
+        "<tt:WSPullPointSupport>true</tt:WSPullPointSupport>"
+        "<tt:WSPausableSubscriptionManagerInterfaceSupport>true</tt:WSPausableSubscriptionManagerInterfaceSupport>"
+        "</tt:Events></tds:Capabilities>",
+    )
+
+
+async def get_device_information(_gateway: Gateway, _request: Request, _target: Target) -> Reply:
+    """Who we are; clients show it."""
+    return _reply(
+        "GetDeviceInformation",
+        "<tds:Manufacturer>Arborcast</tds:Manufacturer><tds:Model>notification broker</tds:Model>"
+        "<tds:FirmwareVersion>1</tds:FirmwareVersion><tds:SerialNumber>none</tds:SerialNumber>"
+        "<tds:HardwareId>none</tds:HardwareId>",
+    )
+
+
+def _address(gateway: Gateway, kind: Kind) -> str:
+    return answers.text(gateway.own.resource(kind, ""))
+
+
+def _reply(operation: str, content: str) -> Reply:
+    name = f"{operation}Response"
+    return Reply(f'<tds:{name} xmlns:tds="{TDS}" xmlns:tt="{_TT}">{content}</tds:{name}>', f"{TDS}/{name}")
+
+
+"""What the device service offers."""
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(_tev("CreatePullPointSubscription"), create_pull_point_subscription, _BROKER),
+    Operation(_tev("PullMessages"), pull_messages, frozenset({Kind.SUBSCRIPTION})),
+    Operation(_tev("SetSynchronizationPoint"), set_synchronization_point, frozenset({Kind.SUBSCRIPTION, Kind.BROKER})),
+    Operation(_tev("GetEventProperties"), get_event_properties, _BROKER),
+    Operation(_tev("GetServiceCapabilities"), get_service_capabilities, _BROKER),
+    Operation(_tds("GetSystemDateAndTime"), get_system_date_and_time, _BROKER),
+    Operation(_tds("GetServices"), get_services, _BROKER),
+    Operation(_tds("GetCapabilities"), get_capabilities, _BROKER),
+    Operation(_tds("GetDeviceInformation"), get_device_information, _BROKER),
+)

@@ -1,0 +1,178 @@
+"""RegisterPublisher and DestroyRegistration of WS-BrokeredNotification."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from lxml import etree
+
+from core.errors import ExpressionError, UnknownDialect, UnknownResource
+from ingest.access.grants import check_offer, may_manage, owner_of
+from ingest.addresses import Kind, Target, resource_id
+from ingest.consumers.ownership import check_name
+from ingest.elements.endpoints import check_consumer, read_reference
+from ingest.elements.topics import read_filter
+from ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
+from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.notification_broker import check_supported, requested_termination
+from ingest.soap import answers, times
+from ingest.soap.envelope import Request
+from topic_model.expressions import XPATH
+from topic_model.namespaces import ACTION_BRW, WSA, WSN_BR, wsn_br
+from topic_model.patterns.patterns import parse_normal
+from topic_model.publishers import Registration
+from topic_model.records.control import ControlRecord, EndReason, RegistrationEnded, RegistrationRecord, Tombstone
+from topic_model.records.control import registration_key as key_of
+from topic_model.subscriptions import EndpointReference, TopicFilter
+
+# Envelope, Body, RegisterPublisher, PublisherReference, (EndpointReference,) ReferenceParameters, parameter.
+_PARAMETER_DEPTH = 7
+
+_MAX_TOPICS = 500
+
+
+async def register_publisher(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Register a publisher. What it names as topics is there, or with a fixed topic set must be there, from now on."""
+    now = gateway.now()
+    if len(gateway.registrations) >= gateway.settings.registrations:
+        raise _rejected(f"there are {len(gateway.registrations)} registrations already, as many as may be")
+    registration = _read(gateway, request, now)
+    if registration.demand and registration.publisher is not None:
+        try:
+            await check_name(gateway.lookups, registration.publisher.address)
+        except ConsumerRefused as error:
+            raise _not_called(error) from error
+    singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
+    await gateway.admit(path for path in singles if path is not None)
+    await gateway.changes.commit([RegistrationRecord(registration)])
+    body = (
+        f'<wsn-br:RegisterPublisherResponse xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}">'
+        f"<wsn-br:PublisherRegistrationReference><wsa:Address>{answers.text(registration.address)}</wsa:Address>"
+        "</wsn-br:PublisherRegistrationReference><wsn-br:ConsumerReference>"
+        f"<wsa:Address>{answers.text(consumer_address(gateway, registration))}</wsa:Address>"
+        "</wsn-br:ConsumerReference></wsn-br:RegisterPublisherResponse>"
+    )
+    return Reply(body, f"{ACTION_BRW}/RegisterPublisher/RegisterPublisherResponse")
+
+
+async def destroy_registration(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """End a registration. Our subscriptions at its publisher are ended soon after."""
+    identifier = target.id if target.kind is Kind.REGISTRATION else gateway.named_in(request, Kind.REGISTRATION)
+    if not identifier:
+        raise UnknownResource(
+            "which registration? Send this to the address in the PublisherRegistrationReference that RegisterPublisher "
+            "returned"
+        )
+    async with gateway.locks.hold(identifier):
+        find_registration(gateway, request, identifier)
+        await gateway.changes.commit(ending(identifier, "destroyed", times.to_ms(gateway.now())))
+    return Reply(
+        f'<wsn-br:DestroyRegistrationResponse xmlns:wsn-br="{WSN_BR}"/>',
+        f"{ACTION_BRW}/PublisherRegistrationManager/DestroyRegistrationResponse",
+    )
+
+
+def find_registration(gateway: Gateway, request: Request, identifier: str) -> Registration:
+    """The registration in force with this id, if it is the caller's to see. Raises UnknownResource."""
+    registration = gateway.registrations.get(identifier)
+    if (
+        registration is None
+        or registration.expired(times.to_ms(gateway.now()))
+        or not may_manage(request.caller, registration.owner, registration.topics)
+    ):
+        raise UnknownResource(f"there is no registration {identifier[:200]!r} (any more)", identifier)
+    return registration
+
+
+def ending(registration_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
+    """The records that end a registration: why, for those who follow, and a tombstone, so that nothing stays."""
+    return [RegistrationEnded(registration_id, reason, at_ms), Tombstone(key_of(registration_id))]
+
+
+def consumer_address(gateway: Gateway, registration: Registration) -> str:
+    """Where a publisher is to send its notifications: where registration is required, to an address that tells who."""
+    return registration.address if gateway.settings.requires_registration else gateway.own.broker
+
+
+def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
+    operation = request.operation
+    reference = operation.find(wsn_br("PublisherReference"))
+    publisher = read_reference(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
+    topics = _read_topics(gateway, list(operation.iterchildren(wsn_br("Topic"))))
+    check_offer(request.caller, topics)
+    demand = (operation.findtext(wsn_br("Demand")) or "").strip() in ("1", "true")
+    if demand:
+        _check_demand(gateway, publisher, topics)
+    identifier = resource_id()
+    return Registration(
+        id=identifier,
+        address=gateway.own.resource(Kind.REGISTRATION, identifier),
+        publisher=publisher,
+        topics=topics,
+        demand=demand,
+        soap=request.soap,
+        addressing=request.addressing is not None,
+        created_ms=times.to_ms(now),
+        owner=owner_of(request.caller),
+        terminates_ms=_read_termination(operation.find(wsn_br("InitialTerminationTime")), now),
+    )
+
+
+def _read_topics(gateway: Gateway, elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
+    if len(elements) > _MAX_TOPICS:
+        raise _rejected(f"a registration may name {_MAX_TOPICS} topics, this one names {len(elements)}")
+    topics: dict[str, TopicFilter] = {}
+    for element in elements:
+        try:
+            topic = read_filter(element)
+        except UnknownDialect as error:
+            # RegisterPublisher declares no fault of its own for the dialect.
+            raise ExpressionError(str(error), error.expression) from error
+        if topic.dialect == XPATH:
+            raise ExpressionError("a publisher's topics are named by a path dialect, not by an XPath", topic.text)
+        check_supported(gateway, topic)
+        topics.setdefault(topic.normal, topic)
+    return tuple(topics.values())
+
+
+def _check_demand(gateway: Gateway, publisher: EndpointReference | None, topics: tuple[TopicFilter, ...]) -> None:
+    if publisher is None:
+        raise _rejected("Demand needs a wsn-br:PublisherReference: it is where we subscribe")
+    if not topics:
+        raise _rejected("Demand needs at least one wsn-br:Topic: it is what we subscribe to")
+    try:
+        check_consumer(publisher, gateway.own, gateway.outbound)
+    except ConsumerRefused as error:
+        raise _not_called(error) from error
+
+
+def _read_termination(element: etree._Element | None, now: datetime) -> int | None:
+    """A dateTime, and no duration: so says the schema."""
+    if element is None:
+        return None
+    text = (element.text or "").strip()
+    if text.startswith(("P", "-P")):
+        raise UnacceptableTermination(
+            f"InitialTerminationTime of RegisterPublisher is a dateTime, not a duration like {text[:60]!r}",
+            now,
+            initial=True,
+        )
+    return requested_termination(element, now, initial=True)
+
+
+def _not_called(error: ConsumerRefused) -> ConsumerRefused:
+    rejected = ConsumerRefused(str(error).replace("ConsumerReference", "PublisherReference", 1), error.rule)
+    rejected.fault = "PublisherRegistrationRejectedFault"
+    return rejected
+
+
+def _rejected(reason: str) -> OperationRefused:
+    return OperationRefused(reason, "PublisherRegistrationRejectedFault")
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsn_br("RegisterPublisher"), register_publisher, frozenset({Kind.BROKER})),
+    Operation(wsn_br("DestroyRegistration"), destroy_registration, frozenset({Kind.BROKER, Kind.REGISTRATION})),
+)
+
+"""RegisterPublisher at the broker and at /wsn/registrations, DestroyRegistration where the registration is."""

@@ -1,0 +1,192 @@
+"""The CreatePullPoint and PullPoint port types: for consumers that nobody can push to, they come and fetch.
+
+A pull point is used as the ConsumerReference of subscriptions; dispatch writes their messages into its log instead of
+pushing them. GetMessages takes out what it answers with.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import AsyncExitStack
+
+from lxml import etree
+
+from core.errors import InfrastructureError, UnknownResource
+from ingest import addresses
+from ingest.access.grants import may_manage, owner_of
+from ingest.addresses import FACTORIES, Kind, Target
+from ingest.errors import InvalidRequest, OperationRefused
+from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.soap import answers, times
+from ingest.soap.envelope import Request
+from topic_model.namespaces import ACTION_BW, WSA, WSNT, wsnt
+from topic_model.records.control import (
+    ControlRecord,
+    PullPointEnded,
+    PullPointRecord,
+    Tombstone,
+    ending,
+    pull_point_key,
+)
+from topic_model.records.pull import StoredMessage
+
+logger = logging.getLogger(__name__)
+
+PULL = "urn:arborcast:pull"
+"""Namespace of what we add: attribute or element `Wait`, a duration, in GetMessages."""
+
+# What Apache CXF takes an absent or zero MaximumNumber for.
+_MAXIMUM_NUMBER = 256
+
+# CXF's client names a queue that outlives it so: asking again for the name gets the same pull point.
+_NAME_ATTRIBUTE = "pullPointQueueName"
+_MAX_NAME = 200
+
+# Envelope, Body, Notify, NotificationMessage.
+_MESSAGE_DEPTH = 4
+
+_NUMBER = re.compile(r"\+?\d{1,18}")
+
+
+async def create_pull_point(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """Create a pull point, or find the one of the same name."""
+    point = await open_pull_point(gateway, _name(request.operation), owner_of(request.caller))
+    body = (
+        f'<wsnt:CreatePullPointResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:PullPoint>'
+        f"<wsa:Address>{answers.text(point.address)}</wsa:Address></wsnt:PullPoint></wsnt:CreatePullPointResponse>"
+    )
+    return Reply(body, f"{ACTION_BW}/CreatePullPoint/CreatePullPointResponse")
+
+
+async def open_pull_point(gateway: Gateway, name: str = "", owner: str = "") -> PullPointRecord:
+    """A new pull point, or the owner's one that has this name already. Raises OperationRefused."""
+    if not name:
+        return await _create(gateway, name, owner)
+    async with gateway.locks.hold(("pull point name", name, owner)):
+        return gateway.pull_points.named(name, owner) or await _create(gateway, name, owner)
+
+
+async def get_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Take the oldest messages out, waiting for the first if asked to."""
+    point = _existing(gateway, request, target)
+    maximum = _maximum_number(request.operation)
+    wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
+    handout = await gateway.pulls.take(point.id, maximum, wait_s, request.gone)
+    if not handout.elements:
+        _existing(gateway, request, target)  # it may have been destroyed while we waited
+    body = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">{handout.text()}</wsnt:GetMessagesResponse>'
+    return Reply(body, f"{ACTION_BW}/PullPoint/GetMessagesResponse", handout.finish)
+
+
+async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """End the pull point and the subscriptions that fill it; what waits in it is gone."""
+    async with gateway.locks.hold(("pull point", target.id)):
+        point = _existing(gateway, request, target)
+        await end_pull_point(gateway, point.id)
+    gateway.pulls.forget(point.id)
+    body = f'<wsnt:DestroyPullPointResponse xmlns:wsnt="{WSNT}"/>'
+    return Reply(body, f"{ACTION_BW}/PullPoint/DestroyPullPointResponse")
+
+
+async def put(gateway: Gateway, request: Request, target: Target) -> None:
+    """A Notify to the pull point itself: its messages wait there, as they were sent."""
+    point = _existing(gateway, request, target)
+    source = request.source(_MESSAGE_DEPTH)
+    accepted_ms = times.to_ms(gateway.now())
+    messages = [
+        StoredMessage(source.fragment(node), accepted_ms=accepted_ms)
+        for message, node in zip(request.operation, source.node(request.operation).children, strict=True)
+        if message.tag == wsnt("NotificationMessage")
+    ]
+    if not messages:
+        raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
+    await gateway.pulls.put(point.id, messages)
+
+
+async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:
+    """Append the end of a pull point and of the subscriptions that fill it, in one piece."""
+    now_ms = times.to_ms(gateway.now())
+    subscriptions = sorted(gateway.pull_points.subscriptions_of(pull_point_id))
+    async with AsyncExitStack() as held:
+        for subscription_id in subscriptions:
+            await held.enter_async_context(gateway.locks.hold(subscription_id))
+        records: list[ControlRecord] = [
+            record for each in subscriptions for record in ending(each, "destroyed", now_ms)
+        ]
+        records += (PullPointEnded(pull_point_id, "destroyed", now_ms), Tombstone(pull_point_key(pull_point_id)))
+        await gateway.changes.commit(records)
+
+
+async def end_orphans(gateway: Gateway) -> None:
+    """End subscriptions to pull points that are gone: one gateway subscribed while another destroyed. Never raises."""
+    for subscription_id in gateway.pull_points.orphans():
+        async with gateway.locks.hold(subscription_id):
+            if gateway.table.get(subscription_id) is not None:
+                try:
+                    now_ms = times.to_ms(gateway.now())
+                    await gateway.changes.commit(ending(subscription_id, "destroyed", now_ms))
+                except InfrastructureError as error:
+                    logger.warning("a subscription whose pull point is gone cannot be ended now: %s", error)
+                    return
+
+
+async def _create(gateway: Gateway, name: str, owner: str) -> PullPointRecord:
+    limit = gateway.settings.pull_points
+    if len(gateway.pull_points) >= limit:
+        raise OperationRefused(f"there are {limit} pull points, no more are kept", "UnableToCreatePullPointFault")
+    identifier = addresses.resource_id()
+    address = gateway.own.resource(Kind.PULL_POINT, identifier)
+    created = PullPointRecord(identifier, address, name, times.to_ms(gateway.now()), owner)
+    await gateway.changes.commit([created])
+    first = gateway.pull_points.named(name, owner) if name else created
+    if first is not None and first.id != identifier:
+        # Another gateway had the same wish at the same time.
+        await end_pull_point(gateway, identifier)
+        return first
+    return created
+
+
+def _existing(gateway: Gateway, request: Request, target: Target) -> PullPointRecord:
+    point = gateway.pull_points.get(target.id)
+    if point is None or not may_manage(request.caller, point.owner):
+        raise UnknownResource(f"there is no pull point {target.id[:200]!r} (any more)", target.id)
+    return point
+
+
+def _name(operation: etree._Element) -> str:
+    for attribute, value in operation.attrib.items():
+        if etree.QName(attribute).localname == _NAME_ATTRIBUTE:
+            if len(value) > _MAX_NAME:
+                raise OperationRefused(
+                    f"{_NAME_ATTRIBUTE} may have {_MAX_NAME} characters", "UnableToCreatePullPointFault"
+                )
+            return str(value).strip()
+    return ""
+
+
+def _maximum_number(operation: etree._Element) -> int:
+    text = (operation.findtext(wsnt("MaximumNumber")) or "").strip()
+    if text and not _NUMBER.fullmatch(text):
+        raise OperationRefused(f"MaximumNumber is {text[:60]!r}, a number is needed", "UnableToGetMessagesFault")
+    return int(text or 0) or _MAXIMUM_NUMBER
+
+
+def _wait_s(gateway: Gateway, operation: etree._Element) -> float:
+    text = operation.get(f"{{{PULL}}}Wait") or operation.findtext(f"{{{PULL}}}Wait")
+    if text is None:
+        return gateway.settings.pull_wait_s
+    try:
+        return times.duration_s(text, gateway.now())
+    except ValueError as error:
+        raise OperationRefused(f"Wait: {error}", "UnableToGetMessagesFault") from error
+
+
+_AT_PULL_POINT = frozenset({Kind.PULL_POINT})
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsnt("CreatePullPoint"), create_pull_point, FACTORIES),
+    Operation(wsnt("GetMessages"), get_messages, _AT_PULL_POINT),
+    Operation(wsnt("DestroyPullPoint"), destroy_pull_point, _AT_PULL_POINT),
+    Operation(wsnt("Notify"), put, _AT_PULL_POINT, carries_messages=True),
+)

@@ -1,0 +1,292 @@
+"""WS-ResourceProperties: what can be read of the broker, of a subscription and of a registration.
+
+    broker         wsnt:TopicExpression, wsnt:FixedTopicSet, wsnt:TopicExpressionDialect, wstop:TopicSet,
+                   wsn-br:RequiresRegistration
+    subscription   wsnt:ConsumerReference, wsnt:Filter, wsnt:SubscriptionPolicy, wsnt:CreationTime,
+                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime, p:State (p is urn:arborcast:policy)
+    registration   wsn-br:PublisherReference, wsn-br:Topic, wsn-br:Demand, wsn-br:CreationTime,
+                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
+
+The document has them in the order and of the number that its schema demands; the times of WS-ResourceLifetime, and what
+is ours, have no place in it, and are to be asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from lxml import etree
+
+from ingest.access.grants import Caller
+from ingest.addresses import Kind, Target
+from ingest.elements.endpoints import reference_content
+from ingest.errors import InvalidRequest, OperationRefused, UnacceptableTermination
+from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.notification_broker import requested_termination
+from ingest.operations.publisher_registration import find_registration
+from ingest.operations.subscription_manager import end, held, replace
+from ingest.soap import times
+from ingest.soap.answers import expression_element
+from ingest.soap.envelope import Request
+from topic_model.expressions import DIALECTS
+from topic_model.namespaces import (
+    ACTION_RLW,
+    ACTION_RPW,
+    ARBORCAST_POLICY,
+    WSA,
+    WSN_BR,
+    WSNT,
+    WSRF_RL,
+    WSRF_RP,
+    WSTOP,
+    XSI,
+    wsn_br,
+    wsnt,
+    wsrf_rl,
+    wsrf_rp,
+)
+from topic_model.publishers import Registration
+from topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
+
+
+async def set_termination_time(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Set another termination time; an expired subscription comes back to life within the grace time."""
+    async with held(gateway, request, target) as subscription:
+        now = gateway.now()
+        terminates_ms = _requested(request.operation, now)
+        renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
+    return _resource_lifetime_reply(
+        "ScheduledResourceTermination",
+        "SetTerminationTimeResponse",
+        f"{_new_time(renewed)}<wsrf-rl:CurrentTime>{times.written(now)}</wsrf-rl:CurrentTime>",
+    )
+
+
+async def destroy(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """End the subscription."""
+    await end(gateway, request, target)
+    return _resource_lifetime_reply("ImmediateResourceTermination", "DestroyResponse", "")
+
+
+def _requested(operation: etree._Element, now: datetime) -> int | None:
+    element = operation.find(wsrf_rl("RequestedTerminationTime"))
+    if element is None:
+        element = operation.find(wsrf_rl("RequestedLifetimeDuration"))
+    if element is None:
+        raise InvalidRequest(
+            "SetTerminationTime has neither wsrf-rl:RequestedTerminationTime nor wsrf-rl:RequestedLifetimeDuration"
+        )
+    try:
+        return requested_termination(element, now, initial=False)
+    except UnacceptableTermination as error:
+        raise OperationRefused(str(error), "TerminationTimeChangeRejectedFault") from error
+
+
+def _new_time(subscription: Subscription) -> str:
+    if subscription.terminates_ms is None:
+        return f'<wsrf-rl:NewTerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
+    moment = times.from_ms(subscription.terminates_ms)
+    return f"<wsrf-rl:NewTerminationTime>{times.written(moment)}</wsrf-rl:NewTerminationTime>"
+
+
+def _resource_lifetime_reply(port_type: str, name: str, content: str) -> Reply:
+    return Reply(
+        f'<wsrf-rl:{name} xmlns:wsrf-rl="{WSRF_RL}">{content}</wsrf-rl:{name}>', f"{ACTION_RLW}/{port_type}/{name}"
+    )
+
+
+_ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
+
+"""What a subscription's address offers; at the broker's address the subscription must be named in the message."""
+
+_PREFIXES = f'xmlns:wsnt="{WSNT}" xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}" xmlns:wsrf-rl="{WSRF_RL}"'
+
+_Read = Callable[[], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class _Resource:
+    """What a resource has: its document's root element, and how to read each property, as elements in a row."""
+
+    document: str
+    properties: Mapping[str, _Read]
+    beside: Mapping[str, _Read]
+
+
+async def get_resource_property(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """One property."""
+    wanted = _qname(request.operation)
+    return _reply("GetResourceProperty", await _values(gateway, request, target, [wanted]))
+
+
+async def get_multiple_resource_properties(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Several properties, in the order in which they were asked for."""
+    wanted = [_qname(element) for element in request.operation.iterchildren(wsrf_rp("ResourceProperty"))]
+    if not wanted:
+        raise InvalidRequest("GetMultipleResourceProperties has no wsrf-rp:ResourceProperty")
+    # Once each: a large property asked for a thousand times would otherwise be answered a thousand times.
+    unique = list(dict.fromkeys(wanted))
+    return _reply("GetMultipleResourceProperties", await _values(gateway, request, target, unique))
+
+
+async def get_resource_property_document(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """The whole document."""
+    resource = await _resource(gateway, request, target)
+    content = "".join([await read() for read in resource.properties.values()])
+    return _reply("GetResourcePropertyDocument", f"<{resource.document}>{content}</{resource.document}>")
+
+
+def _reply(operation: str, content: str) -> Reply:
+    name = f"{operation}Response"
+    body = f'<wsrf-rp:{name} xmlns:wsrf-rp="{WSRF_RP}" {_PREFIXES}>{content}</wsrf-rp:{name}>'
+    return Reply(body, f"{ACTION_RPW}/{operation}/{name}")
+
+
+def _qname(element: etree._Element) -> str:
+    """The name that an element's text means. A prefix that is not declared is a name that no resource has."""
+    prefix, colon, name = (element.text or "").strip().rpartition(":")
+    namespace = element.nsmap.get(prefix or None, "")
+    if not name or (colon and not namespace):
+        raise _unknown((element.text or "").strip())
+    return f"{{{namespace}}}{name}" if namespace else name
+
+
+def _unknown(name: str) -> OperationRefused:
+    return OperationRefused(f"there is no resource property {name[:200]!r} here", "InvalidResourcePropertyQNameFault")
+
+
+async def _values(gateway: Gateway, request: Request, target: Target, names: list[str]) -> str:
+    resource = await _resource(gateway, request, target)
+    known = {**resource.properties, **resource.beside}
+    for name in names:
+        if name not in known:
+            raise _unknown(name)
+    return "".join([await known[name]() for name in names])
+
+
+async def _resource(gateway: Gateway, request: Request, target: Target) -> _Resource:
+    if target.kind is Kind.SUBSCRIPTION:
+        async with held(gateway, request, target) as subscription:
+            return _of_subscription(gateway, subscription)
+    if target.kind is Kind.REGISTRATION:
+        return _of_registration(gateway, find_registration(gateway, request, target.id))
+    return _of_broker(gateway, request.caller)
+
+
+def _constant(text: str) -> _Read:
+    async def read() -> str:
+        return text
+
+    return read
+
+
+def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
+    async def expressions() -> str:
+        return await gateway.topic_sets.text("expressions", gateway.table.topics, caller)
+
+    async def topics() -> str:
+        return await gateway.topic_sets.text("set", gateway.table.topics, caller)
+
+    dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
+    fixed = "true" if gateway.topics.fixed else "false"
+    required = "true" if gateway.settings.requires_registration else "false"
+    return _Resource(
+        "wsn-br:NotificationBrokerRP",
+        {
+            wsnt("TopicExpression"): expressions,
+            wsnt("FixedTopicSet"): _constant(f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>"),
+            wsnt("TopicExpressionDialect"): _constant(dialects),
+            f"{{{WSTOP}}}TopicSet": topics,
+            wsn_br("RequiresRegistration"): _constant(
+                f"<wsn-br:RequiresRegistration>{required}</wsn-br:RequiresRegistration>"
+            ),
+        },
+        {},
+    )
+
+
+def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
+    created = times.written(times.from_ms(subscription.created_ms))
+    consumer = reference_content(subscription.consumer)
+    policy = "<wsnt:UseRaw/>" if subscription.form == "raw" else ""
+    return _Resource(
+        "wsnt:SubscriptionManagerRP",
+        {
+            wsnt("ConsumerReference"): _constant(f"<wsnt:ConsumerReference>{consumer}</wsnt:ConsumerReference>"),
+            wsnt("Filter"): _constant(_filter(subscription)),
+            wsnt("SubscriptionPolicy"): _constant(f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"),
+            wsnt("CreationTime"): _constant(f"<wsnt:CreationTime>{created}</wsnt:CreationTime>"),
+        },
+        {
+            **_times(gateway, subscription.terminates_ms),
+            f"{{{ARBORCAST_POLICY}}}State": _constant(_state(gateway, subscription)),
+        },
+    )
+
+
+def _state(gateway: Gateway, subscription: Subscription) -> str:
+    suspension = gateway.suspensions.get(subscription.id)
+    since = "" if suspension is None else f' Since="{times.written(times.from_ms(suspension.at_ms))}"'
+    state = gateway.suspensions.state_of(subscription)
+    return f'<p:State xmlns:p="{ARBORCAST_POLICY}"{since}>{state}</p:State>'
+
+
+def _of_registration(gateway: Gateway, registration: Registration) -> _Resource:
+    publisher = registration.publisher
+    topics = (
+        expression_element("Topic", each.dialect, each.text, each.namespaces, WSN_BR) for each in registration.topics
+    )
+    demand = "true" if registration.demand else "false"
+    created = times.written(times.from_ms(registration.created_ms))
+    return _Resource(
+        "wsn-br:PublisherRegistrationRP",
+        {
+            wsn_br("PublisherReference"): _constant(
+                ""
+                if publisher is None
+                else f"<wsn-br:PublisherReference>{reference_content(publisher)}</wsn-br:PublisherReference>"
+            ),
+            wsn_br("Topic"): _constant("".join(topics)),
+            wsn_br("Demand"): _constant(f"<wsn-br:Demand>{demand}</wsn-br:Demand>"),
+            wsn_br("CreationTime"): _constant(f"<wsn-br:CreationTime>{created}</wsn-br:CreationTime>"),
+        },
+        _times(gateway, registration.terminates_ms),
+    )
+
+
+def _times(gateway: Gateway, terminates_ms: int | None) -> Mapping[str, _Read]:
+    end = (
+        f'<wsrf-rl:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
+        if terminates_ms is None
+        else f"<wsrf-rl:TerminationTime>{times.written(times.from_ms(terminates_ms))}</wsrf-rl:TerminationTime>"
+    )
+    now = times.written(gateway.now())
+    return {
+        wsrf_rl("CurrentTime"): _constant(f"<wsrf-rl:CurrentTime>{now}</wsrf-rl:CurrentTime>"),
+        wsrf_rl("TerminationTime"): _constant(end),
+    }
+
+
+def _filter(subscription: Subscription) -> str:
+    named: list[tuple[str, TopicFilter | XPathFilter]] = [
+        *(("TopicExpression", each) for each in subscription.topics),
+        *(("MessageContent", each) for each in subscription.content),
+        *(("ProducerProperties", each) for each in subscription.producer),
+    ]
+    content = "".join(expression_element(name, each.dialect, each.text, each.namespaces) for name, each in named)
+    return f"<wsnt:Filter>{content}</wsnt:Filter>" if content else ""
+
+
+_KINDS = frozenset({Kind.BROKER, Kind.SUBSCRIPTION, Kind.REGISTRATION})
+"""What the broker's address and those of subscriptions and registrations offer."""
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsrf_rp("GetResourceProperty"), get_resource_property, _KINDS),
+    Operation(wsrf_rp("GetMultipleResourceProperties"), get_multiple_resource_properties, _KINDS),
+    Operation(wsrf_rp("GetResourcePropertyDocument"), get_resource_property_document, _KINDS),
+    Operation(wsrf_rl("SetTerminationTime"), set_termination_time, _ANYWHERE),
+    Operation(wsrf_rl("Destroy"), destroy, _ANYWHERE),
+)

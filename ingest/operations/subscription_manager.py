@@ -1,0 +1,159 @@
+"""The (Pausable)SubscriptionManager port types: Renew, Unsubscribe, PauseSubscription, ResumeSubscription."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from core.errors import UnknownResource
+from ingest.access.grants import may_manage
+from ingest.addresses import Kind, Target
+from ingest.elements.protection import read_credentials, read_secret, required, told_element
+from ingest.errors import InvalidRequest
+from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.notification_broker import requested_termination, termination_element
+from ingest.soap import times
+from ingest.soap.envelope import Request
+from topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
+from topic_model.records.control import SubscriptionRecord, Tombstone, ending, suspension_key
+from topic_model.subscriptions import Subscription
+
+
+async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Set another termination time. An expired subscription comes back to life within the grace time."""
+    async with held(gateway, request, target) as subscription:
+        now = gateway.now()
+        element = request.operation.find(wsnt("TerminationTime"))
+        if element is None:
+            raise InvalidRequest("Renew has no wsnt:TerminationTime (xsi:nil asks for no end)")
+        terminates_ms = requested_termination(element, now, initial=False)
+        renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
+    # The other way round than in SubscribeResponse: so says the schema.
+    body = (
+        f'<wsnt:RenewResponse xmlns:wsnt="{WSNT}">{termination_element(renewed)}'
+        f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime></wsnt:RenewResponse>"
+    )
+    return Reply(body, f"{ACTION_BW}/SubscriptionManager/RenewResponse")
+
+
+async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """End the subscription; no notification accepted after the answer goes to it."""
+    await end(gateway, request, target)
+    return _empty("UnsubscribeResponse", "SubscriptionManager")
+
+
+async def pause(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Stop pushing until resumed."""
+    async with held(gateway, request, target) as subscription:
+        await replace(gateway, subscription, paused=True)
+    return _empty("PauseSubscriptionResponse", "PausableSubscriptionManager")
+
+
+async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Push again, whether its subscriber had paused it or the engine had suspended it."""
+    async with held(gateway, request, target) as subscription:
+        resumed = SubscriptionRecord(msgspec.structs.replace(subscription, paused=False))
+        # Whether or not our view knows of a suspension yet.
+        await gateway.changes.commit([resumed, Tombstone(suspension_key(subscription.id))])
+    return _empty("ResumeSubscriptionResponse", "PausableSubscriptionManager")
+
+
+async def end(gateway: Gateway, request: Request, target: Target) -> None:
+    """End the subscription that is meant. Raises UnknownResource."""
+    async with held(gateway, request, target) as subscription:
+        await gateway.changes.commit(ending(subscription.id, "unsubscribed", times.to_ms(gateway.now())))
+
+
+@asynccontextmanager
+async def held(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
+    """The subscription that is meant; nobody else in this gateway changes it meanwhile. Raises UnknownResource."""
+    identifier = target.id or gateway.named_in(request, Kind.SUBSCRIPTION)
+    if not identifier:
+        raise UnknownResource(
+            "which subscription? Send this to the address in the SubscriptionReference that Subscribe returned"
+        )
+    if not target.id:
+        await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
+    async with gateway.locks.hold(identifier):
+        subscription = gateway.table.get(identifier)
+        if (
+            subscription is None
+            or _beyond_grace(gateway, subscription)
+            # To others it is not there: even that would tell them something.
+            or not may_manage(request.caller, subscription.owner, subscription.topics)
+        ):
+            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
+        yield subscription
+
+
+def _beyond_grace(gateway: Gateway, subscription: Subscription) -> bool:
+    return subscription.expired(times.to_ms(gateway.now()) - gateway.settings.expiry_grace_s * 1000)
+
+
+async def replace(gateway: Gateway, subscription: Subscription, **changes: object) -> Subscription:
+    """The subscription with these fields changed, in the log and in our view."""
+    changed = msgspec.structs.replace(subscription, **changes)
+    if changed != subscription:
+        await gateway.changes.commit([SubscriptionRecord(changed)])
+    return changed
+
+
+def _empty(element: str, port_type: str) -> Reply:
+    return Reply(f'<wsnt:{element} xmlns:wsnt="{WSNT}"/>', f"{ACTION_BW}/{port_type}/{element}")
+
+
+_ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
+"""What a subscription's address offers; at the broker's address the subscription must be named in the message."""
+
+_LONGEST_OVERLAP_MS = 366 * 86_400_000
+
+_ROTATE, _SET = "RotateSecret", "SetCredentials"
+
+
+async def rotate_secret(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Sign with another secret from now on, and with the old one too for the overlap."""
+    secret = read_secret(request.operation)
+    async with held(gateway, request, target) as subscription:
+        now = gateway.now()
+        protector = required(gateway.protector)
+        overlap_ms = protector.overlap_ms()
+        wanted = request.operation.get("Overlap")
+        if wanted is not None:
+            try:
+                overlap_ms = min(round(times.duration_s(wanted, now) * 1000), _LONGEST_OVERLAP_MS)
+            except ValueError as error:
+                raise InvalidRequest(f"Overlap: {error}") from error
+        now_ms = times.to_ms(now)
+        changed, told, until = protector.with_secret(subscription, secret, now_ms, overlap_ms)
+        await replace(gateway, subscription, protection=changed.protection)
+    end = "" if until is None else f"<p:OldUntil>{times.written(times.from_ms(until))}</p:OldUntil>"
+    return _reply(_ROTATE, told_element(told) + end)
+
+
+async def set_credentials(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Push with other credentials from now on, or with none."""
+    credentials = read_credentials(request.operation)
+    async with held(gateway, request, target) as subscription:
+        changed = required(gateway.protector).with_credentials(subscription, credentials)
+        await replace(gateway, subscription, protection=changed.protection)
+    return _reply(_SET, "")
+
+
+def _reply(operation: str, content: str) -> Reply:
+    name = f"{operation}Response"
+    return Reply(f'<p:{name} xmlns:p="{ARBORCAST_POLICY}">{content}</p:{name}>', f"{ARBORCAST_POLICY}/{name}")
+
+
+"""What a subscription's address offers beside the standard's operations."""
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(wsnt("Renew"), renew, _ANYWHERE),
+    Operation(wsnt("Unsubscribe"), unsubscribe, _ANYWHERE),
+    Operation(wsnt("PauseSubscription"), pause, _ANYWHERE),
+    Operation(wsnt("ResumeSubscription"), resume, _ANYWHERE),
+    Operation(f"{{{ARBORCAST_POLICY}}}{_ROTATE}", rotate_secret, _ANYWHERE),
+    Operation(f"{{{ARBORCAST_POLICY}}}{_SET}", set_credentials, _ANYWHERE),
+)

@@ -1,0 +1,190 @@
+"""Our own WSDL: services, ports and bindings for both SOAP versions, around the port types that OASIS published.
+
+The published documents declare port types and no bindings, and are imported as they are: by absolute addresses, under
+which they are served unchanged. What operations and faults a binding has is read from them.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from lxml import etree
+
+from core.errors import InfrastructureError
+from ingest.addresses import Kind, OwnAddresses, Target
+from ingest.soap.answers import attribute
+from topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW
+
+_SUFFIXES = frozenset({".wsdl", ".xsd"})
+
+# Further down lies XML Schema's own schema, which nobody needs.
+_DEPTH = len(PurePosixPath("org/apache/cxf/wsn/wsdl/b-2.xsd").parts)
+
+# Apache CXF's own service, at an address that leads nowhere.
+_NOT_PUBLISHED = "wsn.wsdl"
+
+# Readers in Java fetch this DTD from a server that answers after a minute, if at all; it says nothing that they need.
+_DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*>\s*")
+
+
+class PublishedDocuments:
+    """The documents in a jar, by their file names. They are read once and kept: 130 kB in all."""
+
+    def __init__(self, jar: Path) -> None:
+        """Raises InfrastructureError when the jar cannot be read, or is another one."""
+        try:
+            with zipfile.ZipFile(jar) as archive:
+                self._documents = {
+                    path.name: _DOCTYPE.sub(b"", archive.read(str(path)), count=1)
+                    for path in map(PurePosixPath, archive.namelist())
+                    if path.suffix in _SUFFIXES and len(path.parts) == _DEPTH and path.name != _NOT_PUBLISHED
+                }
+        except (OSError, zipfile.BadZipFile) as error:
+            raise InfrastructureError(f"the published WSDL cannot be read from {jar}: {error}") from error
+        if "b-2.xsd" not in self._documents:
+            raise InfrastructureError(f"{jar} holds no b-2.xsd: it is not the jar of the published WSDL")
+
+    def __getitem__(self, name: str) -> bytes:
+        """A document; KeyError when there is none of that name."""
+        return self._documents[name]
+
+    def get(self, name: str) -> bytes | None:
+        """A document; None when there is none of that name."""
+        return self._documents.get(name)
+
+    def names(self) -> list[str]:
+        """All file names."""
+        return sorted(self._documents)
+
+
+NAMESPACE = "urn:arborcast:wsdl"
+
+"""Target namespace of our services and bindings."""
+
+FOLDER = "/wsn/wsdl/"
+
+"""Path below which the published documents are served."""
+
+_WSDL = "http://schemas.xmlsoap.org/wsdl/"
+
+_HTTP = "http://schemas.xmlsoap.org/soap/http"
+
+_BINDINGS = {"11": "http://schemas.xmlsoap.org/wsdl/soap/", "12": "http://schemas.xmlsoap.org/wsdl/soap12/"}
+
+_IMPORTED = {"bw-2.wsdl": ACTION_BW, "brw-2.wsdl": ACTION_BRW, "rpw-2.wsdl": ACTION_RPW}
+
+_PROPERTIES = tuple(
+    (ACTION_RPW, name)
+    for name in (
+        "GetResourceProperty",
+        "GetMultipleResourceProperties",
+        "GetResourcePropertyDocument",
+    )
+)
+
+# The first port of a service is the one that most clients use when they are not told.
+_BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW, "CreatePullPoint"), *_PROPERTIES))
+
+_SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
+    Kind.BROKER: _BROKER,
+    Kind.PULL_POINT_FACTORY: ("CreatePullPoint", tuple(reversed(_BROKER[1][:2]))),
+    # ONVIF publishes the WSDL of its services itself, and its clients bring it along.
+    Kind.EVENT_SERVICE: _BROKER,
+    Kind.DEVICE_SERVICE: _BROKER,
+    Kind.SUBSCRIPTION: ("SubscriptionManager", ((ACTION_BW, "PausableSubscriptionManager"), *_PROPERTIES)),
+    Kind.PULL_POINT: ("PullPoint", ((ACTION_BW, "PullPoint"),)),
+    Kind.REGISTRATION_FACTORY: ("RegisterPublisher", ((ACTION_BRW, "RegisterPublisher"),)),
+    Kind.REGISTRATION: (
+        "PublisherRegistrationManager",
+        ((ACTION_BRW, "PublisherRegistrationManager"), (ACTION_BW, "NotificationConsumer"), *_PROPERTIES),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Operation:
+    name: str
+    answered: bool
+    faults: tuple[str, ...]
+
+
+class ServiceDescriptions:
+    """What `?wsdl` answers, and the documents that it refers to."""
+
+    def __init__(self, published: PublishedDocuments) -> None:
+        """Raises KeyError when a document or a port type is missing among the published ones."""
+        self._published = published
+        known = {
+            (namespace, name): operations
+            for file, namespace in _IMPORTED.items()
+            for name, operations in _port_types(published[file])
+        }
+        self._port_types = {key: known[key] for _, keys in _SERVICES.values() for key in keys}
+
+    def document(self, name: str) -> bytes | None:
+        """A published document, None when there is none of that name."""
+        return self._published.get(name)
+
+    def wsdl(self, target: Target, own: OwnAddresses) -> bytes:
+        """The service at one of our addresses."""
+        # At all other addresses the broker's operations are offered beside those that OASIS does not know.
+        service, port_types = _SERVICES.get(target.kind, _BROKER)
+        address = attribute(own.resource(target.kind, target.id))
+        imports = "".join(
+            f'<wsdl:import namespace="{namespace}" location={attribute(f"{own.base}{FOLDER}{file}")}/>'
+            for file, namespace in _IMPORTED.items()
+        )
+        bindings = "".join(
+            self._binding(namespace, name, version) for namespace, name in port_types for version in _BINDINGS
+        )
+        ports = "".join(
+            f'<wsdl:port name="{name}Soap{version}" binding="tns:{name}Soap{version}">'
+            f"<soap{version}:address location={address}/></wsdl:port>"
+            for _, name in port_types
+            for version in _BINDINGS
+        )
+        prefixes = "".join(f' xmlns:soap{version}="{namespace}"' for version, namespace in _BINDINGS.items())
+        return (
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<wsdl:definitions xmlns:wsdl="{_WSDL}" xmlns:tns="{NAMESPACE}"'
+            f'{prefixes} name="{service}" targetNamespace="{NAMESPACE}">\n{imports}\n{bindings}\n'
+            f'<wsdl:service name="{service}">{ports}</wsdl:service>\n</wsdl:definitions>\n'
+        ).encode()
+
+    def _binding(self, namespace: str, port_type: str, version: str) -> str:
+        soap = f"soap{version}"
+        body = f'<{soap}:body use="literal"/>'
+        operations = []
+        for operation in self._port_types[namespace, port_type]:
+            action = f"{namespace}/{port_type}/{operation.name}{'Request' if operation.answered else ''}"
+            output = f"<wsdl:output>{body}</wsdl:output>" if operation.answered else ""
+            faults = "".join(
+                f'<wsdl:fault name="{name}"><{soap}:fault name="{name}" use="literal"/></wsdl:fault>'
+                for name in operation.faults
+            )
+            operations.append(
+                f'<wsdl:operation name="{operation.name}"><{soap}:operation soapAction="{action}"/>'
+                f"<wsdl:input>{body}</wsdl:input>{output}{faults}</wsdl:operation>"
+            )
+        return (
+            f'<wsdl:binding name="{port_type}Soap{version}" type="pt:{port_type}" xmlns:pt="{namespace}">'
+            f'<{soap}:binding style="document" transport="{_HTTP}"/>{"".join(operations)}</wsdl:binding>\n'
+        )
+
+
+def _port_types(document: bytes) -> Iterator[tuple[str, tuple[_Operation, ...]]]:
+    for port_type in etree.fromstring(document).iterchildren(f"{{{_WSDL}}}portType"):
+        yield (
+            port_type.get("name", ""),
+            tuple(
+                _Operation(
+                    operation.get("name", ""),
+                    operation.find(f"{{{_WSDL}}}output") is not None,
+                    tuple(fault.get("name", "") for fault in operation.iterchildren(f"{{{_WSDL}}}fault")),
+                )
+                for operation in port_type.iterchildren(f"{{{_WSDL}}}operation")
+            ),
+        )

@@ -1,0 +1,158 @@
+"""Changing the control log from the event loop: append, then wait until this gateway's own view has it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
+from core.eventlog.settings import KafkaSettings
+from ingest.state.control_view import ControlView
+from topic_model.records.control import ControlRecord
+
+
+class End(Protocol):
+    """What is needed of a LogEnd."""
+
+    async def ask(self) -> int:
+        """The offset after the last record that was acknowledged before this call. Raises InfrastructureError."""
+
+
+class LogEnd:
+    """Asks Kafka. Requests that come while a question is under way share the next one: under load one round trip,
+    about a millisecond, serves all of them."""
+
+    def __init__(self, kafka: KafkaSettings, name: str) -> None:
+        self._kafka = kafka
+        self._name = name
+        self._partition = TopicPartition(kafka.topic(name), 0)
+        # One thread, so that the connection has one user, and a question waits for the one before.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-end")
+        self._consumer: Consumer | None = None
+        self._lock = threading.Lock()
+        self._waiting: asyncio.Future[int] | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def ask(self) -> int:
+        """See End."""
+        if self._waiting is None:
+            self._waiting = asyncio.get_running_loop().create_future()
+            if self._serving is None:
+                self._serving = asyncio.create_task(self._serve(), name=f"{self._name}-end")
+        # Whoever hangs up must not cancel it for the others.
+        return await asyncio.shield(self._waiting)
+
+    async def _serve(self) -> None:
+        while self._waiting is not None:
+            # While the question is under way a record may be acknowledged that the answer does not count: who asks from
+            # now on gets the next one.
+            waiting, self._waiting = self._waiting, None
+            try:
+                waiting.set_result(await asyncio.get_running_loop().run_in_executor(self._thread, self._question))
+            except Exception as error:
+                waiting.set_exception(error)
+                waiting.exception()  # it is for those who still wait; that nobody does is no news
+        self._serving = None
+
+    def close(self) -> None:
+        """Free the connection; nothing can be asked any more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._disconnect()
+
+    def _question(self) -> int:
+        with self._lock:
+            try:
+                if self._consumer is None:
+                    self._consumer = make_consumer(self._kafka, wait_ms=10)
+                with translated(f"the end of the {self._name} log cannot be found"):
+                    timeout_ms = int(self._kafka.request_timeout_s * 1000)
+                    return self._consumer.end_offsets([self._partition], timeout_ms=timeout_ms)[self._partition]
+            except BaseException:
+                self._disconnect()
+                raise
+
+    def _disconnect(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close(autocommit=False, timeout_ms=500)
+
+
+# Appends wait in threads. So many at a time share the broker's answers, which is enough for thousands per second.
+_WRITERS = 16
+
+
+class AppendsRecords(Protocol):
+    """What is needed of a ControlLog."""
+
+    def append(self, batch: Sequence[ControlRecord]) -> int: ...
+
+
+class Changes(Protocol):
+    """How operations change the shared state."""
+
+    async def commit(self, records: Sequence[ControlRecord]) -> int:
+        """Return when the records are in the log and applied to our view: the offset of the first of them. Raises
+        InfrastructureError."""
+
+    async def catch_up(self) -> None:
+        """Return when our view has everything that any gateway has answered for until now. Raises
+        InfrastructureError."""
+
+
+class ControlChanges:
+    """Changes by way of the control log."""
+
+    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: End) -> None:
+        self._log = log
+        self._view = view
+        self._end = end
+        self._timeout_s = kafka.request_timeout_s
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
+
+    async def commit(self, records: Sequence[ControlRecord]) -> int:
+        """See Changes."""
+        last = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
+        await self._view.wait_applied(last, self._timeout_s)
+        return last - len(records) + 1
+
+    async def catch_up(self) -> None:
+        """See Changes."""
+        await self._view.wait_applied(await self._end.ask() - 1, self._timeout_s)
+
+    def close(self) -> None:
+        """Do not begin any further append."""
+        self._writers.shutdown(wait=False, cancel_futures=True)
+
+
+class KeyedLocks:
+    """One lock for each key that somebody holds or waits for; no others are kept."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, key: Hashable) -> AsyncIterator[None]:
+        """Hold the key's lock."""
+        lock, users = self._locks.get(key, (None, 0))
+        lock = lock or asyncio.Lock()
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._locks
+
+    def __len__(self) -> int:
+        return len(self._locks)

@@ -1,0 +1,194 @@
+"""The gateway's view of a log: state that is kept up to date, and waiting for one's own records.
+
+A thread follows the log. Once the state has caught up, records are applied on the event loop's thread, so whoever runs
+there reads the state without locks and always between two records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from core.errors import InfrastructureError
+from core.eventlog.follower import LogFollower
+
+logger = logging.getLogger(__name__)
+
+Record = TypeVar("Record")
+
+# How long a broker may hold a fetch that finds nothing; also how long a stop may take to be noticed.
+POLL_S = 0.5
+
+# How often to ask where the log ends. A poll that finds nothing looks the same with and without a broker; a question
+# that gets no answer does not.
+_CHECK_S = 2.0
+
+# Between attempts when the broker is away.
+_RETRY_S = 0.5
+
+# Replaying a million records takes some ten seconds. The limit is for a log that grows faster than it is read.
+_REPLAY_TIMEOUT_S = 600
+
+
+class LogView(ABC, Generic[Record]):
+    """State that follows a log of one partition; `name` is what the log is called.
+
+    `on_failure` is called, in the event loop, when the log cannot be followed any further (a record of a newer version,
+    a log that was created anew): going on with a state that is not true would be worse than stopping. `reachable` says
+    whether the log answered when it was last asked.
+    """
+
+    def __init__(self, name: str, on_failure: Callable[[Exception], None]) -> None:
+        self._name = name
+        self._on_failure = on_failure
+        self._gathered: list[tuple[Record, int]] = []
+        self._follower = self._make_follower()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"{name}-view", daemon=True)
+        self._replaying = True
+        self._applied = 0
+        self._caught_up = asyncio.Event()
+        self.reachable = True
+
+    @abstractmethod
+    def _make_follower(self) -> LogFollower[Record]:
+        """A follower that gives its records to `_take`."""
+
+    @abstractmethod
+    def _fold(self, record: Record, offset: int) -> None:
+        """Apply a record to the state. In the event loop's thread, but for what was in the log at the start."""
+
+    def _observe(self, record: Record) -> None:
+        """Sees every record before it is applied, in the thread that reads them."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the state has been as new as the log."""
+        return self._caught_up.is_set()
+
+    @property
+    def applied(self) -> int:
+        """Offset of the next record to be applied."""
+        return self._applied
+
+    def start(self) -> None:
+        """Begin to follow. Call on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop following; those who wait for a record are told."""
+        self._stopping.set()
+        await asyncio.to_thread(self._thread.join, 2 * POLL_S)
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(InfrastructureError("the gateway stops"))
+        self._waiting.clear()
+
+    async def until_caught_up(self) -> None:
+        """Return when the log was read to its end once, however long that takes."""
+        await self._caught_up.wait()
+
+    async def wait_applied(self, offset: int, timeout: float) -> None:
+        """Return when the record at `offset` is applied. InfrastructureError after `timeout` seconds."""
+        if offset < self._applied:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        heapq.heappush(self._waiting, (offset, next(self._numbers), future))
+        try:
+            await asyncio.wait_for(future, timeout)
+        except TimeoutError:
+            raise InfrastructureError(
+                "the change is stored, but this gateway could not read it back in time", retry_after=1
+            ) from None
+
+    def _follow(self) -> None:
+        try:
+            self._replay()
+            checked = time.monotonic()
+            while not self._stopping.is_set():
+                try:
+                    if time.monotonic() < checked + _CHECK_S:
+                        self._follower.poll(POLL_S)
+                    else:
+                        self._follower.read_to_end(_CHECK_S)
+                        self.reachable, checked = True, time.monotonic()
+                except InfrastructureError as error:
+                    self.reachable = False
+                    self._pause_or_raise(error)
+                self._hand_over()
+        except Exception as error:
+            if not self._stopping.is_set():
+                logger.critical("the %s log cannot be followed: %s", self._name, error)
+                self._loop.call_soon_threadsafe(self._on_failure, error)
+        finally:
+            self._follower.close()
+
+    def _take(self, record: Record, offset: int) -> None:
+        self._observe(record)
+        if self._replaying:
+            self._fold(record, offset)
+        else:
+            self._gathered.append((record, offset))
+
+    def _replay(self) -> None:
+        """Up to the log's end in this thread: nobody reads the state yet."""
+        while not self._stopping.is_set():
+            try:
+                self._follower.read_to_end(_REPLAY_TIMEOUT_S)
+            except InfrastructureError as error:
+                self._pause_or_raise(error)
+            else:
+                break
+        self._replaying = False
+        self._applied = self._follower.position
+        self._loop.call_soon_threadsafe(self._announce)
+
+    def _announce(self) -> None:
+        if not self._stopping.is_set():
+            self._caught_up.set()
+            self._release()
+
+    def _pause_or_raise(self, error: InfrastructureError) -> None:
+        if error.retry_after is None:
+            raise error
+        logger.warning("the %s log cannot be read now: %s", self._name, error)
+        self._stopping.wait(_RETRY_S)
+
+    def _hand_over(self) -> None:
+        """Have what was polled applied on the event loop, and wait for it: records must not pile up in between."""
+        if not self._gathered:
+            return
+        batch, self._gathered = self._gathered, []
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._apply, batch, self._follower.position, done)
+        while not done.wait(POLL_S):
+            if self._stopping.is_set():
+                return
+
+    def _apply(self, batch: list[tuple[Record, int]], position: int, done: threading.Event) -> None:
+        try:
+            for record, offset in batch:
+                self._fold(record, offset)
+            self._applied = position
+            self._release()
+        except Exception as error:
+            logger.exception("a record of the %s log could not be applied", self._name)
+            self._on_failure(error)
+        finally:
+            done.set()
+
+    def _release(self) -> None:
+        while self._waiting and self._waiting[0][0] < self._applied:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)

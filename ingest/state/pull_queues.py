@@ -1,0 +1,333 @@
+"""Handing out what waits in pull points: at most once at a time, at least once in all.
+
+Who wants messages claims them in the log, hands them out, and settles the claim when the answer has left. A gateway
+that dies in between leaves a claim that nobody settles; after some time any gateway returns it, and the messages wait
+again, in their place. So nothing is lost, and twice a client only gets what was on its way to it at a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+from core.errors import InfrastructureError
+from core.eventlog.client import Admin
+from core.eventlog.follower import LogFollower, LogReader
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import PULL_LOG
+from core.eventlog.writers import LogWriter
+from ingest.state.changes import KeyedLocks
+from ingest.state.log_view import POLL_S, LogView
+from topic_model.projections.pull_store import PullLimits, PullStore, Waiting
+from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
+
+_Keyed = tuple[str, PullRecord]
+
+# Appends wait in threads; see ingest.state.changes.
+_WRITERS = 8
+
+
+class PullView(LogView[_Keyed]):
+    """What waits in the pull points. `changed(pull_point_id)` is called when something has come to wait in one."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        limits: PullLimits,
+        on_failure: Callable[[Exception], None],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._kafka = kafka
+        self.store = PullStore(limits, changed)
+        super().__init__(PULL_LOG, on_failure)
+
+    def _make_follower(self) -> LogFollower[_Keyed]:
+        return LogFollower(self._kafka, PULL_LOG, decode, self._take, wait_ms=int(POLL_S * 1000), forgetful=True)
+
+    def _fold(self, record: _Keyed, offset: int) -> None:
+        self.store.apply(*record, offset)
+
+
+class PullLog:
+    """Appends to the log and looks records up in it. Used on the event loop's thread."""
+
+    def __init__(self, kafka: KafkaSettings, view: PullView) -> None:
+        self._kafka = kafka
+        self._view = view
+        self._writer = LogWriter(kafka, PULL_LOG)
+        self._reader = LogReader(kafka, PULL_LOG)
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="pull-log")
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="pull-log-reader")
+        self._cut = 0
+
+    async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None:
+        """Return when the records are in the log and applied to our store. Raises InfrastructureError."""
+        encoded = [encode(pull_point_id, record) for record in records]
+        loop = asyncio.get_running_loop()
+        offset = await loop.run_in_executor(self._writers, self._writer.append_encoded, encoded)
+        await self._view.wait_applied(offset, self._kafka.request_timeout_s)
+
+    async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]:
+        """The messages at these offsets, as far as the log still has them. Raises InfrastructureError."""
+        values = await asyncio.get_running_loop().run_in_executor(self._readers, self._reader.read, list(offsets))
+        found = {}
+        for offset, value in values.items():
+            _, record = decode(b"", value)
+            if isinstance(record, StoredMessage):
+                found[offset] = record.element
+        return found
+
+    async def cut(self) -> None:
+        """Let Kafka delete what nobody needs any more, so that a start has little to read. Never raises."""
+        earliest = self._view.store.earliest()
+        before = self._view.applied if earliest is None else min(earliest, self._view.applied)
+        if before > self._cut:
+            try:
+                await asyncio.to_thread(self._delete_before, before)
+            except InfrastructureError as error:
+                logger.warning("%s", error)
+            else:
+                self._cut = before
+
+    def close(self) -> None:
+        """Begin nothing more, and free the connections."""
+        self._writers.shutdown(wait=False, cancel_futures=True)
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._writer.close()
+
+    def _delete_before(self, offset: int) -> None:
+        with closing(Admin(self._kafka)) as admin:
+            admin.delete_before(self._kafka.topic(PULL_LOG), 0, offset)
+
+
+logger = logging.getLogger(__name__)
+
+# How often one looks after claims of the dead and messages for pull points that are gone.
+_SWEEP_S = 1.0
+
+# How often the log's beginning is cut off, in sweeps.
+_CUT_EVERY = 60
+
+# What a stop waits for claims to be settled.
+_CLOSE_S = 1.0
+
+
+class CommitsPullRecords(Protocol):
+    """What is needed of a PullLog."""
+
+    async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None: ...
+
+    async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]: ...
+
+    async def cut(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Handout:
+    """Messages on their way to a client, oldest first; `finish` must be called when there are any."""
+
+    elements: tuple[bytes, ...] = ()
+    finish: Callable[[bool], None] = lambda _: None
+    """To be called with whether the answer has left; if not, the messages wait again."""
+
+    def text(self) -> str:
+        """All of them, for the inside of an answer."""
+        return b"".join(self.elements).decode()
+
+
+class PullQueues:
+    """The pull points' messages as operations see them. On the event loop's thread only.
+
+    `is_there` says which pull points there are. `claim_s` is after how long a claim counts as abandoned.
+    """
+
+    def __init__(
+        self,
+        store: PullStore,
+        log: CommitsPullRecords,
+        is_there: Callable[[str], bool],
+        *,
+        claim_s: float,
+        max_bytes: int,
+        now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._is_there = is_there
+        self._claim_s = claim_s
+        self._max_bytes = max_bytes
+        self._now = now
+        self._steady = steady
+        self._due: dict[tuple[str, str], float] = {}
+        self._swept = False
+        self._locks = KeyedLocks()
+        self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._strangers: frozenset[str] = frozenset()
+        self._reported = 0
+        self.delivered = 0
+        """How many messages were handed out and settled here."""
+
+    @property
+    def waiting_clients(self) -> int:
+        """How many requests wait for messages."""
+        return sum(len(futures) for futures in self._arrivals.values())
+
+    async def put(self, pull_point_id: str, messages: Sequence[StoredMessage]) -> None:
+        """Store messages, in their order. Raises InfrastructureError."""
+        await self._log.commit(pull_point_id, messages)
+
+    async def take(
+        self, pull_point_id: str, maximum: int, wait_s: float, gone: Callable[[], Awaitable[None]] | None = None
+    ) -> Handout:
+        """The oldest messages, at most `maximum`; waits up to `wait_s` seconds for the first.
+
+        Nothing when none came, when the pull point is gone, or when `gone` returned first: the client hung up.
+        Raises InfrastructureError.
+        """
+        deadline = time.monotonic() + wait_s
+        watch = asyncio.ensure_future(gone()) if gone is not None else None
+        handout = Handout()
+        try:
+            while self._is_there(pull_point_id) and not (watch is not None and watch.done()):
+                if self._store.waiting(pull_point_id):
+                    handout = await self._claim(pull_point_id, maximum, watch)
+                    if handout.elements:
+                        return handout
+                    continue  # somebody else got them
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                await self._arrival(pull_point_id, remaining, watch)
+            return handout
+        finally:
+            if watch is not None and not handout.elements:
+                watch.cancel()
+
+    def arrived(self, pull_point_id: str) -> None:
+        """Wake those who wait for messages of this pull point, or for its end."""
+        for future in self._arrivals.get(pull_point_id, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def forget(self, pull_point_id: str) -> None:
+        """The pull point is gone: so is what waited, and nobody needs to wait any longer."""
+        self._store.forget(pull_point_id)
+        self.arrived(pull_point_id)
+
+    async def sweep_forever(self, also: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled; `also` is done with each sweep."""
+        sweeps = 0
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            sweeps += 1
+            await self.sweep()
+            await also()
+            if sweeps % _CUT_EVERY == 0:
+                await self._log.cut()
+
+    async def sweep(self) -> None:
+        """Return the claims of gateways that died, forget pull points that are gone, say what was dropped."""
+        for pull_point_id, claim in self._overdue():
+            logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
+            await self._append_quietly(pull_point_id, Returned(claim))
+        for pull_point_id in [each for each in self._arrivals if not self._is_there(each)]:
+            self.arrived(pull_point_id)
+        # Messages may come a moment before the record of their pull point does: what is unknown twice is gone.
+        strangers = frozenset(each for each in self._store.ids() if not self._is_there(each))
+        for pull_point_id in strangers & self._strangers:
+            self.forget(pull_point_id)
+        self._strangers = strangers
+        if self._store.dropped > self._reported:
+            logger.warning(
+                "%d messages had to go from pull points that are full, lately from %s: nobody fetches them",
+                self._store.dropped - self._reported,
+                self._store.dropped_from,
+            )
+            self._reported = self._store.dropped
+
+    def _overdue(self) -> list[tuple[str, str]]:
+        """The claims whose time is over, counted from when we saw each first, by a clock that nobody sets: else one
+        that is wrong, here or where it was claimed, would hide messages for an hour, or hand out twice what is on its
+        way. Only of those that were there before us we go by the time in them, and wait no longer than for others."""
+        now, now_ms = self._steady(), self._now() * 1000
+        due: dict[tuple[str, str], float] = {}
+        for pull_point_id, claim, until_ms in self._store.open_claims():
+            left_s = self._claim_s if self._swept else min(max((until_ms - now_ms) / 1000, 0.0), self._claim_s)
+            due[pull_point_id, claim] = self._due.get((pull_point_id, claim), now + left_s)
+        self._due, self._swept = due, True
+        return [claim for claim, at in due.items() if at <= now]
+
+    async def close(self) -> None:
+        """Wait a moment for claims that are being settled."""
+        if self._finishing:
+            await asyncio.wait(self._finishing, timeout=_CLOSE_S)
+
+    async def _claim(self, pull_point_id: str, maximum: int, watch: asyncio.Future[None] | None) -> Handout:
+        # Without the lock two requests would claim the same messages, and one of them in vain.
+        async with self._locks.hold(pull_point_id):
+            head = self._store.head(pull_point_id, maximum, self._max_bytes)
+            if not head:
+                return Handout()
+            claim = secrets.token_hex(8)
+            until_ms = round((self._now() + self._claim_s) * 1000)
+            await self._log.commit(pull_point_id, [Claimed(claim, head[0].offset, head[-1].offset, until_ms)])
+        claimed = self._store.claimed(pull_point_id, claim)
+        if not claimed:
+            return Handout()
+
+        def finish(left: bool) -> None:
+            delivered = left and not (watch is not None and watch.done())
+            if watch is not None:
+                watch.cancel()
+            self._finish(pull_point_id, claim, len(elements) if delivered else None)
+
+        elements: tuple[bytes, ...] = ()
+        try:
+            elements = await self._elements(claimed)
+        except BaseException:
+            finish(False)
+            raise
+        if not elements:
+            self._finish(pull_point_id, claim, 0)  # the log has none of them any more
+        return Handout(elements, finish)
+
+    async def _elements(self, messages: Sequence[Waiting]) -> tuple[bytes, ...]:
+        missing = [message.offset for message in messages if message.element is None]
+        read = await self._log.elements(missing) if missing else {}
+        found = (read.get(message.offset) if message.element is None else message.element for message in messages)
+        return tuple(element for element in found if element is not None)
+
+    def _finish(self, pull_point_id: str, claim: str, delivered: int | None) -> None:
+        self.delivered += delivered or 0
+        record = Returned(claim) if delivered is None else Settled(claim)
+        task = asyncio.ensure_future(self._append_quietly(pull_point_id, record))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
+    async def _append_quietly(self, pull_point_id: str, record: PullRecord) -> None:
+        try:
+            await self._log.commit(pull_point_id, [record])
+        except InfrastructureError as error:
+            # The claim runs out by itself then, and what it held is handed out once more.
+            logger.warning("a claim on pull point %s stays open: %s", pull_point_id, error)
+
+    async def _arrival(self, pull_point_id: str, timeout: float, watch: asyncio.Future[None] | None) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._arrivals.setdefault(pull_point_id, set())
+        waiting.add(future)
+        try:
+            others = {future} if watch is None else {future, watch}
+            await asyncio.wait(others, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.discard(future)
+            if not waiting:
+                self._arrivals.pop(pull_point_id, None)

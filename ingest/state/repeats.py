@@ -1,0 +1,210 @@
+"""Accepting once what a publisher sends again under the same wsa:MessageID, because it did not see our answer.
+
+Two requests are the same when message id, topics, payloads and producers are. The id alone would not do: there are
+clients that call every message the same, and theirs must not vanish.
+
+What was acknowledged is remembered as a fingerprint of 16 bytes with the second in which it was, in a table of fixed
+size: no growth, no garbage, and in memory that several workers of a gateway can share. A full bucket forgets its
+oldest entry, so beyond a quarter of a million requests within the window the window gets shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from mmap import mmap
+
+from core.errors import InfrastructureError
+from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
+from core.eventlog.settings import KafkaSettings
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
+
+_FINGERPRINT = 16
+
+_STAMP = 4
+
+_ENTRY = _FINGERPRINT + _STAMP
+
+_BUCKET = 8 * _ENTRY
+
+_BUCKETS = 1 << 15
+
+TABLE_BYTES = _BUCKETS * _BUCKET
+
+"""Size of the memory behind a RepeatMemory."""
+
+# The machine's own count begins with its start, and what was acknowledged before that must have a time as well.
+_EARLIER_S = 1 << 30
+
+
+def steady_now() -> float:
+    """Seconds of a clock that nobody sets, the same in all processes of this machine: were it that on the wall, one
+    that is put back would make repetitions of what is new."""
+    return _EARLIER_S + time.monotonic()
+
+
+def fingerprint(notifications: Sequence[Notification]) -> bytes:
+    """What a request is known by: its message id and all that it says. Empty for one without a message id."""
+    message_id = notifications[0].message_id
+    if not message_id:
+        return b""
+    digest = hashlib.blake2b(message_id.encode(), digest_size=_FINGERPRINT)
+    for each in notifications:
+        topic = each.topic.encode()
+        # With the lengths, or what stands at the end of one part could stand at the beginning of the next.
+        digest.update(b"%d,%d,%d;" % (len(topic), len(each.payload), len(each.producer)))
+        digest.update(topic)
+        digest.update(each.payload)
+        digest.update(each.producer)
+    return digest.digest()
+
+
+class RepeatMemory:
+    """Fingerprints of the last `window_s` seconds, in `memory` of TABLE_BYTES zeros (of its own without).
+
+    Processes may share the memory without locks: one that is overwritten halfway matches nothing, and so costs at
+    worst that a repetition is not noticed.
+    """
+
+    def __init__(self, window_s: float, memory: mmap | None = None) -> None:
+        self._window_s = window_s
+        self._memory = mmap(-1, TABLE_BYTES) if memory is None else memory
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is remembered at all."""
+        return self._window_s > 0
+
+    def add(self, known: bytes, at_s: float) -> None:
+        """Remember a fingerprint that was acknowledged at this time (see `steady_now`)."""
+        start = self._start(known)
+        entry = known + int(at_s).to_bytes(_STAMP)
+        self._memory[start : start + _BUCKET] = entry + self._memory[start : start + _BUCKET - _ENTRY]
+
+    def knows(self, wanted: bytes, now_s: float) -> bool:
+        """Whether this fingerprint was acknowledged within the window."""
+        start = self._start(wanted)
+        bucket = self._memory[start : start + _BUCKET]
+        found = bucket.find(wanted)
+        while found % _ENTRY > 0:  # not at the beginning of an entry; -1 % _ENTRY is not 0 either
+            if found < 0:
+                return False
+            found = bucket.find(wanted, found + 1)
+        stamp = int.from_bytes(bucket[found + _FINGERPRINT : found + _ENTRY])
+        return now_s - stamp <= self._window_s
+
+    def _start(self, known: bytes) -> int:
+        return int.from_bytes(known[:4]) % _BUCKETS * _BUCKET
+
+
+class Repeats:
+    """On the event loop: of equal requests, one is stored. Without a memory, or one with a window of 0, all are."""
+
+    def __init__(self, memory: RepeatMemory | None = None, clock: Callable[[], float] = steady_now) -> None:
+        self._memory = memory or RepeatMemory(0)
+        self._clock = clock
+        self._under_way: dict[bytes, asyncio.Future[None]] = {}
+        self.count = 0
+        """Requests that were recognised as repetitions."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether repetitions are looked for."""
+        return self._memory.enabled
+
+    async def once(self, known: bytes, store: Callable[[], Awaitable[None]]) -> None:
+        """Return when the request with this fingerprint is stored; `store` is called unless it is already.
+
+        One that comes while an equal one is being stored waits for it and shares its fate, an error too. Only what
+        was acknowledged is remembered. An empty fingerprint stands for requests that cannot be told apart.
+        """
+        if not known or not self.enabled:
+            await store()
+            return
+        if self._memory.knows(known, self._clock()):
+            self.count += 1
+            return
+        first = self._under_way.get(known)
+        if first is not None:
+            self.count += 1
+            await asyncio.shield(first)
+            return
+        await self._first(known, store)
+
+    async def _first(self, known: bytes, store: Callable[[], Awaitable[None]]) -> None:
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way[known] = outcome
+        try:
+            await store()
+        except BaseException as error:
+            failure = error if isinstance(error, Exception) else InfrastructureError("the gateway stops", 1)
+            outcome.set_exception(failure)
+            outcome.exception()  # mostly nobody else waits, and nothing is to be said about that
+            raise
+        else:
+            self._memory.add(known, self._clock())
+            outcome.set_result(None)
+        finally:
+            del self._under_way[known]
+
+
+logger = logging.getLogger(__name__)
+
+# Of each partition, however much the window holds: a start must not take long, and the table holds no more anyway.
+_MOST_RECORDS = 50_000
+
+_POLL_MS = 200
+
+
+def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float) -> int:
+    """Put into `memory` what the last `window_s` seconds of the log hold; returns how many requests.
+
+    Only requests of which all notifications are found count: of one that was cut off by a crash nobody was told that
+    it is stored. Raises InfrastructureError.
+    """
+    since_s = time.time() - window_s
+    topic = kafka.topic("notifications")
+    found: dict[bytes, int] = {}
+    complete = 0
+    with closing(make_consumer(kafka, wait_ms=10)) as consumer, translated(f"the end of {topic} cannot be read"):
+        missing = _seek(consumer, topic, since_s)
+        while missing:
+            for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
+                for record in records:
+                    each = notifications.decode(record.value or b"")
+                    if each.request and not each.only and each.accepted_ms >= since_s * 1000:
+                        found[each.request] = found.get(each.request, 0) + 1
+                        if found[each.request] == each.request_size:
+                            complete += 1
+                            age_s = max(time.time() - each.accepted_ms / 1000, 0.0)
+                            if not memory.knows(each.request, steady_now()):
+                                memory.add(each.request, steady_now() - age_s)
+                    if record.offset >= missing.get(partition, -1):
+                        missing.pop(partition, None)
+            # Records that a compaction or a transaction left out leave gaps at the end.
+            missing = {partition: last for partition, last in missing.items() if consumer.position(partition) <= last}
+    if complete:
+        logger.info("%d requests of the last %g s are remembered", complete, window_s)
+    return complete
+
+
+def _seek(consumer: Consumer, topic: str, since_s: float) -> dict[TopicPartition, int]:
+    """Go to where reading begins; returns the last offset to read of each partition that holds anything."""
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    consumer.assign(partitions)
+    ends = consumer.end_offsets(partitions)
+    begins = consumer.beginning_offsets(partitions)
+    by_time = consumer.offsets_for_times(dict.fromkeys(partitions, int(since_s * 1000)))
+    missing = {}
+    for partition in partitions:
+        at = by_time.get(partition)
+        start = ends[partition] if at is None else max(at.offset, begins[partition], ends[partition] - _MOST_RECORDS)
+        consumer.seek(partition, start)
+        if start < ends[partition]:
+            missing[partition] = ends[partition] - 1
+    return missing

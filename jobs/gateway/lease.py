@@ -1,0 +1,290 @@
+"""Which of several processes does what must be done once: a lease, decided by the order of a log.
+
+Candidates follow the `lease` log. Whoever holds the lease appends a renewal every few seconds; when none has come for
+`LEASE_S`, the others append claims for the next term, and the first of these in the log has it. Nobody needs another's
+clock: everyone counts from when it saw a record. We took a log rather than a consumer group of Kafka's because the
+decision is then a fold that can be tested, because the holder can tell by itself that it may have lost the lease, and
+because nothing but reading and appending is asked of the broker.
+
+Everything here is pure; `jobs.gateway.lease` reads and appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from core.errors import ArborcastError, InfrastructureError, RecordVersionError
+from core.eventlog.follower import LogFollower
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.topics import LEASE_LOG
+from core.eventlog.writers import LogWriter
+from directory.sync.sync import DirectorySync
+from jobs.gateway import lease
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Duties:
+    """`work` makes the tasks, by name. Made and used on the event loop. `failed` is called with what ended a task."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        name: str,
+        work: Mapping[str, Work],
+        sync: DirectorySync | None,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work = work
+        self._sync = sync
+        self._failed = failed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._synced = False
+        self._closing = False
+        self._keeper = LeaseKeeper(kafka, name, self._changed)
+
+    @property
+    def ours(self) -> bool:
+        """Whether they are done by this process now."""
+        return self._keeper.holds
+
+    def start(self) -> None:
+        """Begin to try for the lease."""
+        self._keeper.start()
+
+    def cancel(self) -> None:
+        """End the tasks; none begins any more."""
+        self._closing = True
+        self._end_tasks()
+
+    def stop(self) -> None:
+        """Let go of the lease. Waits for Kafka a moment: not for the event loop's thread."""
+        self._keeper.stop()
+
+    def _changed(self, holds: bool) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._switch, holds)
+
+    def _switch(self, holds: bool) -> None:
+        self._end_tasks()
+        if self._sync is not None:
+            if not holds:
+                self._sync.pause()
+            elif self._synced:
+                self._sync.resume()
+            elif not self._closing:
+                self._sync.allow_while(lambda: self._keeper.holds)
+                self._sync.start()
+                self._synced = True
+        if holds and not self._closing:
+            for name, make in self._work.items():
+                task = self._loop.create_task(make(), name=name)
+                task.add_done_callback(self._ended)
+                self._tasks.append(task)
+
+    def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+# After so long without a renewal a lease is free. Beside it a takeover takes up to a look (RENEW_S) and an append.
+LEASE_S = 5.0
+
+RENEW_S = 1.0
+
+# A holder whose last renewal was sent so long ago stops: before anybody else can have begun.
+HOLD_S = 4.0
+
+KEY = b"duties"
+
+VERSION = 1
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One word about the lease."""
+
+    kind: Literal["claim", "renewal", "release"]
+    holder: str
+    term: int
+    version: int = VERSION
+
+
+def encode(record: LeaseRecord) -> tuple[bytes, bytes]:
+    """Key and value."""
+    return KEY, msgspec.json.encode(record)
+
+
+def decode(key: bytes, value: bytes | None) -> LeaseRecord:
+    """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
+    try:
+        version = msgspec.json.decode(value or b"", type=_Version).version
+        if version > VERSION:
+            raise RecordVersionError(
+                f"a lease record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
+            )
+        return msgspec.json.decode(value or b"", type=LeaseRecord)
+    except msgspec.MsgspecError as error:
+        raise InfrastructureError(f"not a lease record: {error}") from error
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+@dataclass
+class Lease:
+    """The lease as one candidate sees it. Times are seconds of one monotonic clock.
+
+    `me` is this process and no other: a name that stays when the process is started again, then # and anything.
+    """
+
+    me: str
+    holder: str = ""
+    term: int = 0
+    seen: float = float("-inf")
+
+    def apply(self, record: LeaseRecord, now: float) -> None:
+        """The log's next record. Of several claims for a term the first counts; what a past term says does not."""
+        # A renewal counts even where another's claim seemed to be the first: then the log's beginning is gone, and all
+        # that was left of the term were claims that came second.
+        if record.term < self.term or (record.kind == "claim" and record.term == self.term):
+            return
+        self.term = record.term
+        self.holder = "" if record.kind == "release" else record.holder
+        self.seen = now
+
+    def next(self, now: float) -> LeaseRecord | None:
+        """What to append now: a renewal of what is ours, a claim of what is free, or nothing."""
+        if self.mine:
+            return LeaseRecord(kind="renewal", holder=self.me, term=self.term)
+        # What an earlier process of our name held is free: it is gone, or we could not listen where it did.
+        free = not self.holder or self.holder.partition("#")[0] == self.me.partition("#")[0]
+        if free or now - self.seen > LEASE_S:
+            return LeaseRecord(kind="claim", holder=self.me, term=self.term + 1)
+        return None
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is ours, as far as we have read."""
+        return self.holder == self.me
+
+    def release(self) -> LeaseRecord | None:
+        """What tells the others not to wait; None when the lease is not ours."""
+        return LeaseRecord(kind="release", holder=self.me, term=self.term) if self.mine else None
+
+
+logger = logging.getLogger("arborcast.gateway")
+
+_REQUEST_S = 1.5
+
+# What a stop may spend on telling the others not to wait.
+_RELEASE_S = 1.0
+
+
+def name_of(host: str, port: int) -> str:
+    """A name that no other process has at this time: nobody else listens there."""
+    return f"{socket.gethostname()}-{uuid.getnode():x}/{host}:{port}"
+
+
+class LeaseKeeper:
+    """`changed(True)` is called when the lease has become ours, `changed(False)` when it no longer is, or may no longer
+    be: in the keeper's thread, one call after the other."""
+
+    def __init__(self, kafka: KafkaSettings, name: str, changed: Callable[[bool], None]) -> None:
+        self._lease = Lease(f"{name}#{uuid.uuid4().hex[:8]}")
+        self._changed = changed
+        # Whoever waits longer for an answer than the lease lasts cannot hold it.
+        kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        self._writer = LogWriter(kafka, LEASE_LOG)
+        # The others' words are old when they come from before our start, but how old nobody can tell: they count from
+        # now, so that a holder that lives has the time to renew.
+        self._follower: LogFollower[LeaseRecord] = LogFollower(
+            kafka, LEASE_LOG, lease.decode, self._apply, forgetful=True
+        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._told = False
+        self._sent = float("-inf")  # when the last word of ours that Kafka has was on its way
+
+    @property
+    def holds(self) -> bool:
+        """Whether what must be done once is ours at this very moment."""
+        return self._told and time.monotonic() - self._sent < HOLD_S
+
+    @property
+    def holder(self) -> str:
+        """Who has it, as far as we have read; empty for nobody."""
+        return self._lease.holder
+
+    def start(self) -> None:
+        """Begin to try. The log must have been created."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let go of it, so that another can begin at once."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_RELEASE_S)
+        self._tell(False)
+        self._writer.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._look()
+            except ArborcastError as error:
+                logger.warning("the lease on what must be done once cannot be looked after: %s", error)
+                self._follower.close()
+            except Exception:
+                logger.exception("the lease on what must be done once cannot be looked after")
+            # Whatever happened: without a fresh word of ours in the log it may be another's by now.
+            self._tell(self._lease.mine and time.monotonic() - self._sent < HOLD_S)
+            self._stopping.wait(RENEW_S)
+        self._let_go()
+        self._follower.close()
+
+    def _look(self) -> None:
+        self._follower.read_to_end(_REQUEST_S)
+        now = time.monotonic()
+        word = self._lease.next(now)
+        if word is None:
+            return
+        self._writer.append_encoded([lease.encode(word)])
+        self._follower.read_to_end(_REQUEST_S)
+        if self._lease.mine:
+            self._sent = now
+
+    def _let_go(self) -> None:
+        self._tell(False)
+        word = self._lease.release()
+        if word is not None:
+            try:
+                self._writer.append_encoded([lease.encode(word)])
+            except ArborcastError as error:
+                logger.info("the others will wait for the lease to run out: %s", error)
+
+    def _apply(self, record: LeaseRecord, _offset: int) -> None:
+        self._lease.apply(record, time.monotonic())
+
+    def _tell(self, holds: bool) -> None:
+        if holds != self._told:
+            self._told = holds
+            logger.info("what must be done once is %s", "ours" if holds else "no longer ours")
+            self._changed(holds)

@@ -1,0 +1,103 @@
+"""What a Spark cluster needs of ours, in one folder: `arborcast bundle`.
+
+    arborcast.zip        the four packages, for spark-submit's --py-files
+    dispatch_stream.py   the job's script
+    spark.properties     the tuned settings, naming the jars and the zip; with a secret in it, for its owner alone
+    spark-cluster.properties    what a standalone cluster's master and workers are started with, to prove that they
+                         belong together
+
+The cluster's Python needs the packages that ours depend on (`arborcast bundle` does not carry them: some are compiled
+for one system), not Arborcast itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import secrets
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import ConfigError
+from dispatch.settings import DispatchSettings
+from dispatch.spark.properties import MASTER_ONLY, guarded, needs_secret, properties, secret_in, write_properties
+
+CODE = "arborcast.zip"
+SCRIPT = "dispatch_stream.py"
+PROPERTIES = "spark.properties"
+CLUSTER = "spark-cluster.properties"
+
+_PACKAGES = ("dispatch", "ingest", "jobs", "topic_model")
+
+# The oldest time that a zip file can hold. The same code makes the same bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class Bundle(NamedTuple):
+    """Where its files are; no `cluster` where nothing has to be said to its master and workers."""
+
+    code: Path
+    script: Path
+    properties: Path
+    cluster: Path | None
+
+
+def write_bundle(
+    folder: Path,
+    settings: DispatchSettings,
+    jars: Sequence[Path],
+    *,
+    master: str | None = None,
+    python: str = "python3",
+    driver_python: str = sys.executable,
+) -> Bundle:
+    """Write the files, over older ones; a secret that was made for an older one stays. `python` is the interpreter's
+    path on the cluster; `driver_python` that where spark-submit is run, on this machine our own.
+
+    Raises ConfigError when the folder cannot be written.
+    """
+    code, script, file, cluster = folder / CODE, folder / SCRIPT, folder / PROPERTIES, folder / CLUSTER
+    told = needs_secret(settings, master)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if told:
+            kept = secret_in(cluster.read_text(encoding="utf-8")) if cluster.exists() else ""
+            settings = dataclasses.replace(settings, spark_secret=kept or secrets.token_urlsafe(32))
+            write_properties(cluster, {**guarded(settings), **MASTER_ONLY})
+        _write_zip(code)
+        script.write_bytes((_folder_of("jobs") / SCRIPT).read_bytes())
+        values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
+        write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
+    except OSError as error:
+        raise ConfigError(f"the bundle cannot be written to {folder}: {error.strerror}") from error
+    return Bundle(code, script, file, cluster if told else None)
+
+
+def _write_zip(target: Path) -> None:
+    draft = target.with_name(f".{target.name}")
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in _PACKAGES:
+            root = _folder_of(package)
+            for file in _files(root):
+                entry = zipfile.ZipInfo(f"{package}/{file.relative_to(root).as_posix()}", _NO_TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, file.read_bytes())
+    draft.replace(target)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for file in sorted(root.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield file
+
+
+def _folder_of(package: str) -> Path:
+    # Not imported: some of ours load much.
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        raise ConfigError(f"the package {package} is not where Python finds it: install Arborcast, then bundle it")
+    return Path(spec.origin).parent

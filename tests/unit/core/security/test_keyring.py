@@ -1,0 +1,118 @@
+"""Sealing, changing keys, and what must not open."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import SecretError
+from core.security.keyring import KeyFile, KeyRing, UnknownKey, add_key, parse_keys, remove_key
+
+RING = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
+
+
+@given(st.binary(max_size=300), st.text(max_size=50))
+def test_what_is_sealed_opens_again(plain: bytes, context: str) -> None:
+    sealed = RING.seal(plain, context)
+    assert sealed.startswith("new:")
+    assert RING.open(sealed, context) == plain
+    assert sealed != RING.seal(plain, context), "equal secrets do not show"
+    assert len(plain) < 8 or plain not in base64.b64decode(sealed.partition(":")[2])
+
+
+def test_only_in_its_context_and_unchanged() -> None:
+    sealed = RING.seal(b"secret", "sub-1\nhttp://a/")
+    with pytest.raises(SecretError, match="not this one's"):
+        RING.open(sealed, "sub-1\nhttp://evil/")
+    for position in range(sealed.index(":") + 1, len(sealed)):
+        changed = sealed[:position] + ("A" if sealed[position] != "A" else "B") + sealed[position + 1 :]
+        if base64.b64decode(changed.partition(":")[2] + "==") == base64.b64decode(sealed.partition(":")[2] + "=="):
+            continue  # bits that base64 leaves unused
+        with pytest.raises(SecretError):
+            RING.open(changed, "sub-1\nhttp://a/")
+
+
+@pytest.mark.parametrize("sealed", ["", "new", "new:", "new:AAAA", "new:é", "new:!!", "new:" + "A" * 40])
+def test_what_is_no_ciphertext(sealed: str) -> None:
+    with pytest.raises(SecretError):
+        RING.open(sealed, "")
+
+
+def test_old_keys_open_and_unknown_ones_are_named() -> None:
+    old = KeyRing({"old": b"o" * 32})
+    assert RING.open(old.seal(b"x", "c"), "c") == b"x"
+    with pytest.raises(UnknownKey, match="'new'"):
+        old.open(RING.seal(b"x", "c"), "c")
+    with pytest.raises(SecretError, match="no key"):
+        KeyRing({})
+
+
+def test_a_key_file_is_made_and_changed_while_it_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "keys"
+    keys = KeyFile(path)
+    with pytest.raises(SecretError, match="arborcast keys new"):
+        keys.seal(b"x", "c")
+
+    add_key(path, "k1")
+    assert path.stat().st_mode & 0o777 == 0o600
+    sealed = keys.seal(b"x", "c")
+    assert sealed.startswith("k1:")
+    reader = pickle.loads(pickle.dumps(keys))  # noqa: S301
+    assert reader.open(sealed, "c") == b"x"
+
+    add_key(path, "k2")
+    newer = keys.seal(b"y", "c")
+    assert newer.startswith("k2:"), "the writer sees a new key at once"
+    assert reader.open(newer, "c") == b"y", "a reader when it meets one"
+    assert reader.open(sealed, "c") == b"x"
+
+    assert not caplog.records
+    path.chmod(0o644)
+    with caplog.at_level(logging.WARNING):
+        KeyFile(path).open(newer, "c")
+    assert "others than its owner may read" in caplog.text
+    for line in path.read_text().splitlines():
+        assert line.split()[1] not in pickle.dumps(keys).decode("latin-1"), "no key travels"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["k1\n", "k1 AAAA\n", "k1 " + "!" * 44, "../k " + base64.b64encode(b"k" * 32).decode(), "k1 AAAA more words"],
+)
+def test_what_is_no_key_file(text: str) -> None:
+    with pytest.raises(SecretError, match="line 2 of the key file"):
+        parse_keys("# the keys\n" + text)
+
+
+def test_an_id_is_used_once(tmp_path: Path) -> None:
+    add_key(tmp_path / "keys", "k1")
+    for wrong in ("k1", "", "a b", "a\nb"):
+        with pytest.raises(SecretError):
+            add_key(tmp_path / "keys", wrong)
+    line = (tmp_path / "keys").read_text()
+    with pytest.raises(SecretError, match="line 2 of the key file has the id of an earlier line"):
+        parse_keys(line + line)
+    assert parse_keys("\n# comment\n" + line).keys() == {"k1"}
+
+
+def test_a_key_is_taken_out_but_never_the_one_that_seals(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    add_key(path, "k1")
+    path.write_text("# k1 is the old one\n" + path.read_text())
+    add_key(path, "k2")
+    for wrong, says in (("k2", "the key that seals"), ("k3", "has no key 'k3'; it has k2, k1")):
+        with pytest.raises(SecretError, match=says):
+            remove_key(path, wrong)
+    remove_key(path, "k1")
+    assert list(parse_keys(path.read_text())) == ["k2"]
+    assert "# k1 is the old one" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["keys"]
+    with pytest.raises(SecretError, match="cannot be written"):
+        remove_key(tmp_path / "none", "k1")

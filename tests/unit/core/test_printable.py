@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from core.printable import as_html, as_json, is_printable, one_line, printable
+
+# Each of these does something: sets the clipboard, paints, ends a line for some readers, turns the writing around.
+ACTS = (
+    "\x1b]52;c;aGk=\x07\x9b31m\x00\r\b\x7f\x85\x9d"
+    "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\u2029\udc9b"
+)
+
+
+def test_every_character_that_acts_is_written_out() -> None:
+    shown = printable(f"a{ACTS}b\n\tc")
+
+    assert shown.startswith("a\\x1b]52;c;aGk=\\x07\\x9b31m\\x00\\x0d\\x08\\x7f")
+    assert shown.endswith("\\udc9bb\n\tc")
+    assert not set(shown) & (set(ACTS) - set("]52;c;aGk=31m"))
+
+
+def test_letters_of_all_scripts_stay() -> None:
+    text = "Prüfstand {urn:é}Ж/水/مرحبا/שלום/👩‍🔧 \\ \xa0\n\t"
+    assert printable(text) == text
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_what_comes_out_acts_on_nothing_whatever_went_in(text: str) -> None:
+    shown = printable(text)
+
+    for character in shown:
+        assert unicodedata.category(character) not in ("Cc", "Zl", "Zp", "Cs") or character in "\n\t"
+        assert unicodedata.bidirectional(character) not in (
+            "LRE",
+            "RLE",
+            "LRO",
+            "RLO",
+            "PDF",
+            "LRI",
+            "RLI",
+            "FSI",
+            "PDI",
+        )
+    assert is_printable(shown)
+    assert printable(shown) == shown
+    assert is_printable(text) == (shown == text)
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=())), st.text(st.characters(exclude_categories=()))))
+def test_json_stays_json_and_says_the_same(value: dict[str, str]) -> None:
+    for options in ({}, {"ensure_ascii": False}, {"indent": 2, "ensure_ascii": False}):
+        text = as_json(value, **options)
+        assert is_printable(text)
+        assert json.loads(text) == json.loads(json.dumps(value))
+
+
+def test_html_is_text_and_nothing_else() -> None:
+    assert as_html("<b title='x'>\"&\u202e\x9b") == "&lt;b title=&#x27;x&#x27;&gt;&quot;&amp;\\u202e\\x9b"
+
+
+def test_one_line_is_one() -> None:
+    assert one_line("a\nb\x85c\u2028d\re\tf") == "a\\nb\\x85c\\u2028d\\x0de\tf"

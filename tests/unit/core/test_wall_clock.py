@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from core.wall_clock import TOLERANCE_MS, WatchedClock, has_come
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "decided_ms", "come"),
+    [
+        (NOW_MS, NOW_MS - 2_000, True),
+        (NOW_MS + 1, NOW_MS - 2_000, False),
+        (NOW_MS + HOUR_MS + 1_000, NOW_MS + HOUR_MS - 1_000, True),  # decided by a clock that was an hour ahead
+        (NOW_MS + TOLERANCE_MS, NOW_MS + TOLERANCE_MS, False),  # clocks of two machines are never quite the same
+        (NOW_MS + TOLERANCE_MS + 1, NOW_MS + TOLERANCE_MS + 1, True),
+        (NOW_MS + HOUR_MS, 0, False),  # it is not known when that was decided
+    ],
+)
+def test_a_time_has_come_when_it_has_passed_or_was_decided_later_than_now(
+    due_ms: int, decided_ms: int, come: bool
+) -> None:
+    assert has_come(due_ms, decided_ms, NOW_MS) is come
+
+
+def test_a_clock_that_is_put_back_is_noticed_once() -> None:
+    shown = [NOW_MS]
+    clock = WatchedClock(lambda: shown[0])
+    assert clock.put_back_ms() == 0
+
+    shown[0] += HOUR_MS
+    assert (clock.now_ms(), clock.put_back_ms()) == (NOW_MS + HOUR_MS, 0)
+    shown[0] -= HOUR_MS
+
+    assert clock.now_ms() == NOW_MS
+    assert (clock.put_back_ms(), clock.put_back_ms()) == (HOUR_MS, 0)
+
+
+def test_a_clock_that_is_put_back_in_small_steps_is_noticed_when_they_add_up() -> None:
+    shown = [NOW_MS]
+    clock = WatchedClock(lambda: shown[0])
+    noticed = []
+    for _ in range(7):
+        shown[0] -= 1_000
+        noticed.append(clock.put_back_ms())
+
+    assert noticed == [0, 0, 0, 0, 0, 6_000, 0]

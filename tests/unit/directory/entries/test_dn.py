@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from directory.entries.dn import fold, format_dn, is_below, parse_dn
+from directory.errors import DnError
+
+
+@pytest.mark.parametrize(
+    ("text", "dn"),
+    [
+        ("", ()),
+        ("ou=topics", ((("ou", "topics"),),)),
+        ("OU = topics , dc=x", ((("ou", "topics"),), (("dc", "x"),))),
+        ("2.5.4.11=topics", ((("ou", "topics"),),)),
+        ("topicName=b+topicNamespace=urn:x", ((("topicname", "b"), ("topicnamespace", "urn:x")),)),
+        (r"cn=a\,b\+c\=d\\e\"", ((("cn", 'a,b+c=d\\e"'),),)),
+        (r"cn=\c3\A9t\c3\a9", ((("cn", "été"),),)),
+        (r"cn=\ two ends\ ", ((("cn", " two ends "),),)),
+        (r"cn=\#1", ((("cn", "#1"),),)),
+        ("cn=#04024869", ((("cn", "#04024869"),),)),
+        ("cn=", ((("cn", ""),),)),
+        ("cn=http://example.org/a#b=c", ((("cn", "http://example.org/a#b=c"),),)),
+    ],
+)
+def test_parse(text: str, dn: object) -> None:
+    assert parse_dn(text) == dn
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "=x", "cn=a,", "cn=a+", "cn=a\\", "cn=\\zz", "cn=\\ff", 'cn="a"', "cn=a<b", "cn=#04zz", "1cn=a"]
+)
+def test_what_is_no_dn(text: str) -> None:
+    with pytest.raises(DnError):
+        parse_dn(text)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from(["cn", "topicname"]), st.text(max_size=20)), min_size=1), min_size=1)
+)
+def test_any_value_survives_writing_and_reading(rdns: list[list[tuple[str, str]]]) -> None:
+    dn = tuple(map(tuple, rdns))
+    # "#" and hexadecimal digits at the start is BER on reading, so it is escaped on writing.
+    assert parse_dn(format_dn(dn)) == dn
+
+
+@given(st.text(max_size=40))
+def test_any_text_parses_or_raises_the_typed_error(text: str) -> None:
+    try:
+        dn = parse_dn(text)
+    except DnError:
+        return
+    assert fold(parse_dn(format_dn(dn))) == fold(dn)
+
+
+def test_names_of_topics_are_compared_with_case_and_those_of_the_base_without() -> None:
+    assert fold(parse_dn("OU=Topics,DC=X")) == fold(parse_dn("ou=topics,dc=x"))
+    assert fold(parse_dn("topicName=A")) != fold(parse_dn("topicName=a"))
+
+
+def test_the_order_within_an_rdn_does_not_count() -> None:
+    one, other = parse_dn("topicName=b+topicNamespace=u"), parse_dn("topicNamespace=u + topicName=b")
+    assert one != other
+    assert fold(one) == fold(other)
+
+
+def test_is_below() -> None:
+    base = fold(parse_dn("ou=topics"))
+    assert is_below(fold(parse_dn("topicName=a,ou=topics")), base)
+    assert not is_below(base, base)
+    assert not is_below(fold(parse_dn("topicName=a,ou=others")), base)

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
+from directory.entries.dn import parse_dn
+from directory.entries.entries import EntrySet
+from directory.entries.mapping import Listing, ProblemKind, TopicEntry, canonical
+from directory.entries.reader import read_listing
+from directory.sync.reconcile import Plan, Records, first_contact, reconcile
+from tests.support.directory import records, topic
+from topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
+from topic_model.topics import TopicPath, ancestors, parse_path
+from topic_model.tree.tree import TopicTree
+
+BASE = parse_dn("ou=topics,dc=x")
+
+
+def by_path(*topics: TopicRecord) -> dict[TopicPath, TopicRecord]:
+    return {each.path: each for each in topics}
+
+
+def listed(topics: Records, **facts: object) -> Listing:
+    """What a directory with these topics lists."""
+    entries = EntrySet()
+    written(entries, [Put(record) for record in topics.values()])
+    return dataclasses.replace(read_listing(entries, BASE), **{"initialised": True, **facts})  # type: ignore[arg-type]
+
+
+def written(entries: EntrySet, changes: list[Change]) -> None:
+    workspace = Workspace(entries, read_listing(entries, BASE), BASE)
+    for change in in_writing_order(changes):
+        for edit in workspace.plan(change):
+            workspace.done(edit)
+
+
+def folded(tree: Records, plan: Plan) -> dict[TopicPath, TopicRecord]:
+    """The tree after the plan's records."""
+    fold = TopicTree()
+    for record in (*tree.values(), *plan.records):
+        fold.apply(record)
+    return {record.path: canonical(record) for record in fold.records()}
+
+
+A, B, C = topic("a", code="A"), topic("b", code="B"), topic("a/c")
+
+
+@pytest.mark.parametrize(
+    ("known", "directory", "tree", "to_log", "to_directory"),
+    [
+        pytest.param([], [], [], [], [], id="nothing anywhere"),
+        pytest.param([], [A], [], [A], [], id="first contact of an empty tree: the directory is read"),
+        pytest.param([], [], [A], [], [Put(A)], id="first contact with an empty directory: ours is written"),
+        pytest.param([], [A], [B], [A], [Put(B)], id="first contact of two trees: each gets what it lacks"),
+        pytest.param([A], [A], [A], [], [], id="all agree"),
+        pytest.param([A], [A, B], [A], [B], [], id="added by hand"),
+        pytest.param([A, B], [A], [A, B], [TopicRemoved(B.path), Tombstone("topic:b")], [], id="removed by hand"),
+        pytest.param([A], [topic("a")], [A], [topic("a")], [], id="edited by hand"),
+        pytest.param([A], [A], [A, B], [], [Put(B)], id="added through us"),
+        pytest.param([A, B], [A, B], [A], [], [Remove(B.path)], id="removed through us"),
+        pytest.param([A], [A], [topic("a", code="new")], [], [Put(topic("a", code="new"))], id="edited through us"),
+        pytest.param([A], [topic("a", code="x")], [topic("a", code="y")], [topic("a", code="x")], [], id="conflict"),
+        pytest.param([A], [], [topic("a", code="y")], [TopicRemoved(A.path), Tombstone("topic:a")], [],
+                     id="removed by hand and edited through us: removed"),
+        pytest.param([A], [topic("a", code="x")], [], [topic("a", code="x")], [],
+                     id="edited by hand and removed through us: stays"),
+        pytest.param([A], [], [], [], [], id="removed on both sides"),
+    ],
+)  # fmt: skip
+def test_who_changed_what(
+    known: list[TopicRecord],
+    directory: list[TopicRecord],
+    tree: list[TopicRecord],
+    to_log: list[object],
+    to_directory: list[object],
+) -> None:
+    plan = reconcile(by_path(*known), listed(by_path(*directory)), by_path(*tree))
+    assert list(plan.records) == to_log
+    assert list(plan.changes) == to_directory
+    assert plan.problems == ()
+
+
+def test_a_topic_whose_entry_cannot_be_read_stays_as_it_was() -> None:
+    listing = listed({}, held=frozenset({A.path}))
+    assert reconcile(by_path(A), listing, by_path(A)).idle
+
+
+def test_new_topics_come_before_the_removal_of_old_ones_and_parents_before_children() -> None:
+    old = by_path(topic("x"), topic("x/y"))
+    plan = reconcile(old, listed(by_path(topic("n"), topic("n/m"))), old)
+    assert [type(r).__name__ + ":" + getattr(r, "path", getattr(r, "key", "")) for r in plan.records] == [
+        "TopicRecord:n",
+        "TopicRecord:n/m",
+        "TopicRemoved:x/y",
+        "TopicRemoved:x",
+        "Tombstone:topic:x/y",
+        "Tombstone:topic:x",
+    ]
+
+
+def test_a_subtree_that_moved_through_us_is_moved_in_one_piece() -> None:
+    old = by_path(topic("a/x"), topic("a/x/y", code="Y"), topic("b"))
+    new = by_path(topic("b/z"), topic("b/z/y", code="Y"), topic("b"))
+    plan = reconcile(old, listed(old), new)
+    assert plan.changes == (Move(parse_path("a/x"), parse_path("b/z")),)
+    without = reconcile(old, listed(old), new, moves=False)
+    assert set(without.changes) == {
+        Put(topic("b/z")), Put(topic("b/z/y", code="Y")), Remove(parse_path("a/x")), Remove(parse_path("a/x/y")),
+    }  # fmt: skip
+
+
+def test_two_subtrees_alike_are_not_mistaken_for_each_other() -> None:
+    old = by_path(topic("a"), topic("b"))
+    plan = reconcile(old, listed(old), by_path(topic("c"), topic("d")))
+    assert not any(isinstance(change, Move) for change in plan.changes)
+
+
+def test_a_topic_added_by_hand_below_a_final_one_is_reported_and_not_taken_over() -> None:
+    final = by_path(topic("a", final=True))
+    plan = reconcile(final, listed(final | by_path(C)), final)
+    assert plan.idle
+    assert [(p.kind, p.path) for p in plan.problems] == [(ProblemKind.BELOW_FINAL, "a/c")]
+
+
+def test_a_topic_with_others_below_it_cannot_be_made_final_by_hand() -> None:
+    before = by_path(topic("a"), C)
+    plan = reconcile(before, listed(by_path(topic("a", final=True), C)), before)
+    assert plan.idle
+    assert [(p.kind, p.path) for p in plan.problems] == [(ProblemKind.BELOW_FINAL, "a")]
+
+
+def test_a_code_given_to_two_topics_at_once_stays_with_the_directorys() -> None:
+    plan = reconcile({}, listed(by_path(topic("theirs", code="K"))), by_path(topic("ours", code="K")))
+    assert plan.records == (topic("ours"), topic("theirs", code="K"))
+    assert plan.changes == (Put(topic("ours")),)
+    assert [p.kind for p in plan.problems] == [ProblemKind.DUPLICATE_CODE]
+
+
+@pytest.mark.parametrize(
+    ("listing", "answer"),
+    [
+        (Listing(initialised=False), True),
+        (Listing(fresh=True), True),
+        (Listing(fresh=False), False),
+        (Listing({A.path: TopicEntry(A, ())}, fresh=True), False),
+        (Listing(fresh=True, held=frozenset({A.path})), False),
+    ],
+)
+def test_an_empty_directory_empties_the_tree_only_while_we_watch(listing: Listing, answer: bool) -> None:
+    assert first_contact(by_path(A), listing, by_path(A)) is answer
+
+
+def _legal(topics: list[TopicRecord]) -> dict[TopicPath, TopicRecord]:
+    """Of these topics as many as one tree can hold: a code once, nothing below final topics."""
+    held: dict[TopicPath, TopicRecord] = {}
+    codes: set[str] = set()
+    for each in sorted(topics, key=lambda record: record.path.count("/")):
+        if each.code in codes or any(a in held and held[a].final for a in ancestors(each.path)):
+            continue
+        if each.final and any(each.path in ancestors(path) for path in held):
+            continue
+        codes |= {each.code} - {""}
+        held[each.path] = each
+    return held
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[Records, Records, Records]:
+    """(known, directory, tree): a tree, and two histories that went on from there."""
+    known = draw(st.lists(records(), max_size=6, unique_by=lambda record: record.path))
+    sides = []
+    for _ in range(2):
+        kept = [each for each in known if draw(st.integers(0, 3))]
+        edited = [msgspec.structs.replace(r, code=draw(st.sampled_from([r.code, "new"]))) for r in kept]
+        added = draw(st.lists(records(), max_size=4))
+        sides.append(_legal([*edited, *added]))
+    return _legal(known), sides[0], sides[1]
+
+
+@given(states())
+def test_afterwards_both_sides_are_equal_and_a_second_run_has_nothing_to_do(
+    state: tuple[Records, Records, Records],
+) -> None:
+    known, directory, tree = state
+    entries = EntrySet()
+    written(entries, [Put(record) for record in directory.values()])
+    plan = reconcile(known, read_listing(entries, BASE), tree)
+    tree = folded(tree, plan)
+    written(entries, list(plan.changes))
+    listing = read_listing(entries, BASE)
+    # What the tree's rules forbid stays as each side has it, and is reported.
+    disputed = {problem.path for problem in plan.problems if problem.kind is ProblemKind.BELOW_FINAL}
+    disputed |= {problem.path for problem in listing.problems}
+    theirs = listing.records()
+    assert {p: r for p, r in theirs.items() if p not in disputed} == {
+        p: r for p, r in tree.items() if p not in disputed
+    }
+    agreed = dict(known)
+    for path, record in plan.agreed.items():
+        if record is None:
+            agreed.pop(path, None)
+        else:
+            agreed[path] = record
+    again = reconcile(agreed, listing, tree)
+    assert again.idle
+
+
+@given(states())
+def test_who_edits_in_the_directory_wins(state: tuple[Records, Records, Records]) -> None:
+    known, directory, tree = state
+    plan = reconcile(known, listed(directory), tree)
+    after = folded(tree, plan)
+    refused = {problem.path for problem in plan.problems}
+    for path, record in directory.items():
+        if known.get(path) != record and path not in refused:
+            assert after[path] == record

@@ -1,0 +1,229 @@
+"""The sync against a directory that fails on command; what both real directories do with it is in tests/integration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
+from directory.entries.dn import parse_dn
+from directory.entries.entries import EntrySet
+from directory.entries.mapping import Listing, Problem, ProblemKind
+from directory.entries.reader import read_listing
+from directory.errors import DirectoryAway, DirectoryError
+from directory.stores.contract import Watcher, Written, touched
+from directory.sync.reconcile import load_known, save_known
+from directory.sync.sync import DirectorySync
+from tests.support.directory import Log, eventually, topic
+from topic_model.records.control import TopicRecord, TopicRemoved
+from topic_model.topics import TopicPath, parse_path
+
+BASE = parse_dn("ou=topics")
+
+
+class ScriptedDirectory:
+    """Entries in memory; a test says what it refuses and when it is away."""
+
+    def __init__(self, *topics: TopicRecord) -> None:
+        self.name = "scripted"
+        self.entries = EntrySet()
+        self.version = 0
+        self.refuses: set[TopicPath] = set()
+        self.write_errors: list[DirectoryError] = []
+        self.writes: list[Change] = []
+        self.watcher: Watcher | None = None
+        self.apply([Put(record) for record in topics])
+
+    def load(self) -> Listing:
+        return dataclasses.replace(read_listing(self.entries, BASE), version=self.version)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        workspace = Workspace(self.entries, read_listing(self.entries, BASE), BASE)
+        for change in in_writing_order(list(changes)):
+            for edit in workspace.plan(change):
+                workspace.done(edit)
+        self.version += 1
+
+    def by_hand(self, *changes: Change) -> None:
+        self.apply(changes)
+        self.tell()
+
+    def tell(self) -> None:
+        assert self.watcher is not None
+        self.watcher.changed(self.load())
+
+    def write(self, changes: Sequence[Change], seen: Listing) -> Written:
+        if self.write_errors:
+            raise self.write_errors.pop(0)
+        self.writes += changes
+        refused = [change for change in changes if self.refuses.intersection(touched(change))]
+        self.apply([change for change in changes if change not in refused])
+        problems = [Problem(ProblemKind.REFUSED, "dn", "no", touched(change)[-1]) for change in refused]
+        return Written(tuple(problems), self.load())
+
+    def watch(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+
+    def close(self) -> None:
+        self.watcher = None
+
+    def paths(self) -> set[str]:
+        return set(self.load().entries)
+
+
+class Rig:
+    """A sync between a log and a scripted directory."""
+
+    def __init__(self, directory: ScriptedDirectory, state: Path) -> None:
+        self.directory = directory
+        self.log = Log()
+        self.sync = DirectorySync(directory, self.log.append, state)
+        self.log.sync = self.sync
+
+    def start(self) -> None:
+        self.sync.start()
+        self.directory.tell()
+
+    def paths(self) -> set[str]:
+        return set(self.log.topics())
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(ScriptedDirectory(topic("a")), tmp_path / "state")
+    yield made
+    made.sync.close()
+
+
+def test_an_edit_is_taken_over_and_ours_is_written(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    rig.log.append([topic("b")])
+    eventually(lambda: rig.directory.paths() == {"a", "b"})
+    assert rig.directory.writes == [Put(topic("b"))]
+
+
+def test_two_changes_through_us_in_a_row_end_with_the_second(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    for number in range(50):
+        rig.log.append([topic("a", code=str(number))])
+    eventually(lambda: rig.directory.load().records() == {"a": topic("a", code="49")})
+    assert rig.log.topics() == {"a": topic("a", code="49")}
+    # Ours came back to nobody as an edit by hand: nothing but the 50 and the first reading is in the log.
+    assert len(rig.log.records) == 51
+
+
+def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    refused = Move(parse_path("a"), parse_path("z"))
+    rig.directory.refuses = {parse_path("z")}
+    rig.log.append([topic("z"), TopicRemoved(parse_path("a"))])
+    eventually(lambda: refused in rig.directory.writes)
+    rig.directory.refuses = set()
+    rig.log.append([topic("other")])
+    eventually(lambda: rig.directory.paths() == {"z", "other"})
+    assert rig.directory.writes.count(refused) == 1
+
+
+def test_a_refused_change_is_a_problem_and_is_not_tried_at_every_turn(rig: Rig) -> None:
+    rig.directory.refuses = {parse_path("bad")}
+    rig.start()
+    rig.log.append([topic("bad"), topic("good")])
+    eventually(lambda: rig.directory.paths() == {"a", "good"})
+    eventually(lambda: [problem.path for problem in rig.sync.status.problems] == ["bad"])
+    for number in range(5):
+        rig.log.append([topic(f"more{number}")])
+        eventually(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]
+    assert rig.directory.writes.count(Put(topic("bad"))) == 1
+    assert [problem.path for problem in rig.sync.status.problems] == ["bad"]
+    # What would be right is tried at once.
+    rig.directory.refuses = set()
+    rig.log.append([topic("bad", code="mended")])
+    eventually(lambda: "bad" in rig.directory.paths())
+
+
+def test_while_the_directory_is_away_the_engine_goes_on_and_says_so(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    rig.sync.away(DirectoryAway("the cable is out"))
+    rig.log.append([topic("meanwhile")])
+    assert rig.sync.status.connected is False
+    assert rig.sync.status.detail == "the cable is out"
+    assert rig.directory.writes == []
+    rig.directory.tell()
+    eventually(lambda: rig.directory.paths() == {"a", "meanwhile"})
+    assert rig.sync.status.connected
+
+
+def test_a_write_that_fails_as_a_whole_is_repeated(rig: Rig) -> None:
+    rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
+    rig.start()
+    rig.log.append([topic("b")])
+    eventually(lambda: rig.directory.paths() == {"a", "b"})
+
+
+def test_a_listing_from_before_our_write_that_arrives_late_is_not_believed(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    old = rig.directory.load()
+    rig.log.append([topic("b")])
+    eventually(lambda: rig.directory.paths() == {"a", "b"})
+    rig.sync.changed(old)
+    rig.directory.by_hand(Put(topic("c")))
+    eventually(lambda: rig.paths() == {"a", "b", "c"})
+    assert not any(isinstance(record, TopicRemoved) for record in rig.log.records)
+
+
+def test_a_directory_found_empty_is_filled_and_one_emptied_before_our_eyes_is_believed(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    rig.directory.by_hand(Remove(parse_path("a")))
+    eventually(lambda: rig.paths() == set())
+    rig.log.append([topic("b")])
+    eventually(lambda: rig.directory.paths() == {"b"})
+    rig.directory.entries = EntrySet()
+    rig.directory.version += 1
+    rig.directory.tell()
+    eventually(lambda: rig.directory.paths() == {"b"})
+    assert rig.paths() == {"b"}
+
+
+def test_what_was_agreed_on_is_known_after_a_restart(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    first = Rig(ScriptedDirectory(topic("a"), topic("b")), state)
+    first.start()
+    eventually(lambda: first.paths() == {"a", "b"})
+    first.sync.close()
+    assert set(load_known(state, "scripted")) == {"a", "b"}
+    second = Rig(ScriptedDirectory(topic("a")), state)  # b was removed by hand meanwhile
+    second.log.append([topic("a"), topic("b"), topic("c")])  # c was added through us
+    second.start()
+    eventually(lambda: second.paths() == {"a", "c"} == second.directory.paths())
+    second.sync.close()
+
+
+def test_a_new_log_reads_the_directory_even_if_an_old_memory_is_there(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    save_known(state, "scripted", [topic("a")])
+    rig = Rig(ScriptedDirectory(topic("a")), state)
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    assert rig.directory.paths() == {"a"}
+    rig.sync.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"v": 99, "directory": "scripted", "topics": []}'])
+def test_a_lost_memory_is_no_reason_to_stop(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state").write_bytes(content)
+    assert load_known(tmp_path / "state", "scripted") == {}
+
+
+def test_the_memory_of_another_directory_is_not_used(tmp_path: Path) -> None:
+    save_known(tmp_path / "state", "one", [topic("a")])
+    assert load_known(tmp_path / "state", "other") == {}
+    assert load_known(tmp_path / "state", "one") == {"a": topic("a")}

@@ -1,0 +1,252 @@
+"""Envelopes as a receiver's XML parser sees them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from dispatch.delivery.envelope import DELIVERY, NOTIFY_ACTION, Envelope, topic_element
+from topic_model.expressions import CONCRETE, concrete_topic
+from topic_model.legacy_content import wrap
+from topic_model.records.notifications import Notification, replayed
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import NCNAME, TopicPath, make_path
+
+NS = {
+    "s11": "http://schemas.xmlsoap.org/soap/envelope/",
+    "s12": "http://www.w3.org/2003/05/soap-envelope",
+    "wsnt": "http://docs.oasis-open.org/wsn/b-2",
+    "wsa": "http://www.w3.org/2005/08/addressing",
+    "ac": DELIVERY,
+}
+MANAGER = "http://broker/wsn/subscriptions/s?a=1&b=2"
+
+
+def subscription(**changes: object) -> Subscription:
+    values: dict[str, object] = {"consumer": EndpointReference("http://consumer/?x=1&y=<2>"), "address": MANAGER}
+    return Subscription(id="sub-1", **{**values, **changes})  # type: ignore[arg-type]
+
+
+def notification(name: str = "n1", payload: bytes = b'<p:x xmlns:p="urn:p">1</p:x>', **more: object) -> Notification:
+    return Notification(name, TopicPath("{urn:t}a/b"), payload, 0, **more)  # type: ignore[arg-type]
+
+
+def parsed(target: Subscription, *notifications: Notification, attempt: int = 1) -> etree._Element:
+    return etree.fromstring(Envelope(target).request(notifications, attempt).body)
+
+
+@pytest.mark.parametrize(
+    ("soap", "prefix", "media"),
+    [("1.1", "s11", "text/xml; charset=utf-8"), ("1.2", "s12", "application/soap+xml; charset=utf-8")],
+)
+def test_notify_in_both_soap_versions(soap: str, prefix: str, media: str) -> None:
+    producer = b'<wsnt:ProducerReference xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2"><a/></wsnt:ProducerReference>'
+    target = subscription(soap=soap)
+    request = Envelope(target).request([notification(producer=producer), notification("n2")], 3)
+    envelope = etree.fromstring(request.body)
+
+    assert request.url == target.consumer.address
+    assert dict(request.headers)["Content-Type"] == media
+    first, second = envelope.findall(f"{prefix}:Body/wsnt:Notify/wsnt:NotificationMessage", NS)
+    names = [etree.QName(child).localname for child in first]
+    assert names == ["SubscriptionReference", "Topic", "ProducerReference", "Message"], "the schema's order"
+    assert [etree.QName(child).localname for child in second] == ["SubscriptionReference", "Topic", "Message"]
+    assert first.findtext("wsnt:SubscriptionReference/wsa:Address", namespaces=NS) == MANAGER
+    assert first.findtext("wsnt:Message/{urn:p}x", namespaces=NS) == "1"
+    topic = first.find("wsnt:Topic", NS)
+    assert topic is not None
+    assert topic.get("Dialect") == CONCRETE
+    namespaces = {prefix: uri for prefix, uri in topic.nsmap.items() if prefix}
+    assert concrete_topic(topic.text or "", CONCRETE, namespaces) == "{urn:t}a/b"
+
+
+def test_every_push_says_what_it_is() -> None:
+    request = Envelope(subscription()).request([notification("n1"), notification("n<2>")], 4)
+    delivery = etree.fromstring(request.body).find("s11:Header/ac:Delivery", NS)
+
+    assert delivery is not None
+    assert [each.text for each in delivery.findall("ac:Notification", NS)] == ["n1", "n<2>"]
+    assert delivery.findtext("ac:Attempt", namespaces=NS) == "4"
+    assert delivery.findtext("ac:Subscription", namespaces=NS) == "sub-1"
+    headers = dict(request.headers)
+    assert headers["Arborcast-Notification-Id"] == "n1,n<2>"
+    assert headers["Arborcast-Attempt"] == "4"
+    assert headers["Arborcast-Subscription"] == "sub-1"
+
+
+def test_line_breaks_never_reach_a_header() -> None:
+    request = Envelope(subscription()).request([notification("n\r\nX-Evil: 1")], 1)
+
+    assert all("\r" not in value and "\n" not in value for _, value in request.headers)
+
+
+@pytest.mark.parametrize("soap", ["1.1", "1.2"])
+def test_addressing_only_for_those_who_speak_it(soap: str) -> None:
+    prefix = "s11" if soap == "1.1" else "s12"
+    without = parsed(subscription(soap=soap), notification())
+    assert not without.xpath("//*[namespace-uri() = $wsa][local-name() != 'Address']", wsa=NS["wsa"])
+
+    parameter = '<r:room xmlns:r="urn:r" r:floor="2">12</r:room>'
+    consumer = EndpointReference("http://consumer/", reference_parameters=(parameter,))
+    envelope = parsed(subscription(soap=soap, addressing=True, consumer=consumer), notification())
+    header = envelope.find(f"{prefix}:Header", NS)
+    assert header is not None
+    assert header.findtext("wsa:To", namespaces=NS) == "http://consumer/"
+    assert header.findtext("wsa:Action", namespaces=NS) == NOTIFY_ACTION
+    assert (header.findtext("wsa:MessageID", namespaces=NS) or "").startswith("urn:uuid:")
+    room = header.find("{urn:r}room")
+    assert room is not None
+    assert (room.text, room.get("{urn:r}floor")) == ("12", "2")
+    assert room.get(f"{{{NS['wsa']}}}IsReferenceParameter") == "true"
+    assert b"mustUnderstand" not in etree.tostring(envelope)
+
+
+def test_action_is_named_only_to_those_who_speak_addressing() -> None:
+    assert dict(Envelope(subscription()).request([notification()], 1).headers)["SOAPAction"] == '""'
+    addressed = Envelope(subscription(addressing=True)).request([notification()], 1)
+    assert dict(addressed.headers)["SOAPAction"] == f'"{NOTIFY_ACTION}"'
+    twelve = dict(Envelope(subscription(soap="1.2", addressing=True)).request([notification()], 1).headers)
+    assert twelve["Content-Type"].endswith(f'; action="{NOTIFY_ACTION}"')
+    assert "SOAPAction" not in twelve
+
+
+def test_message_id_is_the_same_on_every_attempt_and_differs_otherwise() -> None:
+    def message_id(target: Subscription, *names: str, attempt: int = 1) -> str:
+        envelope = parsed(target, *(notification(name) for name in names), attempt=attempt)
+        return str(envelope.findtext("s11:Header/wsa:MessageID", namespaces=NS))
+
+    target = subscription(addressing=True)
+    other = Subscription("sub-2", target.consumer, address=MANAGER, addressing=True)
+    assert message_id(target, "n1") == message_id(target, "n1", attempt=2)
+    assert len({message_id(target, "n1"), message_id(target, "n1", "n2"), message_id(other, "n1")}) == 3
+
+
+def test_raw_body_is_the_payload_itself() -> None:
+    envelope = parsed(subscription(form="raw"), notification())
+
+    body = envelope.find("s11:Body", NS)
+    assert body is not None
+    (only,) = body
+    assert only.tag == "{urn:p}x"
+    assert envelope.findtext("s11:Header/ac:Delivery/ac:Notification", namespaces=NS) == "n1"
+
+
+def test_legacy_push_is_byte_for_byte_what_old_receivers_expect() -> None:
+    request = Envelope(subscription(form="legacy")).request([notification(payload=b" <x>a &amp; b</x>\n")], 1)
+
+    assert request.body == (
+        b'<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/" '
+        b'xmlns:org="http://org.apache.servicemix.wsn.push"><soapenv:Header/><soapenv:Body>'
+        b"<org:notificationProcess>&lt;x&gt;a &amp; b&lt;/x&gt;</org:notificationProcess>"
+        b"</soapenv:Body></soapenv:Envelope>"
+    )
+    assert dict(request.headers)["Content-Type"] == "text/xml; charset=UTF-8"
+    assert dict(request.headers)["Arborcast-Notification-Id"] == "n1"
+
+
+@pytest.mark.parametrize(
+    ("payload", "read"),
+    [
+        (b"<x><![CDATA[a & b]]></x>", "<x><![CDATA[a & b]]></x>"),
+        (b"<x><!-- &amp; --><?p &?>&amp;</x>", "<x><!-- &amp; --><?p &?>&</x>"),
+        (wrap(" text &amp; more ", {"p": "urn:p"}), "text & more"),
+        (wrap("<topic>t</topic><message>m</message>", {}), "<topic>t</topic><message>m</message>"),
+        (wrap("", {}), ""),
+    ],
+)
+def test_legacy_receivers_read_the_content_as_text(payload: bytes, read: str) -> None:
+    body = Envelope(subscription(form="legacy")).request([notification(payload=payload)], 1).body
+
+    assert etree.fromstring(body).findtext(".//{*}notificationProcess") == read
+
+
+def test_payload_arrives_byte_for_byte() -> None:
+    payload = '<x xmlns="urn:ü"><![CDATA[<&>]]><!-- c --><y a=\'"\'/>  ä&#13;</x>'.encode()
+
+    assert payload in Envelope(subscription()).request([notification(payload=payload)], 1).body
+
+
+def test_payload_without_namespace_stays_without() -> None:
+    message = parsed(subscription(), notification(payload=b"<x/>")).find(".//wsnt:Message", NS)
+
+    assert message is not None
+    assert message[0].tag == "x"
+
+
+def test_broken_reference_parameters_are_found_when_the_envelope_is_prepared() -> None:
+    consumer = EndpointReference("http://consumer/", reference_parameters=("<a>",))
+
+    with pytest.raises(etree.XMLSyntaxError):
+        Envelope(subscription(consumer=consumer, addressing=True))
+
+
+_names = st.from_regex(NCNAME, fullmatch=True).filter(lambda name: len(name) < 20)
+_namespaces = st.sampled_from(["urn:a", "http://example.org/x?a=1&b='2'", "urn:it's"])
+
+
+@given(st.lists(st.tuples(_namespaces, _names), min_size=1, max_size=5))
+def test_any_topic_can_be_read_back_from_its_element(steps: list[tuple[str, str]]) -> None:
+    path = make_path(steps)
+    element = etree.fromstring(
+        b'<wsnt:Notify xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2">' + topic_element(path) + b"</wsnt:Notify>"
+    )[0]
+
+    assert element.tag == "{http://docs.oasis-open.org/wsn/b-2}Topic"
+    namespaces = {prefix: uri for prefix, uri in element.nsmap.items() if prefix}
+    assert concrete_topic(element.text or "", element.get("Dialect"), namespaces) == path
+
+
+@pytest.mark.parametrize("form", ["notify", "raw", "legacy"])
+def test_a_replay_keeps_its_id_and_is_labelled(form: str) -> None:
+    target = subscription(form=form, addressing=True)
+    again = replayed(notification(), "r<1>", target.id, 99, 7)
+    first, request = Envelope(target).request([notification()], 1), Envelope(target).request([again], 1)
+    headers = dict(request.headers)
+    assert headers["Arborcast-Notification-Id"] == "n1"
+    assert headers["Arborcast-Replay"] == "r<1>"
+    assert "Arborcast-Replay" not in dict(first.headers)
+    if form != "legacy":
+        header = "s11:Header/ac:Delivery/ac:Notification"
+        found, before = (etree.fromstring(each.body).find(header, NS) for each in (request, first))
+        assert found is not None
+        assert (found.text, found.get("replay")) == ("n1", "r<1>")
+        assert before is not None
+        assert before.get("replay") is None
+        ids = [etree.fromstring(each.body).findtext("s11:Header/wsa:MessageID", None, NS) for each in (first, request)]
+        assert ids[0] != ids[1], "who drops repeats by WS-Addressing must not drop what was asked for again"
+
+
+def test_replays_travel_with_others_and_each_has_its_own_label() -> None:
+    again = replayed(notification("n2"), "r1", "sub-1", 99, 7)
+    request = Envelope(subscription()).request([notification(), again], 1)
+    headers = dict(request.headers)
+    assert (headers["Arborcast-Notification-Id"], headers["Arborcast-Replay"]) == ("n1,n2", "-,r1")
+    labels = [each.get("replay") for each in etree.fromstring(request.body).iterfind(".//ac:Notification", NS)]
+    assert labels == [None, "r1"]
+
+
+_TRACE, _OTHER = f"00-{'a' * 32}-{'1' * 16}-01", f"00-{'b' * 32}-{'2' * 16}-01"
+
+
+@pytest.mark.parametrize("form", ["notify", "raw", "legacy"])
+def test_a_trace_goes_on_to_the_receiver(form: str) -> None:
+    envelope = Envelope(subscription(form=form))
+    assert dict(envelope.request([notification(traceparent=_TRACE)], 1).headers)["traceparent"] == _TRACE
+    assert "traceparent" not in dict(envelope.request([notification()], 1).headers)
+    own = envelope.request([notification(traceparent=_TRACE)], 1, traceparent=_OTHER)
+    assert dict(own.headers)["traceparent"] == _OTHER, "that of the push itself is nearer"
+
+
+def test_each_message_of_a_push_has_its_own_trace_beside_its_id() -> None:
+    request = Envelope(subscription()).request(
+        [notification(traceparent=_TRACE), notification("n2"), notification("n3", traceparent=_OTHER)], 1
+    )
+    assert "traceparent" not in dict(request.headers), "it would be the wrong one for all but one"
+    blocks = etree.fromstring(request.body).findall(".//ac:Notification", NS)
+    assert [(block.text, block.get("traceparent")) for block in blocks] == [
+        ("n1", _TRACE),
+        ("n2", None),
+        ("n3", _OTHER),
+    ]

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.delivery.health import WELL, Health, Kind, Sign, after, probing
+from dispatch.settings import RetrySettings
+
+SETTINGS = RetrySettings(breaker_failures=3, first_probe_s=2.0, longest_probe_s=10.0)
+
+
+def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
+    """Each failure is that of another message."""
+    for kind in kinds:
+        health = after(health, Sign(kind, f"m{health.failures}"), now, SETTINGS)
+    return health
+
+
+def test_first_failure_takes_an_endpoint_out_of_the_batches_but_does_not_stop_it() -> None:
+    health = having(WELL, "away")
+
+    assert health.sick
+    assert health.breaker == "closed"
+    assert health.may_try(0)
+
+
+def test_breaker_opens_after_failures_in_a_row_and_lets_nothing_through_until_the_probe() -> None:
+    health = having(WELL, "away", "away", "away", now=1000)
+
+    assert health.breaker == "open"
+    assert not health.may_try(2999)
+    assert health.may_try(3000)
+
+
+def test_answer_in_between_keeps_the_breaker_closed() -> None:
+    assert having(WELL, "away", "away", "quick", "away", "away").breaker == "closed"
+    assert having(WELL, "away", "away", "slow", "away", "away").breaker == "closed"
+    assert having(WELL, "quick") == WELL
+
+
+def test_error_answers_to_different_messages_open_the_breaker() -> None:
+    assert having(WELL, "failing", "failing").breaker == "closed"
+    assert not having(WELL, "failing", "failing").sick
+    opened = having(WELL, "failing", "failing", "failing")
+    assert opened.breaker == "open"
+    assert opened.sick
+
+
+def test_one_message_that_fails_again_and_again_does_not() -> None:
+    health = WELL
+    for _ in range(20):
+        health = after(health, Sign("failing", "poison"), 0, SETTINGS)
+
+    assert health.breaker == "closed"
+    assert not health.sick
+
+
+def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
+    health = after(WELL, Sign("away", "m", wait_ms=30_000), 1_000, SETTINGS)
+
+    assert health.breaker == "open"
+    assert health.probe_at_ms == 31_000
+    again = after(probing(health), Sign("failing", "other"), 31_000, SETTINGS)
+    assert (again.breaker, again.probe_at_ms) == ("open", 35_000)
+
+
+@pytest.mark.parametrize(("asked_ms", "wait_ms"), [(500, 2_000), (10**12, 60_000)])
+def test_for_no_shorter_than_a_probe_waits_and_no_longer_than_is_obeyed(asked_ms: int, wait_ms: int) -> None:
+    settings = RetrySettings(first_probe_s=2.0, longest_retry_after_s=60.0)
+
+    assert after(WELL, Sign("away", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
+
+
+def test_failing_since_the_first_failure_until_it_takes_a_message() -> None:
+    health = having(having(WELL, "failing", now=500), "away", "away", now=900)
+    assert health.failing_since_ms == 500
+    assert having(probing(health), "slow", now=1000).failing_since_ms == 0
+
+
+def test_one_probe_at_a_time() -> None:
+    health = probing(having(WELL, "away", "away", "away"))
+
+    assert health.breaker == "half-open"
+    assert not health.may_try(10**9)
+
+
+def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
+    health = having(WELL, "away", "away", "away")
+    waits = []
+    for _ in range(4):
+        waits.append(health.probe_at_ms)
+        health = having(probing(health), "away")
+    assert waits == [2000, 4000, 8000, 10_000]
+
+    health = having(probing(health), "slow")
+    assert health.breaker == "closed"
+    assert health.sick
+
+
+def test_a_probe_that_fails_at_the_message_that_failed_last_opens_the_breaker_again() -> None:
+    health = having(WELL, "failing", "failing", "failing")
+
+    again = after(probing(health), Sign("failing", health.failed_message), 2_000, SETTINGS)
+
+    assert (again.breaker, again.probe_at_ms) == ("open", 6_000)
+
+
+def test_probing_changes_nothing_about_an_endpoint_that_is_not_being_probed() -> None:
+    assert probing(WELL) is WELL
+
+
+def test_recovered_after_quick_answers_and_the_quarantine() -> None:
+    sick = having(WELL, "slow", now=10_000)
+
+    assert sick.sick
+    assert having(sick, "quick", "quick", now=11_000).sick
+    assert having(sick, "quick", "quick", "quick", now=11_000) == Health(relapses=1, relapsed_ms=10_000)
+    assert having(sick, "quick", "quick", "quick", now=10_999).sick
+    for relapse in ("slow", "failing", "away"):
+        assert having(sick, "quick", "quick", relapse, "quick", "quick", now=11_000).sick
+
+
+def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
+    recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
+    again = having(recovered, "away", now=1000)
+
+    assert having(again, "quick", "quick", "quick", now=2999).sick
+    assert not having(again, "quick", "quick", "quick", now=3000).sick
+
+    late = having(recovered, "away", now=1_800_000)
+    assert having(late, "quick", "quick", "quick", now=1_801_999).sick
+    later = having(recovered, "away", now=1_800_001)
+    assert having(later, "quick", "quick", "quick", now=1_801_000).sick
+    assert not having(later, "quick", "quick", "quick", now=1_801_001).sick
+
+
+def test_no_quarantine_is_longer_than_ten_minutes() -> None:
+    health, now = WELL, 0
+    for _ in range(20):
+        health = having(health, "away", now=now)
+        assert having(health, "quick", "quick", "quick", now=now + 999).sick
+        now += 600_000
+        health = having(health, "quick", "quick", "quick", now=now)
+        assert not health.sick
+
+    assert having(health, "away", "quick", "quick", "quick", now=now).relapses == 20 + 1
+    assert having(having(health, "away", now=now), "quick", "quick", "quick", now=now + 599_999).sick
+
+
+def test_a_probe_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
+    health = having(WELL, "away", "away", "away", now=3_600_000)
+
+    assert not health.may_try(3_600_000)
+    assert health.may_try(50_000)
+    assert not probing(health).may_try(50_000)
+
+
+def test_what_has_happened_later_than_now_has_happened_now() -> None:
+    sick = having(WELL, "away", "away", "slow", "away", now=3_600_000)
+    back = having(sick, "away", now=10_000)
+
+    assert (back.failing_since_ms, back.relapsed_ms) == (10_000, 10_000)
+    assert not having(back, "quick", "quick", "quick", now=11_000).sick
+
+
+def test_so_has_what_was_only_slow_or_only_failing() -> None:
+    slow = having(having(WELL, "slow", now=3_600_000), "quick", "quick", now=10_000)
+    assert not having(slow, "quick", now=11_000).sick
+
+    failing = having(having(WELL, "failing", now=3_600_000), "failing", now=10_000)
+    assert failing.failing_since_ms == 10_000
+
+
+def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_says_that_it_is_over() -> None:
+    recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
+
+    assert not recovered.forgettable(1_800_000)
+    assert recovered.forgettable(1_800_001)
+    # These go with the last subscription (see test_health_book.py): no time makes them well.
+    assert not having(WELL, "failing").forgettable(10**10)
+    assert not having(WELL, "slow").forgettable(10**10)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["quick", "slow", "failing", "away"]), st.sampled_from("abc"), st.integers(0, 10_000)
+        ),
+        max_size=200,
+    )
+)
+def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[Kind, str, int]]) -> None:
+    health, now = WELL, 0
+    for kind, message, pause in history:
+        now += pause
+        if health.may_try(now):
+            health = after(probing(health), Sign(kind, message), now, SETTINGS)
+
+    assert health.may_try(now + int(SETTINGS.longest_probe_s * 1000))

@@ -1,0 +1,269 @@
+"""What every transport promises, against a real server; the same tests for each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from dispatch.delivery.transport.curl import CurlTransport
+from dispatch.delivery.transport.futures import FuturesTransport
+from dispatch.settings import PushSettings
+from tests.support.outbound import THIS_MACHINE
+from tests.support.receiver import Receiver, refusing_url
+
+SETTINGS = PushSettings(
+    connect_timeout_s=1.0, total_timeout_s=0.6, max_in_flight=32, max_response_bytes=1_000, keep_response_bytes=20
+)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as running:
+        yield running
+
+
+@pytest.fixture(params=[CurlTransport, FuturesTransport])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
+    opened: list[Transport] = []
+
+    def build(**changes: object) -> Transport:
+        settings = PushSettings(**{**vars(SETTINGS), **changes})
+        opened.append(request.param(settings, THIS_MACHINE))
+        return opened[-1]
+
+    yield build
+    for transport in opened:
+        transport.close()
+
+
+@pytest.fixture
+def transport(make: Callable[..., Transport]) -> Transport:
+    return make()
+
+
+def finish(transport: Transport, timeout: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout
+    while transport.in_flight:
+        assert time.monotonic() < deadline, f"{transport.in_flight} pushes are still under way"
+        transport.drive(0.2)
+
+
+def push(transport: Transport, url: str, body: bytes = b"<x/>") -> PushResult:
+    results: list[PushResult] = []
+    transport.submit(PushRequest(url, (("Content-Type", "text/xml"), ("X-Test", "1")), body), results.append)
+    finish(transport)
+    assert len(results) == 1, "the callback runs exactly once"
+    return results[0]
+
+
+def test_body_and_headers_arrive_unchanged(transport: Transport, receiver: Receiver) -> None:
+    body = bytes(range(256)) * 40
+
+    result = push(transport, receiver.url("/unchanged?a=b"), body)
+
+    (request,) = receiver.received("/unchanged?a=b")
+    assert (result.status, result.failure) == (202, "")
+    assert request.body == body
+    assert request.headers["content-type"] == "text/xml"
+    assert request.headers["x-test"] == "1"
+    assert request.headers["user-agent"].startswith("arborcast/")
+    assert request.headers["content-length"] == str(len(body))
+    assert "expect" not in request.headers
+
+
+def test_a_push_that_is_over_is_let_go(transport: Transport, receiver: Receiver) -> None:
+    body = bytes(range(256)) * 40
+    held = sys.getrefcount(body)
+
+    for url in (receiver.url("/held"), receiver.url("/status/500"), "http://host\r\n/"):
+        push(transport, url, body)
+        deadline = time.monotonic() + 10.0
+        while sys.getrefcount(body) > held:
+            assert time.monotonic() < deadline, f"the body of a push to {url!r} is still held"
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 404, 410, 500, 503])
+def test_any_status_is_an_answer_not_a_failure(transport: Transport, receiver: Receiver, status: int) -> None:
+    result = push(transport, receiver.url(f"/status/{status}"))
+
+    assert (result.status, result.failure) == (status, "")
+
+
+def test_beginning_of_the_answer_is_kept(transport: Transport, receiver: Receiver) -> None:
+    result = push(transport, receiver.url("/huge/500"))
+
+    assert result.response == b"x" * 20
+    assert result.response_bytes == 500
+
+
+def test_huge_answer_is_not_read_to_its_end(transport: Transport, receiver: Receiver) -> None:
+    result = push(transport, receiver.url("/huge/50000000"))
+
+    assert (result.status, result.failure) == (200, "")
+    assert result.response == b"x" * 20
+    assert result.response_bytes < 1_000_000
+
+
+def test_redirect_is_not_followed(transport: Transport, receiver: Receiver) -> None:
+    result = push(transport, receiver.url("/redirect"))
+
+    assert result.status == 307
+    assert not receiver.received("/redirected")
+
+
+def test_retry_after_is_reported(transport: Transport, receiver: Receiver) -> None:
+    assert push(transport, receiver.url("/retry-after/30")).retry_after_s == 30
+    assert push(transport, receiver.url("/none")).retry_after_s == 0
+
+
+def test_refused_connection(transport: Transport) -> None:
+    with refusing_url() as url:
+        result = push(transport, url)
+
+    assert (result.status, result.failure) == (0, "connect")
+    assert result.detail
+
+
+def test_unknown_host(transport: Transport) -> None:
+    # Its own word for "too slow a resolver" is allowed: what must not happen is any other class.
+    assert push(transport, "http://no-such-host.invalid/").failure in ("dns", "timeout")
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "file:///etc/passwd", "no url", "", "http://", "http://[::1/"])
+def test_other_schemes_and_broken_urls_are_refused(transport: Transport, url: str) -> None:
+    result = push(transport, url)
+
+    assert (result.status, result.failure) == (0, "address")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/hang", 0), ("/drip/0.05", 200)],
+)
+def test_total_deadline_ends_every_push(transport: Transport, receiver: Receiver, path: str, status: int) -> None:
+    started = time.monotonic()
+
+    result = push(transport, receiver.url(path))
+
+    assert (result.status, result.failure) == (status, "timeout")
+    assert time.monotonic() - started > 0.5
+
+
+def test_dripping_headers_end_at_the_deadline_too(transport: Transport, receiver: Receiver) -> None:
+    started = time.monotonic()
+
+    assert push(transport, receiver.url("/drip-headers/0.05")).failure == "timeout"
+
+    assert time.monotonic() - started > 0.5
+
+
+@pytest.mark.parametrize("path", ["/drop", "/reset"])
+def test_connection_broken_before_an_answer(transport: Transport, receiver: Receiver, path: str) -> None:
+    result = push(transport, receiver.url(path))
+
+    assert (result.status, result.failure) == (0, "disconnected")
+
+
+def test_answer_that_is_not_http(transport: Transport, receiver: Receiver) -> None:
+    assert push(transport, receiver.url("/garbage")).failure == "protocol"
+
+
+def test_connection_is_reused(transport: Transport, receiver: Receiver) -> None:
+    results = [push(transport, receiver.url("/reuse")) for _ in range(5)]
+
+    assert len({request.connection for request in receiver.received("/reuse")}) == 1
+    assert [result.reused for result in results] == [False, True, True, True, True]
+
+
+def test_stale_connection_is_no_failure(transport: Transport) -> None:
+    receiver = Receiver().start()
+    try:
+        assert push(transport, receiver.url("/first")).status == 202
+        receiver.stop()
+        receiver.start()  # the same port, but the kept connection is dead
+
+        assert push(transport, receiver.url("/second")).status == 202
+    finally:
+        receiver.stop()
+
+
+def test_kept_connection_that_dies_under_the_request_is_tried_once_more(
+    transport: Transport, receiver: Receiver
+) -> None:
+    assert push(transport, receiver.url("/before")).status == 202
+
+    result = push(transport, receiver.url("/drop"))
+
+    # The first try went over the kept connection, the second over a new one; then it is the receiver's failure.
+    assert result.failure == "disconnected"
+    assert len(receiver.received("/drop")) >= 2
+
+
+def test_pushes_run_side_by_side(transport: Transport, receiver: Receiver) -> None:
+    results: dict[int, PushResult] = {}
+    for number in range(20):
+        request = PushRequest(receiver.url("/hang"), (), str(number).encode())
+        transport.submit(request, partial(results.__setitem__, number))
+    assert transport.in_flight == 20
+
+    finish(transport)
+
+    assert {result.failure for result in results.values()} == {"timeout"}
+    arrived = {int(request.body) for request in receiver.received("/hang")}
+    assert arrived == set(range(20)), "none waited until another had ended: all had the same deadline"
+
+
+def test_one_hanging_receiver_does_not_hold_the_others(transport: Transport, receiver: Receiver) -> None:
+    order: list[str] = []
+    transport.submit(PushRequest(receiver.url("/hang"), (), b""), lambda _: order.append("hang"))
+    for _ in range(5):
+        transport.submit(PushRequest(receiver.url("/quick"), (), b""), lambda _: order.append("quick"))
+
+    finish(transport)
+
+    assert order == ["quick"] * 5 + ["hang"]
+
+
+def test_callback_may_submit_the_next_push(transport: Transport, receiver: Receiver) -> None:
+    seen: list[int] = []
+
+    def again(result: PushResult) -> None:
+        seen.append(result.status)
+        if len(seen) < 4:
+            transport.submit(PushRequest(receiver.url("/chain"), (), b""), again)
+
+    transport.submit(PushRequest(receiver.url("/chain"), (), b""), again)
+    finish(transport)
+
+    assert seen == [202] * 4
+
+
+def test_environment_has_no_say(
+    make: Callable[..., Transport], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with refusing_url() as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("ALL_PROXY", proxy)
+
+        assert push(make(), receiver.url("/direct")).status == 202
+
+
+def test_drive_with_nothing_under_way_returns_at_once(transport: Transport) -> None:
+    transport.drive(1e6)  # or the test would not end
+
+
+def test_close_abandons_what_is_under_way(make: Callable[..., Transport], receiver: Receiver) -> None:
+    transport = make()
+    results: list[PushResult] = []
+    transport.submit(PushRequest(receiver.url("/hang"), (), b""), results.append)
+    transport.drive(0.05)
+
+    transport.close()
+
+    assert results == [], "nobody waited for it"

@@ -1,0 +1,74 @@
+"""Sockets that libcurl works on: given back, kept from children, and no more of them than were asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from core.security.outbound import AddressPolicy
+from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.delivery.transport.curl import CurlTransport
+from dispatch.settings import PushSettings
+from ingest.consumers import http_post
+from ingest.errors import NotCalled
+from tests.support.open_sockets import inherited, sockets
+from tests.support.outbound import THIS_MACHINE
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed by Linux")
+
+AT_ONCE = 20
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def push(transport: CurlTransport, url: str, count: int) -> list[PushResult]:
+    results: list[PushResult] = []
+    for _ in range(count):
+        transport.submit(PushRequest(url, (), b"<x/>"), results.append)
+    while transport.in_flight:
+        transport.drive(0.2)
+    return results
+
+
+def test_pushes() -> None:
+    with Receiver() as receiver:
+        before, children = sockets(), inherited()
+        settings = PushSettings(max_in_flight=AT_ONCE, max_idle_connections=5)
+        transport = CurlTransport(settings, THIS_MACHINE)
+        for _ in range(3):
+            assert [result.status for result in push(transport, receiver.url("/"), AT_ONCE)] == [202] * AT_ONCE
+        assert inherited() == children, "a child process would hold our connections open"
+        # Both ends of each connection are in this process; libcurl has a few descriptors of its own.
+        eventually(lambda: len(sockets()) <= len(before) + 2 * 5 + 4, f"idle connections are bounded: {sockets()}")
+        assert receiver.connections <= 3 * AT_ONCE
+        transport.close()
+        eventually(lambda: len(sockets()) <= len(before), "sockets are left")
+
+
+def test_refused_addresses_open_nothing() -> None:
+    transport = CurlTransport(PushSettings(), AddressPolicy())
+    push(transport, "http://localhost:9/", 1)
+    before = sockets()
+    assert {result.failure for result in push(transport, "http://localhost:9/", AT_ONCE)} == {"address"}
+    assert sockets() == before
+    transport.close()
+
+
+def test_calls_of_the_gateway() -> None:
+    with Receiver() as receiver:
+        before, children = sockets(), inherited()
+        for _ in range(5):
+            http_post.post(receiver.url("/"), [], b"<x/>", THIS_MACHINE, total_s=5, max_answer=100)
+            assert inherited() == children
+        with pytest.raises(NotCalled):
+            http_post.post("http://10.0.0.1/", [], b"", AddressPolicy(), total_s=5, max_answer=100)
+        eventually(lambda: len(sockets()) <= len(before), "sockets are left")

@@ -1,0 +1,118 @@
+"""Whatever stands in what we keep, over either transport: a receiver gets the headers that we mean, and one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from core.errors import ArborcastError
+from core.security.keyring import KeyRing
+from core.security.settings import SecretSettings
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.transport import make_transport
+from dispatch.delivery.transport.contract import PushResult, Transport
+from dispatch.settings import PushSettings
+from tests.support.outbound import THIS_MACHINE
+from tests.support.receiver import Receiver
+from tests.unit.dispatch.delivery.transport.test_contract import finish
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, SoapVersion, Subscription
+from topic_model.topics import TopicPath
+
+KEYS = KeyRing({"k1": b"k" * 32})
+
+# What makes a header of its own of the rest, for some reader or other, and what does not come through as it is.
+BREAKS = {
+    "CRLF": "\r\n",
+    "LF": "\n",
+    "CR": "\r",
+    "NUL": "\x00",
+    "NEL": "\x85",
+    "line separator": "\u2028",
+    "beyond Latin-1, ending in LF's byte": "\u010a",
+    "folded": "\r\n ",
+    "an end of the head": "\r\n\r\n",
+}
+EVIL = "X-Evil: 1"
+
+EXPECTED = {
+    *("host", "accept", "user-agent", "content-type", "content-length", "soapaction", "authorization"),
+    *("arborcast-subscription", "arborcast-notification-id", "arborcast-attempt", "arborcast-replay", "traceparent"),
+    *("webhook-id", "webhook-timestamp", "webhook-signature", "accept-encoding", "connection"),
+}
+
+
+@pytest.fixture(params=["curl", "futures"])
+def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
+    made = make_transport(PushSettings(transport=request.param, total_timeout_s=10), THIS_MACHINE)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as running:
+        yield running
+
+
+def signed(target: Subscription) -> Subscription:
+    context = target.sealing_context()
+    secrets = (SigningSecret(KEYS.seal(b"s" * 32, context)),)
+    return msgspec.structs.replace(target, protection=Protection(secrets, KEYS.seal(b"Bearer abc", context)))
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize(
+    "field", ["subscription", "notification", "replay", "traceparent", "topic", "address", "path", "host", "several"]
+)
+@pytest.mark.parametrize("soap", ["1.1", "1.2"])
+def test_no_stored_text_begins_a_header(
+    transport: Transport, receiver: Receiver, field: str, how: str, soap: SoapVersion
+) -> None:
+    evil = f"x{BREAKS[how]}{EVIL}"
+    url = receiver.url("/")
+    if field == "path":
+        url += evil
+    elif field == "host":
+        url = url.replace("127.0.0.1", f"127.0.0.1{BREAKS[how]}{EVIL}")
+    target = Subscription(
+        evil if field == "subscription" else "s1",
+        EndpointReference(url),
+        address=evil if field == "address" else "http://broker/s1",
+        soap=soap,
+        addressing=True,
+    )
+    names = ["n1", evil, "n3"] if field == "several" else [evil if field == "notification" else "n1"]
+    stored = [
+        Notification(
+            name,
+            TopicPath(f"a/{evil}" if field == "topic" else "a"),
+            b"<x/>",
+            0,
+            replay=evil if field == "replay" else "",
+            traceparent=evil if field == "traceparent" else "",
+        )
+        for name in names
+    ]
+    before, connections = len(receiver.requests), receiver.connections
+    results: list[PushResult] = []
+    try:
+        request = Envelope(signed(target), Vault(SecretSettings(), KEYS)).request(stored, 1, 1_800_000_000.0)
+    except (ArborcastError, ValueError):
+        return  # it did not even become a request
+    transport.submit(request, results.append)
+    finish(transport)
+    (result,) = results
+    if field in ("path", "host"):
+        assert result.failure == "address", "what no URL can hold is not called"
+        assert receiver.connections == connections
+        return
+    assert result.status == 202, result
+    (received,) = receiver.requests[before:]
+    found = {name.lower() for name in received.headers}
+    assert found <= EXPECTED, found - EXPECTED
+    assert {"webhook-signature", "authorization", "arborcast-subscription"} <= found
+    assert all(value.isascii() and value.isprintable() for value in received.headers.values())

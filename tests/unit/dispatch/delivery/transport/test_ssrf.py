@@ -1,0 +1,351 @@
+"""Nobody gets us to call an address that may not be reached: a table of addresses and tricks, against both transports.
+
+Most of it runs on an island (`tests.support.island`), where every address of the world leads to a trap: so "not called"
+means that nothing was connected to, not that nobody happened to listen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from core.security.outbound import AddressPolicy, OutboundSettings, Refusal
+from dispatch.delivery.transport import make_transport
+from dispatch.delivery.transport.contract import Transport
+from dispatch.settings import PushSettings
+from tests.support import island
+from tests.support.outbound import THIS_MACHINE
+from tests.support.receiver import Receiver
+from tests.unit.dispatch.delivery.transport.test_contract import push
+
+pytestmark = pytest.mark.slow
+
+PUBLIC = ["93.184.216.34", "1.1.1.1", "223.255.255.254", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::5"]
+
+# Every address is tried as it stands in a URL, and as what a name leads to.
+FORBIDDEN = {
+    "loopback": ["127.0.0.1", "127.0.0.2", "127.1.2.3", "127.255.255.254", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"],
+    "unspecified": ["0.0.0.0", "0.1.2.3", "::", "::ffff:0.0.0.0"],  # noqa: S104  # never to be connected to
+    "private": [
+        *("10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.254", "192.168.0.1", "192.168.255.254"),
+        *("fc00::1", "fd12:3456:789a::1", "fec0::1", "::ffff:10.0.0.1", "::ffff:c0a8:1"),
+    ],
+    "shared": ["100.64.0.1", "100.127.255.254"],
+    "link-local": ["169.254.0.1", "169.254.255.254", "fe80::1", "::ffff:169.254.1.1"],
+    "metadata": [
+        *("169.254.169.254", "169.254.170.2", "100.100.100.200", "192.0.0.192", "168.63.129.16"),
+        *("fd00:ec2::254", "fd20:ce::254", "::ffff:169.254.169.254", "::ffff:a9fe:a9fe"),
+    ],
+    "multicast": ["224.0.0.1", "239.255.255.250", "ff02::1", "ff0e::1"],
+    "broadcast": ["255.255.255.255"],
+    "documentation": ["192.0.2.1", "198.51.100.7", "203.0.113.9", "2001:db8::1", "3fff::1"],
+    "benchmarking": ["198.18.0.1", "198.19.255.254", "2001:2::1"],
+    "relay": ["192.88.99.1"],
+    "translated": [
+        *("64:ff9b::7f00:1", "64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b::c0a8:101", "64:ff9b::e000:1"),
+        *("64:ff9b:1::a00:1", "::127.0.0.1", "::7f00:1", "::10.0.0.1"),
+    ],
+    "tunnel": [
+        *("2002:7f00:1::", "2002:a00:1::1", "2002:a9fe:a9fe::", "2002:5db8:d822::1"),
+        *("2001::1", "2001:0:53aa:64c:0:fbff:f5ff:fffe", "2a00:1450::5efe:10.0.0.1", "2a00:1450::200:5efe:7f00:1"),
+    ],
+    "reserved": ["192.0.0.1", "240.0.0.1", "255.255.255.254", "2001:10::1", "5f00::1", "100::1", "4000::1", "e000::1"],
+}
+
+# What only a URL can say; the rule is that of its text. `{p}` is the trap's port.
+TRICKS = [
+    ("http://0x7f.1:{p}/", "spelling"),
+    ("http://0x7f000001:{p}/", "spelling"),
+    ("http://0X7F.0x0.0x0.0x1:{p}/", "spelling"),
+    ("http://2130706433:{p}/", "spelling"),
+    ("http://017700000001:{p}/", "spelling"),
+    ("http://0177.0.0.1:{p}/", "spelling"),
+    ("http://0177.0000.0000.0001:{p}/", "spelling"),
+    ("http://127.1:{p}/", "spelling"),
+    ("http://127.0.1:{p}/", "spelling"),
+    ("http://127.0.0.01:{p}/", "spelling"),
+    ("http://127.0x0.0.1:{p}/", "spelling"),
+    ("http://0:{p}/", "spelling"),
+    ("http://0x0:{p}/", "spelling"),
+    ("http://10.1:{p}/", "spelling"),
+    ("http://0xa9fea9fe:{p}/", "spelling"),
+    ("http://2852039166:{p}/", "spelling"),
+    ("http://0251.0376.0251.0376:{p}/", "spelling"),
+    ("http://169.16689662:{p}/", "spelling"),
+    ("http://4294967297:{p}/", "spelling"),
+    ("http://127.0.0.1.:{p}/", "loopback"),
+    ("http://127.0.0.1..:{p}/", "spelling"),
+    ("http://127.0.0.1%00.example:{p}/", "spelling"),
+    ("http://%31%32%37.0.0.1:{p}/", "spelling"),
+    ("http://127%2e0%2e0%2e1:{p}/", "spelling"),
+    ("http://①②⑦.⓪.⓪.①:{p}/", "spelling"),
+    ("http://127。0。0。1:{p}/", "spelling"),
+    ("http://\uff11\uff12\uff17.0.0.1:{p}/", "spelling"),
+    ("http://ⓛocalhost:{p}/", "spelling"),
+    ("http://[::1%25lo]:{p}/", "spelling"),
+    ("http://[fe80::1%25lo]:{p}/", "spelling"),
+    ("http://[fe80::1%lo]:{p}/", "spelling"),
+    ("http://[0:0:0:0:0:0:0:1]:{p}/", "loopback"),
+    ("http://[0000:0000:0000:0000:0000:0000:0000:0001]:{p}/", "loopback"),
+    ("http://[::ffff:127.1]:{p}/", "spelling"),
+    ("http://[127.0.0.1]:{p}/", "spelling"),
+    ("http://[v1.127]:{p}/", "spelling"),
+    ("http://[::1:{p}/", "spelling"),
+    ("http://::1:{p}/", "spelling"),
+    ("http://localhost:{p}/", "loopback"),
+    ("http://LOCALHOST:{p}/", "loopback"),
+    ("http://localhost.:{p}/", "loopback"),
+    ("http://anything.localhost:{p}/", "loopback"),
+    ("http://user@127.0.0.1:{p}/", "userinfo"),
+    ("http://93.184.216.34@127.0.0.1:{p}/", "userinfo"),
+    ("http://93.184.216.34:80@127.0.0.1:{p}/", "userinfo"),
+    ("http://@127.0.0.1:{p}/", "userinfo"),
+    ("http://127.0.0.1:{p}@93.184.216.34/", "userinfo"),
+    ("http://93.184.216.34\\@127.0.0.1:{p}/", "spelling"),
+    ("http://93.184.216.34 @127.0.0.1:{p}/", "spelling"),
+    ("http://127.0.0.1:{p}\\.example/", "spelling"),
+    ("http:\\\\127.0.0.1:{p}/", "spelling"),
+    ("http:/127.0.0.1:{p}/", "spelling"),
+    ("http:///127.0.0.1:{p}/", "spelling"),
+    ("http:127.0.0.1:{p}/", "spelling"),
+    ("//127.0.0.1:{p}/", "scheme"),
+    ("127.0.0.1:{p}/", "scheme"),
+    (" http://127.0.0.1:{p}/", "spelling"),
+    ("http://127.0.0.1:{p}/\r\nX-Injected: yes", "spelling"),
+    ("http://127.0.0.1\t:{p}/", "spelling"),
+    ("http://127.0.0.1\n:{p}/", "spelling"),
+    ("http://127.0.0.1:0{p}/", "loopback"),
+    ("http://127.0.0.1:{p}#@93.184.216.34/", "loopback"),
+    ("http://127.0.0.1:{p}?@93.184.216.34/", "loopback"),
+    ("http://127.0.0.1:{p};@93.184.216.34/", "userinfo"),
+    ("HTTP://127.0.0.1:{p}/", "loopback"),
+    ("https://127.0.0.1:{p}/", "loopback"),
+    ("gopher://127.0.0.1:{p}/_POST", "scheme"),
+    ("dict://127.0.0.1:{p}/", "scheme"),
+    ("ftp://127.0.0.1:{p}/", "scheme"),
+    ("file:///etc/passwd", "scheme"),
+    ("ldap://127.0.0.1:{p}/", "scheme"),
+    ("smb://127.0.0.1:{p}/", "scheme"),
+    ("unix:///var/run/docker.sock", "scheme"),
+    ("http://" + "a" * 64 + ".test:{p}/", "spelling"),
+    ("http://127.0.0.1:99999/", "spelling"),
+    ("http://127.0.0.1:0/", "spelling"),
+    ("http://127.0.0.1:-1/", "spelling"),
+    ("http://:{p}/", "spelling"),
+    ("", "scheme"),
+]
+
+needs_island = pytest.mark.skipif(not island.possible(), reason="no namespaces here: unshare, ip and mount are needed")
+both = pytest.mark.parametrize("transport", ["curl", "futures"])
+
+
+def literal(address: str) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{island.PORT}/"
+
+
+def named(address: str) -> str:
+    kind, written = ("v6", address.replace(":", "-")) if ":" in address else ("v4", address.replace(".", "-"))
+    if "." in written:
+        kind, written = "v6", _in_hex(address).replace(":", "-")
+    return f"http://{kind}-{written}.test:{island.PORT}/"
+
+
+def _in_hex(address: str) -> str:
+    """An IPv6 address with dots at its end, without them: labels of a name cannot hold dots."""
+    head, _, dotted = address.rpartition(":")
+    one, two, three, four = (int(part) for part in dotted.split("."))
+    return f"{head}:{one << 8 | two:x}:{three << 8 | four:x}"
+
+
+def test_the_table_is_as_long_as_we_say() -> None:
+    assert len(TRICKS) + sum(len(addresses) for addresses in FORBIDDEN.values()) >= 140
+
+
+@needs_island
+@both
+@pytest.mark.parametrize("spelled", [literal, named])
+def test_forbidden_addresses_are_never_called(transport: str, spelled: Callable[[str], str]) -> None:
+    cases = [(rule, address) for rule, addresses in FORBIDDEN.items() for address in addresses]
+
+    findings = island.explore([spelled(address) for _, address in cases], transport)
+
+    for (rule, address), found in zip(cases, findings, strict=True):
+        assert found.called == (), f"{address} was called"
+        assert found.failure == "address", (address, found)
+        assert f"(outbound rule: {rule})" in found.detail, (address, found)
+
+
+@needs_island
+@both
+@pytest.mark.parametrize("spelled", [literal, named])
+def test_public_addresses_are_called(transport: str, spelled: Callable[[str], str]) -> None:
+    findings = island.explore([spelled(address) for address in PUBLIC], transport)
+
+    assert [(found.status, found.failure, found.called) for found in findings] == [
+        (202, "", (address,)) for address in PUBLIC
+    ]
+
+
+@needs_island
+@both
+def test_tricks_are_seen_through(transport: str) -> None:
+    findings = island.explore([url.replace("{p}", str(island.PORT)) for url, _ in TRICKS], transport)
+
+    for (url, rule), found in zip(TRICKS, findings, strict=True):
+        assert (found.called, found.failure) == ((), "address"), (url, found)
+        assert f"(outbound rule: {rule})" in found.detail, (url, found)
+
+
+@needs_island
+@both
+def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transport: str) -> None:
+    """Each parser of URLs has its own mind; whatever it makes of a trick, it connects nowhere that it must not."""
+    urls = [url.replace("{p}", str(island.PORT)) for url, _ in TRICKS]
+    urls += [literal(address) for addresses in FORBIDDEN.values() for address in addresses]
+
+    findings = island.explore(urls, transport, blind=True)
+
+    called = {url: found.called for url, found in zip(urls, findings, strict=True) if found.called}
+    assert all(set(places) <= set(PUBLIC) for places in called.values()), called
+    assert not [url for url, found in zip(urls, findings, strict=True) if found.failure == "internal"]
+
+
+@needs_island
+@both
+def test_a_name_that_leads_elsewhere_each_time_gains_nothing(transport: str) -> None:
+    """Rebinding: the first answer is public, the next is loopback, and neither may be kept."""
+    url = f"http://flip-93-184-216-34.test:{island.PORT}/"
+
+    findings = island.explore([url] * 8, transport, anew=True)
+
+    assert {place for found in findings for place in found.called} == {"93.184.216.34"}
+    assert [(found.status, found.failure) for found in findings] == [(202, ""), (0, "address")] * 4
+
+
+@needs_island
+@both
+def test_of_several_addresses_only_those_that_may_be_are_called(transport: str) -> None:
+    (found,) = island.explore([f"http://mixed-93-184-216-34.test:{island.PORT}/"], transport)
+
+    assert (found.status, found.called) == (202, ("93.184.216.34",))
+
+
+@needs_island
+@both
+def test_a_name_that_does_not_exist_is_another_failure(transport: str) -> None:
+    (found,) = island.explore([f"http://nobody.test:{island.PORT}/"], transport)
+
+    assert (found.failure, found.called) == ("dns", ())
+
+
+@needs_island
+@both
+@pytest.mark.parametrize(
+    ("settings", "address", "rule"),
+    [
+        ({"reach": "private"}, "10.0.0.1", ""),
+        ({"reach": "private"}, "fd12::1", ""),
+        ({"reach": "private"}, "127.0.0.1", "loopback"),
+        ({"reach": "private"}, "fd00:ec2::254", "metadata"),
+        ({"reach": "private"}, "64:ff9b::a00:1", "translated"),
+        ({"reach": "loopback"}, "127.0.0.1", ""),
+        ({"reach": "loopback"}, "::ffff:127.0.0.1", ""),
+        ({"reach": "loopback"}, "10.0.0.1", "private"),
+        ({"reach": "loopback"}, "64:ff9b::7f00:1", "translated"),
+        ({"allow": "10.1.0.0/16"}, "10.1.2.3", ""),
+        ({"allow": "10.1.0.0/16"}, "10.2.0.1", "private"),
+        ({"allow": "10.1.0.0/16"}, "::ffff:10.1.2.3", ""),
+        ({"allow": "10.0.0.0/8", "deny": "10.1.0.0/16"}, "10.1.2.3", "denied"),
+        ({"deny": "93.184.216.0/24"}, "93.184.216.34", "denied"),
+        ({"deny": "93.184.216.0/24"}, "64:ff9b::5db8:d822", "denied"),
+        ({"ports": "443,8000-8999"}, "93.184.216.34", ""),
+        ({"ports": "443,9000-9999"}, "93.184.216.34", "port"),
+        ({"https_only": True}, "93.184.216.34", "https-only"),
+    ],
+)
+@pytest.mark.parametrize("spelled", [literal, named])
+def test_what_the_settings_allow(
+    transport: str,
+    settings: dict[str, str | bool],
+    address: str,
+    rule: str,
+    spelled: Callable[[str], str],
+) -> None:
+    (found,) = island.explore([spelled(address)], transport, outbound=settings)
+
+    assert bool(found.called) == (rule == ""), found
+    assert found.failure == ("address" if rule else ""), found
+    assert f"(outbound rule: {rule})" in found.detail or not rule
+
+
+@pytest.fixture(params=["curl", "futures"])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
+    opened: list[Transport] = []
+
+    def build(policy: AddressPolicy, **push_settings: object) -> Transport:
+        opened.append(make_transport(PushSettings(transport=request.param, **push_settings), policy))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield build
+    for transport in opened:
+        transport.close()
+
+
+def test_this_machine_is_out_of_reach_by_default(make: Callable[..., Transport]) -> None:
+    """What the island proves in full, where there are no namespaces too."""
+    with Receiver() as receiver:
+        result = push(make(AddressPolicy()), receiver.url("/inside"))
+
+        assert (result.status, result.failure) == (0, "address")
+        assert "loopback" in result.detail
+        assert receiver.requests == []
+
+
+def test_own_services_are_no_endpoints(make: Callable[..., Transport]) -> None:
+    with Receiver() as kafka, Receiver() as subscriber:
+        port = int(kafka.url("").rpartition(":")[2])
+        policy = AddressPolicy(OutboundSettings(reach="loopback"), frozenset({("127.0.0.1", port)}))
+        transport = make(policy)
+
+        for url in (kafka.url("/"), f"http://localhost:{port}/", f"http://127.9.9.9:{port}/"):
+            result = push(transport, url)
+            assert (result.failure, "own-port" in result.detail) == ("address", True), (url, result)
+        assert push(transport, subscriber.url("/")).status == 202
+        assert kafka.requests == []
+
+
+def test_a_redirect_inside_is_not_followed(make: Callable[..., Transport]) -> None:
+    with Receiver() as receiver:
+        result = push(make(THIS_MACHINE), receiver.url("/redirect"))
+
+        assert (result.status, [request.path for request in receiver.requests]) == (307, ["/redirect"])
+
+
+def test_through_a_proxy_the_text_is_judged_and_the_proxy_exempt(make: Callable[..., Transport]) -> None:
+    with Receiver() as proxy:
+        transport = make(AddressPolicy(), proxy=proxy.url("").rstrip("/"))
+
+        assert push(transport, "http://receiver.invalid/through").status == 202
+        for url in ("http://10.0.0.1/", "http://localhost/", "http://0x7f.1/", "http://[::ffff:169.254.169.254]/"):
+            assert push(transport, url).failure == "address"
+        assert [request.path for request in proxy.requests] == ["http://receiver.invalid/through"]
+
+
+def test_a_kept_connection_is_not_asked_about_again(
+    make: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    check = AddressPolicy.check_address
+
+    def noted(self: AddressPolicy, address: str, port: int) -> Refusal | None:
+        asked.append(address)
+        return check(self, address, port)
+
+    monkeypatch.setattr(AddressPolicy, "check_address", noted)
+    with Receiver() as receiver:
+        transport = make(THIS_MACHINE)
+        assert [push(transport, receiver.url("/")).status for _ in range(5)] == [202] * 5
+
+    assert asked == ["127.0.0.1"]

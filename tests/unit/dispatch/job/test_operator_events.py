@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from typing import get_args
+
+from lxml import etree
+
+from dispatch.job.operator_events import TOPICS, payload
+from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEvent
+from topic_model.patterns.patterns import parse_normal
+
+
+def test_every_kind_has_a_topic_below_the_systems() -> None:
+    assert set(TOPICS) == set(get_args(EventKind))
+    assert len(set(TOPICS.values())) == len(TOPICS)
+    assert all(parse_normal(f"{SYSTEM}//.").matches(path) for path in TOPICS.values())
+
+
+def test_message_holds_what_applies() -> None:
+    event = etree.fromstring(payload(OperatorEvent("breaker-opened", 1234, "http://e/?a=1&b=<2>", detail="503")))
+
+    assert event.tag == f"{{{NAMESPACE}}}Event"
+    assert dict(event.attrib.items()) == {"kind": "breaker-opened", "at": "1234"}
+    assert [(etree.QName(child).localname, child.text) for child in event] == [
+        ("Endpoint", "http://e/?a=1&b=<2>"),
+        ("Detail", "503"),
+    ]

@@ -1,0 +1,237 @@
+"""Workers that hang: real processes, forked as Spark forks its workers, and a clock that nobody waits for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from core import liveness
+from dispatch.job.worker_beats import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
+from tests.support.engine import gone, until
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 30.0
+
+# Forks a worker for each word that it reads, and says its process id. SIGCHLD as Spark's daemon has it.
+DAEMON = """
+import os, signal, sys, threading, time
+from dispatch import pulse, worker_beats
+
+def idle():
+    time.sleep(600)
+
+def works():
+    with worker_beats.task():
+        while True:
+            pulse.beat()
+            time.sleep(0.01)
+
+def stuck():
+    with worker_beats.task():
+        pulse.beat()
+        time.sleep(600)
+
+def ended():
+    with worker_beats.task():
+        pulse.beat()
+    time.sleep(600)
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+worker_beats._BEAT_S = 0.02
+worker_beats.beat_from_here_on()
+assert threading.active_count() == 1
+for word in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        globals()[word.strip()]()
+    print(pid, flush=True)
+"""
+
+
+class Daemon:
+    """The daemon, the workers by name, and the driver's side."""
+
+    def __init__(self, folder: Path, limit_s: float | None = None) -> None:
+        """With a limit of its own it watches over its workers itself."""
+        self.killed = 0
+        self.file = folder / "run" / "workers"
+        self.beats = WorkerBeats(new_file(self.file), LIMIT_S, self._tell)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(DAEMON)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, FILE: str(self.file)} if limit_s is None else {**os.environ, LIMIT: str(limit_s)},
+        )
+        self.pids: list[int] = []
+
+    def _tell(self) -> None:
+        self.killed += 1
+
+    def fork(self, what: str) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        self.pids.append(int(self.process.stdout.readline()))
+        return self.pids[-1]
+
+    def fields(self) -> dict[int, tuple[int, int, int]]:
+        """By process id: how often it has come round, how often its tasks have, whether it has one."""
+        numbers = memoryview(self.file.read_bytes()).cast("q").tolist()
+        places = [numbers[at : at + 5] for at in range(0, len(numbers), 5)]
+        return {pid: (runs, works, busy) for pid, _, runs, works, busy in places if pid > 0}
+
+    def look(self, at: float, silent: tuple[int, ...] = ()) -> None:
+        """The driver looks, once all but the silent ones have come round since its last look."""
+        before = self.fields()
+        expected = [pid for pid in before if pid not in silent]
+        until(lambda: all(self.fields().get(pid, (-1,))[0] > before[pid][0] for pid in expected))
+        self.beats.look(at)
+
+    def end(self) -> None:
+        for pid in [*self.pids, self.process.pid]:
+            if psutil.pid_exists(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    made = Daemon(tmp_path)
+    yield made
+    made.end()
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+def known(daemon: Daemon, *pids: int) -> None:
+    until(lambda: set(pids) <= set(daemon.fields()))
+
+
+def test_a_stopped_worker_is_killed_and_nobody_else(daemon: Daemon) -> None:
+    """Whether it has a task or not: one that is stopped while it has none would never begin the next."""
+    idle, works, stopped, busy = (daemon.fork(what) for what in ("idle", "works", "idle", "works"))
+    known(daemon, daemon.process.pid, idle, works, stopped, busy)
+    daemon.look(0.0)
+    stop(stopped)
+    stop(busy)
+    daemon.look(1.0, (stopped, busy))
+    daemon.look(LIMIT_S - 0.1, (stopped, busy))
+    assert daemon.killed == 0
+    daemon.look(LIMIT_S + 1.0, (stopped, busy))
+    until(lambda: gone(stopped) and gone(busy))
+    assert daemon.killed == 2
+    daemon.look(1_000.0)
+    daemon.look(2_000.0)
+    assert daemon.killed == 2
+    assert not gone(idle)
+    assert not gone(works)
+    assert not gone(daemon.process.pid)
+
+
+def test_elsewhere_the_daemon_watches(tmp_path: Path) -> None:
+    """On a cluster. In a time of its own, so this one is short; those that run beat every 20 ms."""
+    daemon = Daemon(tmp_path, limit_s=2)
+    try:
+        idle, works, stopped = (daemon.fork(what) for what in ("idle", "works", "idle"))
+        until(lambda: psutil.Process(stopped).num_threads() == 2)  # it has begun to beat
+        stop(stopped)
+        until(lambda: gone(stopped), timeout=60)
+        assert not gone(idle)
+        assert not gone(works)
+        assert daemon.process.poll() is None
+    finally:
+        daemon.end()
+
+
+def test_a_task_that_stays_where_it_is(daemon: Daemon) -> None:
+    """The process runs, but its task does not come round: it has more time, and one without a task has all of it."""
+    stuck, works, ended = daemon.fork("stuck"), daemon.fork("works"), daemon.fork("ended")
+    until(lambda: [daemon.fields().get(pid, (0, 0, 9))[2] for pid in (stuck, works, ended)] == [1, 1, 0])
+    daemon.look(0.0)
+    daemon.look(LIMIT_S * PATIENCE_WITH_TASKS - 0.1)
+    assert daemon.killed == 0
+    daemon.look(LIMIT_S * PATIENCE_WITH_TASKS)
+    until(lambda: gone(stuck))
+    daemon.look(10_000.0)
+    assert daemon.killed == 1
+    assert not gone(works)
+    assert not gone(ended)
+
+
+def test_a_stopped_daemon_is_killed(daemon: Daemon) -> None:
+    idle = daemon.fork("idle")
+    known(daemon, daemon.process.pid, idle)
+    daemon.look(0.0)
+    stop(daemon.process.pid)
+    daemon.look(1.0, (daemon.process.pid,))
+    daemon.look(1.0 + LIMIT_S, (daemon.process.pid,))
+    assert daemon.process.wait(10) == -signal.SIGKILL
+    daemon.look(100.0)
+    assert not gone(idle), "Spark still has connections to those that are there"
+
+
+def test_the_place_of_one_that_is_gone_is_taken_again(daemon: Daemon) -> None:
+    first = daemon.fork("idle")
+    known(daemon, first)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: gone(first) and not psutil.pid_exists(first))
+    second = daemon.fork("idle")
+    known(daemon, second)
+    assert first not in daemon.fields()
+    # And the driver takes it for somebody new, whatever it knew of the first.
+    daemon.look(0.0)
+    assert daemon.killed == 0
+
+
+def test_a_stranger_with_the_same_process_id_is_spared(daemon: Daemon) -> None:
+    idle = daemon.fork("idle")
+    known(daemon, idle)
+    with daemon.file.open("r+b") as file:
+        numbers = memoryview(bytearray(file.read())).cast("q")
+        numbers[5 + 1] -= 1  # when it was started
+        file.seek(0)
+        file.write(numbers)
+    stop(idle)
+    daemon.beats.look(0.0)
+    daemon.look(LIMIT_S, (idle,))
+    assert daemon.killed == 0
+    assert not gone(idle)
+
+
+def test_a_watcher_that_was_away_is_not_silence_of_the_watched(daemon: Daemon) -> None:
+    """Its own time has stood still, and they came round meanwhile, or will: nobody is killed for it."""
+    idle = daemon.fork("idle")
+    known(daemon, idle, daemon.process.pid)
+    daemon.beats.look(0.0)
+    daemon.beats.look(LIMIT_S - 1)
+    daemon.look(LIMIT_S - 1 + 4)
+    assert daemon.killed == 0
+
+
+def test_nobody_listens_where_there_is_no_driver() -> None:
+    liveness.beat()
+
+
+def test_beats_are_those_of_a_thread() -> None:
+    heard: list[int] = []
+    liveness.listen(lambda: heard.append(1))
+    try:
+        liveness.beat()
+    finally:
+        liveness.listen(liveness.nobody)
+    liveness.beat()
+    assert heard == [1]

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+import pytest
+from kafka.errors import KafkaTimeoutError
+
+from core.errors import InfrastructureError
+from core.eventlog import writers
+from core.eventlog.client import Producer
+from core.eventlog.settings import KafkaSettings
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt, AttemptsLog
+from topic_model.topics import TopicPath
+
+
+class PlayedFuture:
+    def __init__(self) -> None:
+        self.acknowledge: Callable[[object], object] = lambda _: None
+        self.fail: Callable[[BaseException], object] = lambda _: None
+
+    def add_callback(self, call: Callable[[object], object]) -> None:
+        self.acknowledge = call
+
+    def add_errback(self, call: Callable[[BaseException], object]) -> None:
+        self.fail = call
+
+
+class PlayedProducer:
+    """Takes records at flush; refuses the first `refusals` of them."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.taken: list[tuple[int, bytes]] = []
+        self.keys: list[bytes] = []
+        self.aborted = False
+        self._open: list[tuple[int, bytes, PlayedFuture]] = []
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0, 1, 2}
+
+    def send(self, topic: str, value: bytes, key: bytes, *, partition: int) -> PlayedFuture:
+        future = PlayedFuture()
+        self.keys.append(key)
+        self._open.append((partition, value, future))
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        for partition, value, future in self._open:
+            if self.refusals:
+                self.refusals -= 1
+                future.fail(KafkaTimeoutError("away"))
+            else:
+                self.taken.append((partition, value))
+                future.acknowledge(None)
+        self._open.clear()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "RETRY_S", 0.0)
+
+
+def attempt(subscription: str, number: int, batch: int = 0) -> Attempt:
+    return Attempt(f"n{number}", subscription, TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 0.5, batch=batch)
+
+
+def opened(producer: PlayedProducer) -> AttemptsLog:
+    return AttemptsLog(KafkaSettings(), lambda _: producer)  # type: ignore[arg-type, return-value]
+
+
+def read(producer: PlayedProducer) -> list[tuple[str, str]]:
+    return [(each.subscription, each.notification) for _, value in producer.taken for each in attempts.decode(value)]
+
+
+def test_everything_is_written_once_and_in_order_per_subscription() -> None:
+    producer = PlayedProducer()
+    log = opened(producer)
+    for number in range(1200):
+        log.add(attempt(f"s{number % 5}", number))
+
+    log.settle(1)
+
+    assert len(producer.taken) < 10, "many outcomes share a record"
+    assert set(producer.keys) == {b"0"}
+    for subscription in range(5):
+        written = [name for owner, name in read(producer) if owner == f"s{subscription}"]
+        assert written == [f"n{number}" for number in range(subscription, 1200, 5)]
+
+
+def test_refused_records_are_sent_again() -> None:
+    producer = PlayedProducer(refusals=3)
+    log = opened(producer)
+    for number in range(20):
+        log.add(attempt(f"s{number}", number))
+
+    log.settle(10)
+
+    assert sorted(read(producer)) == sorted((f"s{number}", f"n{number}") for number in range(20))
+
+
+def test_gives_up_after_its_time_and_drops_the_connection() -> None:
+    producer = PlayedProducer(refusals=10**9)
+    log = opened(producer)
+    log.add(attempt("s", 1))
+
+    with pytest.raises(InfrastructureError, match="did not take 1 record"):
+        log.settle(0.05)
+
+    assert producer.aborted
+
+
+class HangingProducer(PlayedProducer):
+    """Settles nothing, whatever happens; when it is given up it says so of each record, or says that it was taken."""
+
+    def flush(self, timeout: float | None = None) -> None:
+        raise KafkaTimeoutError("Timeout waiting for future")
+
+    def abort(self) -> None:
+        super().abort()
+        *others, (partition, value, last) = self._open
+        for _, _, future in others:
+            future.fail(KafkaTimeoutError("given up"))
+        self.taken.append((partition, value))
+        last.acknowledge(None)
+
+
+def test_a_producer_that_refuses_everything_is_given_up() -> None:
+    producers = [PlayedProducer(refusals=10**9), PlayedProducer()]
+    sick, well = producers
+    log = AttemptsLog(KafkaSettings(), lambda _: producers.pop(0))  # type: ignore[arg-type, return-value]
+    for number in range(20):
+        log.add(attempt(f"s{number}", number))
+
+    log.settle(100)
+
+    assert sick.aborted
+    assert sorted(read(well)) == sorted((f"s{number}", f"n{number}") for number in range(20))
+
+
+def test_a_producer_that_hangs_is_given_up_and_another_sends_all_of_it_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writers, "_HANGS_AFTER_S", 0.0)
+    hanging, well = HangingProducer(), PlayedProducer()
+    producers: list[PlayedProducer | None] = [hanging, None, well]
+
+    def connect(_: KafkaSettings) -> PlayedProducer:
+        producer = producers.pop(0)
+        if producer is None:
+            raise InfrastructureError("the Kafka broker does not answer", 1.0)
+        return producer
+
+    log = AttemptsLog(KafkaSettings(request_timeout_s=1.0), connect)  # type: ignore[arg-type]
+    for number in range(6):
+        log.add(attempt("s", number))
+        log._write()
+
+    log.settle(100)
+
+    assert hanging.aborted
+    assert not producers, "and it waits for a broker that is away"
+    assert [name for _, name in read(well)] == [f"n{number}" for number in range(5)]
+    assert [name for _, name in read(hanging)] == ["n5"], "what it has settled after all is not sent again"
+
+
+def test_nothing_to_write_needs_no_connection() -> None:
+    def unreachable(_: KafkaSettings) -> PlayedProducer:
+        raise AssertionError("connected for nothing")
+
+    AttemptsLog(KafkaSettings(), unreachable).settle(1)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_cannot_be_had_leaves_no_connection() -> None:
+    class Lost(PlayedProducer):
+        def partitions_for(self, topic: str) -> set[int]:
+            raise KafkaTimeoutError("no metadata")
+
+    made: list[Lost] = []
+
+    def connect(_: KafkaSettings) -> Producer:
+        made.append(Lost())
+        return cast(Producer, made[-1])
+
+    log = AttemptsLog(KafkaSettings(), connect)
+    for _ in range(3):
+        with pytest.raises(InfrastructureError, match="attempts cannot be looked up"):
+            log.connect()
+
+    assert [producer.aborted for producer in made] == [True] * 3
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 128.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_outcomes_are_sent_on_the_way_a_tenth_of_a_second_after_the_last() -> None:
+    producer, clock = PlayedProducer(), Clock()
+    log = AttemptsLog(KafkaSettings(), lambda _: producer, clock)  # type: ignore[arg-type, return-value]
+    sent: list[int] = []
+    for number in range(10):
+        log.add(attempt("s", number))
+        log.write_due()
+        sent.append(len(producer._open))
+        clock.now += 0.0625
+
+    assert sent == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "nobody has waited for them"
+
+
+def test_large_outcomes_are_sent_at_once() -> None:
+    producer = PlayedProducer()
+    log = opened(producer)
+    for number in range(1_000):
+        log.add(msgspec.structs.replace(attempt("s", number), response=b"x" * 512))
+    producer.flush()
+
+    written = read(producer)
+    assert len(written) > 850, "what is left has less than 64 KiB"
+
+
+def test_a_record_has_the_outcomes_of_one_batch() -> None:
+    producer = PlayedProducer()
+    log = opened(producer)
+    for batch in (1, 1, 2, -1, 2):
+        log.add(attempt("s", 0, batch))
+    log.settle(1)
+
+    assert producer.keys == [b"1", b"2", b"-1", b"2"]
+    held = [{each.batch for each in attempts.decode(value)} for _, value in producer.taken]
+    assert held == [{attempts.batch_of(key)} for key in producer.keys]
+
+
+def test_a_kafka_that_is_slow_is_noticed() -> None:
+    producer, clock = PlayedProducer(), Clock()
+    log = AttemptsLog(KafkaSettings(), lambda _: producer, clock)  # type: ignore[arg-type, return-value]
+    log.add(attempt("s", 1))
+    clock.now += 60
+    assert not log.behind(), "nothing was sent"
+    log.write_due()
+    assert not log.behind(), "it was sent just now"
+    clock.now += 60
+    assert log.behind()
+    producer.flush()
+    assert not log.behind()

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from core.errors import InfrastructureError, RecordVersionError
+from dispatch.logs import dead_letters, parked
+from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+NOTIFICATION = Notification("n1", TopicPath("a/b"), b"<x>\xc3\xa4</x>", 5, message_id="m")
+DELIVERY = Delivery("urn:s/1", Place(3, 1, 12_000_000_000))
+
+
+@pytest.mark.parametrize("record", [Parked(NOTIFICATION, Tries(2, 1, 77, 55)), Tried(Tries(3, 1, 99, 66))])
+def test_records_come_out_as_they_went_in(record: Parked | Tried) -> None:
+    assert parked.decode(parked.encode(record)) == record
+
+
+def test_records_of_before_the_time_of_decision_are_read() -> None:
+    older = msgspec.msgpack.encode({"v": 1, "record": {"type": "tried", "tries": [3, 1, 99]}})
+    assert parked.decode(older) == Tried(Tries(3, 1, 99))
+    assert not Tries(3, 1, 99).is_due(98)
+
+
+def test_a_key_tells_one_life_of_a_delivery_from_the_next() -> None:
+    again = DELIVERY._replace(place=DELIVERY.place._replace(redrive=77))
+    assert again.key() != DELIVERY.key()
+    assert parked.decode_key(again.key()) == (again, False)
+    assert parked.decode_key(again.tried_key()) == (again, True)
+
+
+def test_a_key_names_the_delivery_and_what_is_said_of_it() -> None:
+    assert parked.decode_key(DELIVERY.key()) == (DELIVERY, False)
+    assert parked.decode_key(DELIVERY.tried_key()) == (DELIVERY, True)
+
+
+@pytest.mark.parametrize("key", [b"", b"s", b"s\t1.2", b"s\t1.2.x", b"s\t1.2.3.4.5", b"\xff\t1.2.3"])
+def test_a_key_that_is_none_of_ours_is_refused(key: bytes) -> None:
+    with pytest.raises(InfrastructureError, match="not that of a parked delivery"):
+        parked.decode_key(key)
+
+
+def test_places_are_in_the_order_of_batches_then_of_the_log() -> None:
+    places = [Place(2, 0, 5), Place(10, 0, 1), Place(2, 1, 4), Place(2, 0, 40), Place(2, 0, 5, redrive=9)]
+    assert sorted(places) == [
+        Place(2, 0, 5),
+        Place(2, 0, 5, redrive=9),
+        Place(2, 0, 40),
+        Place(2, 1, 4),
+        Place(10, 0, 1),
+    ]
+
+
+@pytest.mark.parametrize("decode", [parked.decode, dead_letters.decode])
+def test_records_of_a_newer_version_are_refused_and_damaged_ones_too(decode: object) -> None:
+    assert callable(decode)
+    newer = msgspec.msgpack.encode({"v": 99, "record": {"type": "riddle"}, "letter": {"riddle": 1}})
+    with pytest.raises(RecordVersionError, match="upgrade"):
+        decode(newer)
+    with pytest.raises(InfrastructureError, match="cannot be read"):
+        decode(b"\x00")

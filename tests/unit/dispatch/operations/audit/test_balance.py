@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from core.errors import InfrastructureError, RecordVersionError
+from core.eventlog.scan import Stretch
+from dispatch.logs.attempts import State
+from dispatch.operations.audit.balance import Balance, balance
+from dispatch.operations.audit.ledger import Ledger
+from dispatch.operations.audit.report import Tally
+from tests.support.written_attempts import T0, evaluation, row, rows
+
+HOUR_MS = 3_600_000
+
+
+def compared(*records: bytes, end: int | None = None, since_ms: int = T0, limit: int = 100) -> Balance:
+    ledger = Ledger()
+    for record in records:
+        ledger.add(record)
+    places = ledger.evaluations().offset
+    last = int(places.max()) + 1 if len(places) else 0
+    return balance(ledger, since_ms, T0 + HOUR_MS, {0: Stretch(0, last if end is None else end)}, limit)
+
+
+def problems(found: Balance) -> list[tuple[str, str, int, int]]:
+    return [(each.kind, each.notification, each.matched, each.found) for each in found.report.problems]
+
+
+def test_every_end_is_counted_for_its_subscription() -> None:
+    found = compared(
+        evaluation({"n1": 3, "n2": 2, "n3": 0}),
+        rows(row("n1", "s1"), row("n1", "s2", "dead"), row("n1", "s3", "parked")),
+        rows(row("n2", "s1", "expired"), row("n2", "s2", "cancelled")),
+    )
+    report = found.report
+    assert report.balanced
+    assert (report.notifications, report.matches, report.waiting, report.duplicates, report.rows) == (3, 5, 0, 0, 5)
+    assert report.totals == Tally(delivered=1, dead=1, expired=1, cancelled=1, pending=1)
+    assert report.totals.matches == report.matches
+    assert report.subscriptions == {
+        "s1": Tally(delivered=1, expired=1),
+        "s2": Tally(dead=1, cancelled=1),
+        "s3": Tally(pending=1),
+    }
+
+
+def test_each_delivery_is_counted_for_its_notification() -> None:
+    names = [f"n{each}" for each in range(5)]
+    found = compared(evaluation(dict.fromkeys(names, 1)), rows(*(row(name, "s1") for name in names)))
+    assert found.report.balanced
+    assert found.report.totals == Tally(delivered=5)
+
+
+def test_nothing_at_all_balances() -> None:
+    report = compared().report
+    assert report.balanced
+    assert (report.notifications, report.matches) == (0, 0)
+
+
+def test_what_is_named_is_the_one_that_lacks_something_whatever_lies_before_the_interval() -> None:
+    old = [f"old{each}" for each in range(300)]
+    found = compared(
+        evaluation(dict.fromkeys(old, 1), accepted_ms=T0 - 1),
+        rows(*(row(each, "s1", accepted_ms=T0 - 1) for each in old)),
+        evaluation({"n1": 1, "n2": 1}, first=300),
+        rows(row("n1", "s1")),
+        evaluation({"n3": 0}, batch=1, first=302),
+    )
+    assert problems(found) == [("missing", "n2", 1, 0)]
+    assert found.report.problems[0].offset == 301
+    assert found.evaluations.offset.tolist() == [300, 301, 302]
+    assert found.report.totals == Tally(delivered=1)
+
+
+def test_a_match_that_was_never_attempted_is_named() -> None:
+    found = compared(
+        evaluation({"n1": 2, "n2": 2}),
+        rows(row("n1", "s1"), row("n1", "s2"), row("n2", "s1")),
+        evaluation({"n3": 0}, batch=1, first=2),
+    )
+    assert problems(found) == [("missing", "n2", 2, 1)]
+    (problem,) = found.report.problems
+    assert (problem.topic, problem.accepted_ms, problem.partition, problem.offset) == ("a/b", T0, 0, 1)
+
+
+def test_a_notification_without_any_delivery_is_named() -> None:
+    found = compared(evaluation({"n1": 2}), evaluation({"n2": 0}, batch=1, first=1))
+    assert problems(found) == [("missing", "n1", 2, 0)]
+
+
+def test_what_the_newest_batch_lacks_is_not_finished() -> None:
+    assert problems(compared(evaluation({"n1": 2}), rows(row("n1", "s1")))) == [("unfinished", "n1", 2, 1)]
+
+
+def test_more_deliveries_than_subscriptions_are_named() -> None:
+    found = compared(evaluation({"n1": 1}), rows(row("n1", "s1"), row("n1", "s2")))
+    assert problems(found) == [("surplus", "n1", 1, 2)]
+
+
+def test_deliveries_of_what_was_never_evaluated_are_named() -> None:
+    found = compared(rows(row("n1", "s1"), row("n1", "s2")))
+    assert [(each.kind, each.found) for each in found.report.problems] == [("unmatched", 2)]
+
+
+def test_deliveries_of_what_was_never_evaluated_are_those_of_the_interval() -> None:
+    found = compared(
+        rows(
+            row("n1", "s1", accepted_ms=T0 - 1),
+            row("n2", "s1", accepted_ms=T0),
+            row("n3", "s1", accepted_ms=T0 + HOUR_MS - 1),
+            row("n4", "s1", accepted_ms=T0 + HOUR_MS),
+        )
+    )
+    assert sorted(each.accepted_ms for each in found.report.problems) == [T0, T0 + HOUR_MS - 1]
+    assert found.report.unbalanced == 2
+
+
+def test_the_log_is_examined_from_where_the_interval_begins_to_where_it_ends_in_each_partition() -> None:
+    ledger = Ledger()
+    ledger.add(evaluation({"n1": 0, "n2": 0, "n3": 0, "n4": 0, "n5": 0}, offsets=[0, 3, 6, 7, 8]))
+    ledger.add(evaluation({"m1": 0, "m2": 0}, partition=1, offsets=[1, 3]))
+    stretches = {0: Stretch(2, 7), 1: Stretch(1, 5), 2: Stretch(4, 6)}
+
+    found = balance(ledger, T0, T0 + HOUR_MS, stretches)
+
+    assert found.gaps == [(0, 2), (0, 4), (0, 5), (1, 2)]
+    assert found.gap_count == 4
+    assert found.report.waiting == 0 + 1 + 2
+
+    for limit in (2, 3):
+        few = balance(ledger, T0, T0 + HOUR_MS, stretches, limit)
+        assert (few.gaps, few.gap_count) == (found.gaps[:limit], 4)
+
+
+def test_places_that_no_batch_has_looked_at_are_found_by_their_offsets() -> None:
+    found = compared(evaluation({"n1": 0, "n4": 0, "n6": 0}, offsets=[0, 3, 5]), end=8)
+    assert found.gaps == [(0, 1), (0, 2), (0, 4)]
+    assert found.gap_count == 3
+    assert found.report.waiting == 2, "those behind the last one evaluated wait for their batch"
+
+
+def test_before_the_first_batch_everything_waits() -> None:
+    found = compared(end=5)
+    assert (found.report.waiting, found.gap_count) == (5, 0)
+
+
+@pytest.mark.parametrize("later", ["delivered", "dead", "expired", "cancelled"])
+def test_a_delivery_is_what_its_last_row_says(later: State) -> None:
+    found = compared(
+        evaluation({"n1": 1}),
+        rows(row("n1", "s1", "parked")),
+        rows(row("n1", "s1", "parked", -1), row("n1", "s1", later, -1)),
+    )
+    assert found.report.balanced
+    assert found.report.totals == Tally(**{later: 1})
+
+
+def test_an_end_stays_one_when_the_batch_says_later_that_it_had_parked_the_delivery() -> None:
+    found = compared(evaluation({"n1": 1}), rows(row("n1", "s1", "delivered", -1)), rows(row("n1", "s1", "parked")))
+    assert found.report.totals == Tally(delivered=1)
+
+
+def test_a_dead_letter_that_was_redriven_is_pending_again_until_it_has_another_end() -> None:
+    start = [evaluation({"n1": 1}), rows(row("n1", "s1", "dead"))]
+    # It is accepted anew, so that it has a whole lifespan before it.
+    again = rows(row("n1", "s1", "parked", -1, error="redriven", accepted_ms=T0 + HOUR_MS // 2))
+    assert compared(*start, again).report.totals == Tally(pending=1)
+    assert compared(*start, again, rows(row("n1", "s1", "delivered", -1))).report.totals == Tally(delivered=1)
+    assert compared(*start, again, rows(row("n1", "s1", "dead", -1))).report.totals == Tally(dead=1)
+
+
+def test_what_was_redriven_of_before_the_interval_is_not_of_it() -> None:
+    found = compared(rows(row("n1", "s1", "parked", -1, error="redriven")), rows(row("n1", "s1", "delivered", -1)))
+    assert found.report.balanced
+    assert found.report.notifications == 0
+
+
+def test_a_purged_letter_stays_dead() -> None:
+    found = compared(evaluation({"n1": 1}), rows(row("n1", "s1", "dead"), row("n1", "s1", "dead", -1, error="purged")))
+    assert found.report.totals == Tally(dead=1)
+
+
+def test_only_the_interval_is_examined() -> None:
+    found = compared(
+        evaluation({"old": 1}, accepted_ms=T0 - 1),
+        evaluation({"new": 1}, first=1),
+        evaluation({"late": 1}, first=2, accepted_ms=T0 + HOUR_MS),
+        rows(row("new", "s1"), row("old", "s1", "dead", accepted_ms=T0 - 1)),
+    )
+    assert found.report.balanced
+    assert (found.report.notifications, found.report.matches) == (1, 1)
+    assert found.report.totals == Tally(delivered=1)
+    assert found.gap_count == 0
+
+
+class TestRepeatedBatches:
+    """A batch that was cut off is evaluated again, perhaps by other subscriptions."""
+
+    def test_counts_once(self) -> None:
+        found = compared(evaluation({"n1": 2}), rows(row("n1", "s1")), evaluation({"n1": 2}), rows(row("n1", "s2")))
+        assert found.report.balanced
+        assert (found.report.notifications, found.report.matches, found.report.duplicates) == (1, 2, 0)
+
+    def test_a_push_that_was_under_way_is_a_duplicate(self) -> None:
+        found = compared(evaluation({"n1": 1}), rows(row("n1", "s1")), evaluation({"n1": 1}), rows(row("n1", "s1")))
+        assert found.report.balanced
+        assert (found.report.duplicates, found.report.totals) == (1, Tally(delivered=1))
+
+    def test_a_duplicate_does_not_hide_what_is_missing(self) -> None:
+        found = compared(evaluation({"n1": 2}), rows(row("n1", "s1")), evaluation({"n1": 2}), rows(row("n1", "s1")))
+        assert problems(found) == [("unfinished", "n1", 2, 1)]
+
+    def test_a_subscription_that_came_in_between_must_have_it(self) -> None:
+        first, second = evaluation({"n1": 1}), evaluation({"n1": 2}, control=20)
+        assert compared(first, rows(row("n1", "s1")), second, rows(row("n1", "s2"))).report.balanced
+        assert problems(compared(first, rows(row("n1", "s1")), second)) == [("unfinished", "n1", 2, 1)]
+
+    def test_a_subscription_that_ended_in_between_may_have_had_it(self) -> None:
+        first, second = evaluation({"n1": 2}), evaluation({"n1": 1}, control=20)
+        had_it = compared(first, rows(row("n1", "s1"), row("n1", "s2")), second)
+        assert had_it.report.balanced
+        assert had_it.report.matches == had_it.report.totals.matches == 2
+        assert compared(first, second, rows(row("n1", "s1"))).report.balanced
+
+    def test_more_than_both_together_is_too_much(self) -> None:
+        found = compared(
+            evaluation({"n1": 1}),
+            evaluation({"n1": 1}, control=20),
+            rows(*(row("n1", f"s{each}") for each in range(3))),
+        )
+        assert problems(found) == [("surplus", "n1", 1, 3)]
+
+
+class TestCurrentMessages:
+    """A notification stands in the log again, for one new subscriber."""
+
+    def test_is_counted_at_each_place(self) -> None:
+        again = evaluation({"n1": 1}, batch=1, first=1)
+        assert compared(
+            evaluation({"n1": 1}), rows(row("n1", "s1")), again, rows(row("n1", "s2", batch=1))
+        ).report.balanced
+        found = compared(evaluation({"n1": 1}), rows(row("n1", "s1")), again)
+        assert [(each.kind, each.matched, each.found) for each in found.report.problems] == [("missing", 2, 1)]
+
+    def test_who_is_reached_by_both_has_one_delivery(self) -> None:
+        found = compared(
+            evaluation({"n1": 2}),
+            rows(row("n1", "s1"), row("n1", "s2")),
+            evaluation({"n1": 1}, batch=1, first=1),
+            rows(row("n1", "s2", batch=1)),
+        )
+        assert found.report.balanced
+        assert found.report.duplicates == 1
+
+
+def test_all_problems_are_counted_and_some_are_named() -> None:
+    found = compared(evaluation({f"n{each}": 1 for each in range(50)}), limit=3)
+    assert (found.report.unbalanced, len(found.report.problems)) == (50, 3)
+
+    names = [f"n{each}" for each in range(5)]
+    surplus = compared(evaluation(dict.fromkeys(names, 0)), rows(*(row(name, "s1") for name in names)), limit=3)
+    assert (surplus.report.unbalanced, len(surplus.report.problems)) == (5, 3)
+    unmatched = compared(rows(*(row(name, "s1") for name in names)), limit=3)
+    assert (unmatched.report.unbalanced, len(unmatched.report.problems)) == (5, 3)
+
+
+def test_against_counting_by_hand() -> None:
+    """Thousands of deliveries, in any order of subscriptions, with columns drawn together in between."""
+    chance = random.Random(5)  # noqa: S311
+    wanted: dict[tuple[str, str], State] = {}
+    ledger = Ledger()
+    for batch in range(20):
+        counts = {f"n{batch}.{each}": chance.randrange(4) for each in range(30)}
+        ledger.add(evaluation(counts, batch=batch, first=30 * batch))
+        written = []
+        for notification, count in counts.items():
+            for subscription in range(count):
+                state: State = chance.choice(["delivered", "parked", "dead"])
+                wanted[notification, f"s{subscription}"] = state
+                written.append(row(notification, f"s{subscription}", state, batch))
+        if written:
+            ledger.add(rows(*written))
+        waiting = [key for key, state in wanted.items() if state == "parked"]
+        for key in chance.sample(waiting, min(8, len(waiting))):
+            wanted[key] = chance.choice(["parked", "delivered", "expired"])
+            ledger.add(rows(row(*key, wanted[key], -1)))
+        if batch % 5 == 0:
+            ledger.deliveries()
+    report = balance(ledger, T0, T0 + HOUR_MS, {0: Stretch(0, 600)}).report
+    assert report.balanced
+    assert report.matches == report.totals.matches == len(wanted)
+    states = list(wanted.values())
+    assert report.totals == Tally(
+        delivered=states.count("delivered"),
+        dead=states.count("dead"),
+        expired=states.count("expired"),
+        pending=states.count("parked"),
+    )
+
+
+def test_records_of_a_newer_version_and_damaged_ones_are_refused() -> None:
+    ledger = Ledger()
+    with pytest.raises(RecordVersionError, match="version 99"):
+        ledger.add(msgspec.msgpack.encode({"v": 99, "attempts": "in another form"}))
+    with pytest.raises(RecordVersionError, match="version 99"):
+        ledger.add(msgspec.msgpack.encode({"v": 99, "attempts": []}))
+    with pytest.raises(InfrastructureError, match="cannot be read"):
+        ledger.add(b"\xc1")

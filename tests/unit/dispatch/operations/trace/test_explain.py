@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
+from dispatch.operations.trace.control import ControlHistory
+from dispatch.operations.trace.explain import explain
+from dispatch.operations.trace.gathering import batch_of, made_at
+from dispatch.operations.trace.story import AttemptRow, Batch, DeliveryStory, Evaluated, Evidence
+from dispatch.spark.checkpoint_repair import RANGE, RANGES
+from dispatch.tables.delta_table import rows_of
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    TopicRecord,
+)
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
+from topic_model.topics import TopicPath
+
+# Times are milliseconds; the notification is accepted at 100,000.
+ACCEPTED = 100_000
+
+
+def subscription(name: str, topic: str = "a//.", **more: object) -> SubscriptionRecord:
+    filters = (TopicFilter("", topic, topic),) if topic else ()
+    values: dict[str, object] = {"created_ms": 1_000, **more}
+    return SubscriptionRecord(Subscription(name, EndpointReference(f"http://{name}/"), topics=filters, **values))  # type: ignore[arg-type]
+
+
+def history(*records: ControlRecord | tuple[int, ControlRecord]) -> ControlHistory:
+    control = ControlHistory()
+    for each in (TopicRecord(TopicPath("a/b")), *records):
+        at, record = each if isinstance(each, tuple) else (1_000, each)
+        control.add(record, at)
+    return control
+
+
+def attempt(name: str, number: int, state: str, started: int, **more: object) -> AttemptRow:
+    made = Attempt(
+        "n",
+        name,
+        TopicPath("a/b"),
+        f"http://{name}/",
+        number,
+        "p" if number else "",
+        state,  # type: ignore[arg-type]
+        ACCEPTED,
+        started,
+        20.0,
+        **more,  # type: ignore[arg-type]
+    )
+    (row,) = rows_of(attempts.encode([made])).to_pylist()
+    row_: AttemptRow = row
+    return row_
+
+
+def evidence(control: ControlHistory, *rows: AttemptRow, **more: object) -> Evidence:
+    notification = Notification("n", TopicPath("a/b"), b"<x><level>3</level></x>", ACCEPTED)
+    values: dict[str, object] = {"logged_ms": ACCEPTED + 2, "partition": 1, "offset": 9, **more}
+    return Evidence("n", notification, control, attempts=rows, **values)  # type: ignore[arg-type]
+
+
+def only(found: Evidence, name: str | None = None) -> DeliveryStory:
+    (delivery,) = explain(found, name).deliveries
+    return delivery
+
+
+def test_delivered_at_the_second_attempt_step_by_step() -> None:
+    retry = attempt(
+        "s", 1, "parked", ACCEPTED + 50, status=503, error="server-error", detail="HTTP 503", batch=7, next_ms=110_000
+    )
+    story = explain(
+        evidence(history(subscription("s")), retry, attempt("s", 2, "delivered", 110_001, status=202, batch=-1))
+    )
+
+    assert [(step.what, step.detail) for step in story.steps] == [
+        ("accepted by the gateway", ""),
+        ("stored in the log", "partition 1, offset 9"),
+        ("taken by the dispatch", "batch 7"),
+    ]
+    (delivery,) = story.deliveries
+    assert (delivery.outcome, delivery.why) == ("delivered", "the receiver took it at attempt 2")
+    assert delivery.expression == "a//."
+    assert [(step.what, step.detail) for step in delivery.steps] == [
+        ("attempt 1: HTTP 503 after 20 ms", "to http://s/ (server-error)"),
+        ("attempt 2: HTTP 202 after 20 ms", "to http://s/"),
+    ]
+    assert [step.at for step in delivery.steps] == [
+        datetime(1970, 1, 1, 0, 1, 40, 50_000, UTC),
+        datetime(1970, 1, 1, 0, 1, 50, 1_000, UTC),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome", "why"),
+    [
+        (
+            attempt("s", 1, "parked", ACCEPTED, error="connect", detail="refused", next_ms=3_600_000),
+            "waiting",
+            "it is tried again at 1970-01-01 01:00:00 UTC: refused",
+        ),
+        (
+            attempt("s", 0, "parked", ACCEPTED, error="waiting", detail="its endpoint is slow"),
+            "waiting",
+            "it is tried when its turn comes: its endpoint is slow",
+        ),
+        (
+            attempt("s", 5, "dead", ACCEPTED, error="server-error", detail="HTTP 500", status=500),
+            "dead",
+            "given up after 5 attempts, kept as a dead letter: HTTP 500",
+        ),
+        (
+            attempt("s", 1, "dead", ACCEPTED, error="address", detail="10.0.0.1 is a private address"),
+            "dead",
+            "not permitted, kept as a dead letter: 10.0.0.1 is a private address",
+        ),
+        (attempt("s", 2, "expired", ACCEPTED, error="lifespan"), "expired", "it became too old: lifespan"),
+        (attempt("s", 0, "cancelled", ACCEPTED, error="ended"), "cancelled", "the subscription is over: ended"),
+    ],
+)
+def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) -> None:
+    delivery = only(evidence(history(subscription("s")), row))
+
+    assert (delivery.outcome, delivery.why) == (outcome, why)
+
+
+@pytest.mark.parametrize(
+    ("record", "outcome", "why"),
+    [
+        (
+            subscription("s", paused=True, pull_point="p"),
+            "skipped",
+            "the subscription was paused then, and for pull points nothing is kept meanwhile",
+        ),
+        (subscription("s", paused=True), "pending", "it is to be pushed; no outcome has been recorded yet"),
+        (
+            subscription("s", terminates_ms=99_000),
+            "skipped",
+            "the subscription's time was over at 1970-01-01 00:01:39 UTC",
+        ),
+        (
+            subscription("s", content=(XPathFilter(XPATH_1, "//level > 5"),)),
+            "skipped",
+            "filtered: the payload does not fulfil //level > 5",
+        ),
+        (
+            subscription("s", producer=(XPathFilter(XPATH_1, "boolean(//nobody)"),)),
+            "skipped",
+            "filtered: the producer's properties do not fulfil boolean(//nobody)",
+        ),
+        (
+            subscription("s", content=(XPathFilter(XPATH_1, "//level > 2"),)),
+            "pending",
+            "it is to be pushed; no outcome has been recorded yet",
+        ),
+        (
+            subscription("s", "a/c"),
+            "no match",
+            "its topic expression a/c does not select the topic a/b; a/b would, and so would a//.",
+        ),
+        (
+            subscription("s", "A//."),
+            "no match",
+            "its topic expression A//. does not select the topic a/b: that is A//., of another namespace or spelling",
+        ),
+        (
+            (200_000, subscription("s", created_ms=200_000)),
+            "no match",
+            "the subscription was made later, at 1970-01-01 00:03:20 UTC",
+        ),
+    ],
+)
+def test_subscription_without_attempts_has_a_reason(
+    record: ControlRecord | tuple[int, ControlRecord], outcome: str, why: str
+) -> None:
+    delivery = only(evidence(history(record)), "s")
+
+    assert (delivery.outcome, delivery.why) == (outcome, why)
+
+
+def test_subscription_that_had_ended_before_and_one_that_never_was() -> None:
+    control = history(
+        subscription("s"), (50_000, SubscriptionEnded("s", "unsubscribed", 50_000)), (60_000, Tombstone("sub:s"))
+    )
+
+    assert only(evidence(control), "s").why == (
+        "the subscription had ended before, at 1970-01-01 00:00:50 UTC (unsubscribed)"
+    )
+    assert only(evidence(control), "t").why == "there is no such subscription, and there was none lately"
+
+
+def test_states_are_those_of_the_time_not_of_now() -> None:
+    control = history(
+        subscription("resumed", paused=True),
+        subscription("ended"),
+        (150_000, subscription("resumed")),
+        (150_000, SubscriptionEnded("ended", "expired", 150_000)),
+        (150_000, subscription("new", created_ms=150_000)),
+    )
+    story = explain(evidence(control, attempt("ended", 1, "delivered", ACCEPTED + 10)))
+
+    assert {each.subscription: each.outcome for each in story.deliveries} == {
+        "resumed": "pending",
+        "ended": "delivered",
+    }
+
+
+def test_state_that_was_compacted_away_is_taken_from_the_next_one() -> None:
+    # Renewed a day later: the record of the creation is gone.
+    delivery = only(evidence(history((500_000, subscription("s")))))
+
+    assert delivery.outcome == "pending"
+
+
+def test_current_message_is_for_one_subscription_alone() -> None:
+    notification = Notification("n", TopicPath("a/b"), b"<x/>", ACCEPTED, only="new")
+    found = Evidence("n", notification, history(subscription("new"), subscription("old")))
+
+    assert {each.subscription: each.outcome for each in explain(found).deliveries} == {
+        "new": "pending",
+        "old": "skipped",
+    }
+
+
+def test_batch_that_has_not_begun_is_said_to_be_awaited() -> None:
+    story = explain(evidence(history(subscription("s")), batch=Batch(None, begun=False, done=False)))
+
+    assert story.steps[-1].what == "waits for the dispatch"
+    assert story.deliveries[0].why == "the dispatch has not come to it yet"
+
+
+def test_attempts_of_a_notification_that_is_not_archived_any_more() -> None:
+    found = Evidence("n", None, history(), attempts=[attempt("s", 1, "delivered", ACCEPTED, status=202)])
+    story = explain(found)
+
+    assert (story.found, story.topic) == (True, "a/b")
+    assert [(each.subscription, each.endpoint, each.outcome) for each in story.deliveries] == [
+        ("s", "http://s/", "delivered")
+    ]
+
+
+def test_unknown_notification() -> None:
+    assert not explain(Evidence("n", None, history(subscription("s")))).found
+
+
+def test_batch_is_found_in_the_checkpoint(tmp_path: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    for number, end in ((4, 10), (5, 20), (6, 30)):
+        lines = ("v1", "{}", json.dumps({"t": {"0": 0, "1": end}}))
+        (tmp_path / "offsets" / str(number)).write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "commits" / "5").touch()
+    place = str(tmp_path)
+
+    assert batch_of(place, "t", 1, 15) == Batch(5, begun=True, done=True)
+    assert batch_of(f"file://{place}", "t", 1, 20) == Batch(6, begun=True, done=False)
+    assert batch_of(place, "t", 1, 30) == Batch(None, begun=False, done=False)
+    assert batch_of("s3://bucket/push", "t", 1, 30) is None
+    # Of what lies before the batches that Spark keeps, only that it is done is known.
+    early = batch_of(place, "t", 1, 3)
+    assert early is not None
+    assert (early.number, early.begun) == (None, True)
+    # A checkpoint that was not the first on these logs calls its batches otherwise than Spark does.
+    (tmp_path / RANGES).mkdir()
+    (tmp_path / RANGES / "2").touch()
+    assert batch_of(place, "t", 1, 15) == Batch(2 * RANGE + 5, begun=True, done=True)
+
+
+def test_ids_say_when_they_were_made() -> None:
+    assert made_at("018bcfe5687b7000b000000000000000") == 0x018BCFE5687B
+    assert made_at("n1") == 0
+    assert made_at("018bcfe5687b4000b000000000000000") == 0
+    assert made_at("zzzzzzzzzzzz7000b000000000000000") == 0
+
+
+def test_what_is_parked_waits_for_what_stands_in_its_way_now() -> None:
+    parked = attempt("s", 0, "parked", ACCEPTED + 50, error="waiting", detail="put aside", next_ms=3_600_000)
+
+    def why(*records: ControlRecord | tuple[int, ControlRecord]) -> str:
+        delivery = only(evidence(history(subscription("s"), *records), parked))
+        assert delivery.outcome == "waiting"
+        return delivery.why
+
+    paused = (200_000, subscription("s", paused=True))
+    suspended = (200_000, SubscriptionSuspended("s", "it answers nothing", 1, 200_000))
+    assert why() == "it is tried again at 1970-01-01 01:00:00 UTC: put aside"
+    assert why(paused) == "it is kept until the subscription, which is paused, is resumed: put aside"
+    assert why(paused, (300_000, subscription("s"))) == why()
+    assert why(suspended) == (
+        "it is kept until somebody resumes the subscription, which is suspended since 1970-01-01 00:03:20 UTC "
+        "(it answers nothing): put aside"
+    )
+    assert why(suspended, (300_000, Tombstone("susp:s"))) == why()
+    ended = why((200_000, SubscriptionEnded("s", "unsubscribed", 200_000)))
+    assert ended.startswith("the subscription has ended since, at 1970-01-01 00:03:20 UTC (unsubscribed)")
+
+
+def test_what_was_matched_is_known_to_the_record_when_the_batch_has_said_so() -> None:
+    """Between the batch's look at the control log and its first push others came, went and were paused: by time alone
+    they would have had it, or not."""
+    control = ControlHistory()
+    control.add(TopicRecord(TopicPath("a/b")), 1_000, 0)
+    control.add(subscription("there"), 1_000, 1)
+    control.add(subscription("late", created_ms=ACCEPTED + 4), ACCEPTED + 5, 2)
+    control.add(SubscriptionEnded("there", "unsubscribed", ACCEPTED + 6), ACCEPTED + 6, 3)
+    first_push = attempt("there", 1, "delivered", ACCEPTED + 50, batch=7)
+    matched = Evaluated(ACCEPTED + 8, batch=7, control=2, subscriptions=1)
+    story = explain(evidence(control, first_push, evaluated=matched))
+
+    assert [(each.subscription, each.outcome) for each in story.deliveries] == [("there", "delivered")]
+    assert (story.steps[-1].what, story.steps[-1].detail) == ("matched by the dispatch", "batch 7, for 1 subscription")
+    assert story.steps[-1].at == datetime(1970, 1, 1, 0, 1, 40, 8_000, UTC)
+    late = only(evidence(control, first_push, evaluated=matched), "late")
+    assert late.why == "the subscription was made later, at 1970-01-01 00:01:40 UTC"
+    # With the batch after that it is the other way round.
+    next_batch = Evaluated(ACCEPTED + 8, batch=8, control=4, subscriptions=1)
+    after = explain(evidence(control, evaluated=next_batch))
+    assert [(each.subscription, each.outcome) for each in after.deliveries] == [("late", "pending")]
+    assert "had ended before" in only(evidence(control, evaluated=next_batch), "there").why
+
+
+@pytest.mark.parametrize(
+    ("created", "ended", "why"),
+    [
+        (50_000, 90_000, "the subscription had ended before, at 1970-01-01 00:01:30 UTC (unsubscribed)"),
+        (150_000, 200_000, "the subscription was made later, at 1970-01-01 00:02:30 UTC"),
+        (50_000, 200_000, "the subscription was there; what became of the notification is not recorded (any more)"),
+    ],
+)
+def test_subscription_that_only_the_table_remembers(created: int, ended: int, why: str) -> None:
+    row = {
+        "created_at": datetime.fromtimestamp(created / 1000, UTC),
+        "ended_at": datetime.fromtimestamp(ended / 1000, UTC),
+        "reason": "unsubscribed",
+        "expression": "a//.",
+        "endpoint": "http://s/",
+    }
+    delivery = only(evidence(history(), forgotten={"s": row}), "s")
+
+    assert (delivery.outcome, delivery.why) == ("no match", why)
+    assert (delivery.expression, delivery.endpoint) == ("a//.", "http://s/")
+
+
+def test_pull_points_are_not_said_to_have_been_pushed_to() -> None:
+    delivery = only(evidence(history(subscription("s", pull_point="p")), attempt("s", 1, "delivered", ACCEPTED + 5)))
+
+    assert (delivery.outcome, delivery.why) == (
+        "delivered",
+        "it was put into the subscription's pull point, where clients fetch it",
+    )
+
+
+def test_what_waits_for_an_endpoint_that_is_away_says_since_when() -> None:
+    parked = attempt("s", 0, "parked", ACCEPTED + 50, error="waiting", detail="earlier ones wait")
+    health = {"endpoint": "http://s/", "breaker": "open", "at": datetime(1970, 1, 1, tzinfo=UTC)}
+    delivery = only(evidence(history(subscription("s")), parked, endpoints={"http://s/": health}))
+
+    assert delivery.why == (
+        "it is tried when its turn comes; since 1970-01-01 00:00:00 UTC its endpoint, which did not answer, is only "
+        "probed: earlier ones wait"
+    )
+    well = {"http://s/": {**health, "breaker": "closed"}}
+    again = only(evidence(history(subscription("s")), parked, endpoints=well))
+    assert again.why == "it is tried when its turn comes: earlier ones wait"
+
+
+def stamped(control: ControlHistory, at: int, *rows: AttemptRow, **more: object) -> Evidence:
+    notification = Notification("n", TopicPath("a/b"), b"<x/>", ACCEPTED, control=at)
+    values: dict[str, object] = {"logged_ms": ACCEPTED + 2, "partition": 1, "offset": 9, **more}
+    return Evidence("n", notification, control, attempts=rows, **values)  # type: ignore[arg-type]
+
+
+def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenever_it_was_matched() -> None:
+    changes: list[ControlRecord] = [
+        subscription("renewed", terminates_ms=ACCEPTED + 1),
+        subscription("revived", terminates_ms=ACCEPTED),
+        subscription("paused", pull_point="p"),
+        subscription("resumed", pull_point="p", paused=True),
+        subscription("ended"),
+        subscription("over"),
+        SubscriptionEnded("over", "unsubscribed", 1_000),
+    ]
+    at = len(changes)
+    changes += [
+        subscription("renewed", terminates_ms=ACCEPTED + 3_600_000),
+        subscription("revived"),
+        subscription("paused", pull_point="p", paused=True),
+        subscription("resumed", pull_point="p"),
+        SubscriptionEnded("ended", "unsubscribed", ACCEPTED + 1_000),
+        subscription("elsewhere", created_ms=ACCEPTED - 1),
+        subscription("late", created_ms=ACCEPTED),
+    ]
+    control = ControlHistory()
+    for offset, record in enumerate(changes):
+        control.add(record, ACCEPTED + 1_000 if offset >= at else 1_000, offset)
+    matched = Evaluated(ACCEPTED + 60_000, batch=7, control=len(changes), subscriptions=4)
+    story = explain(stamped(control, at, evaluated=matched))
+
+    whys = {each.subscription: (each.outcome, each.why) for each in story.deliveries}
+    assert whys == {
+        "renewed": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+        "revived": ("skipped", "the subscription's time was over at 1970-01-01 00:01:40 UTC"),
+        "paused": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+        "resumed": ("skipped", "the subscription was paused then, and for pull points nothing is kept meanwhile"),
+        "ended": (
+            "pending",
+            "the subscription has ended since, at 1970-01-01 00:01:41 UTC (unsubscribed), so it will be cancelled",
+        ),
+        "elsewhere": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+    }
+    assert only(stamped(control, at, evaluated=matched), "late").why == (
+        "the subscription was made later, at 1970-01-01 00:01:41 UTC"
+    )
+    assert only(stamped(control, at, evaluated=matched), "over").outcome == "no match"

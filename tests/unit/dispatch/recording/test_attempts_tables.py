@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.schema import PrimitiveType
+
+from core.errors import InfrastructureError
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
+from dispatch.recording.archive import Logged, notification_rows
+from dispatch.recording.attempts_tables import AttemptsTable, rows_of
+from dispatch.settings import TableSettings
+from dispatch.tables import ATTEMPTS, NOTIFICATIONS, TABLES, Column
+from dispatch.tables.delta_table import HeldTable
+from tests.support.table_rows import logged
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+
+def values(count: int = 1, first: int = 0) -> list[bytes]:
+    made = [
+        Attempt(
+            notification=f"n{number}",
+            subscription="s",
+            topic=TopicPath("a/b"),
+            endpoint="http://e/",
+            number=1,
+            push="p",
+            state="parked",
+            accepted_ms=1_700_000_000_123,
+            started_ms=1_700_000_000_456,
+            duration_ms=1.5,
+            error="client-error",
+            detail="HTTP 404",
+            status=404,
+            response=b"\xff",
+            batch=9,
+            next_ms=1_700_000_001_000,
+        )
+        for number in range(first, first + count)
+    ]
+    return list(attempts.encode(made))
+
+
+def test_attempt_becomes_a_row_with_every_column() -> None:
+    (row,) = rows_of(values()).to_pylist()
+
+    assert row == {
+        "day": date(2023, 11, 14),
+        "notification": "n0",
+        "subscription": "s",
+        "topic": "a/b",
+        "endpoint": "http://e/",
+        "number": 1,
+        "push": "p",
+        "state": "parked",
+        "error": "client-error",
+        "detail": "HTTP 404",
+        "status": 404,
+        "accepted_at": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+        "started_at": datetime(2023, 11, 14, 22, 13, 20, 456_000, UTC),
+        "duration_ms": 1.5,
+        "messages": 1,
+        "request_bytes": 0,
+        "response_bytes": 0,
+        "response": b"\xff",
+        "reused": False,
+        "batch": 9,
+        "next_at": datetime(2023, 11, 14, 22, 13, 21, 0, UTC),
+    }
+
+
+def test_attempt_that_is_not_tried_again_has_no_next_time() -> None:
+    attempt = Attempt("n", "s", TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 3.0)
+
+    (row,) = rows_of(attempts.encode([attempt])).to_pylist()
+
+    assert row["next_at"] is None
+
+
+def records(count: int, first: int, partition: int = 0) -> pa.Table:
+    """As many records, each with one attempt, whose number is the record's offset."""
+    return logged([one for number in range(first, first + count) for one in values(1, number)], first, partition)
+
+
+def ids(location: Path) -> list[str]:
+    return sorted(DeltaTable(str(location)).to_pyarrow_table().column("notification").to_pylist())
+
+
+def test_records_are_written_once_however_they_come_again(tmp_path: Path) -> None:
+    location = tmp_path / "attempts"
+    table = AttemptsTable(str(location))
+    assert table.append(records(3, 0), "query", 0).num_rows == 3
+    assert table.append(records(2, 3), "query", 1).num_rows == 2
+
+    restarted = AttemptsTable(str(location))
+    # The last batch once more, an earlier one in another shape, and what is new beside what is not.
+    assert restarted.append(records(2, 3), "query", 1).num_rows == 0
+    assert restarted.append(records(4, 1), "another query", 0).num_rows == 0
+    assert restarted.append(records(3, 3), "query", 1).num_rows == 1
+    # Another partition has offsets of its own.
+    assert restarted.append(records(2, 6, partition=2), "query", 2).num_rows == 2
+    assert restarted.append(records(2, 6, partition=2), "query", 2).num_rows == 0
+
+    assert ids(location) == [f"n{number}" for number in range(8)]
+    assert [each.reached() for each in restarted.tables] == [{0: 6, 1: 0, 2: 8}]
+
+
+def test_batch_without_rows_says_how_far_it_came(tmp_path: Path) -> None:
+    location, deliveries = tmp_path / "attempts", tmp_path / "deliveries"
+    table = AttemptsTable(str(location), str(deliveries))
+
+    table.append(logged([attempts.NOTHING]), "query", 0)
+
+    assert [each.reached() for each in table.tables] == [{0: 1}, {0: 1}]
+    assert ids(location) == ids(deliveries) == []
+
+
+def test_each_table_has_what_it_lacks_after_a_crash_between_them(tmp_path: Path) -> None:
+    made = [each for value in values(4) for each in attempts.decode(value)]
+    batch = logged(attempts.encode(msgspec.structs.replace(each, state="delivered") for each in made))
+    location, deliveries = tmp_path / "attempts", tmp_path / "deliveries"
+    AttemptsTable(str(location)).append(batch, "query", 0)
+
+    assert AttemptsTable(str(location), str(deliveries)).append(batch, "query", 0).num_rows == 0
+
+    assert ids(location) == ids(deliveries) == ["n0", "n1", "n2", "n3"]
+
+
+def test_table_of_an_older_arborcast_goes_by_batches(tmp_path: Path) -> None:
+    location = str(tmp_path / "attempts")
+    HeldTable(ATTEMPTS, location).append(rows_of(values(3)), "query", 4)
+    table = AttemptsTable(location)
+
+    assert table.append(records(3, 0), "query", 4).num_rows == 0
+    assert table.append(records(2, 3), "query", 5).num_rows == 2
+
+    assert [each.reached() for each in table.tables] == [None]
+    assert ids(tmp_path / "attempts") == [f"n{number}" for number in range(5)]
+
+
+def test_log_that_was_made_anew_is_written_from_its_beginning(tmp_path: Path) -> None:
+    table = AttemptsTable(str(tmp_path / "attempts"))
+    table.append(records(5, 0), "query", 0)
+    for each in table.tables:
+        each.begin_anew()
+
+    assert table.append(records(3, 0), "query", 1).num_rows == 3
+    assert len(ids(tmp_path / "attempts")) == 8
+
+
+def archived(number: int, value: bytes | None = None) -> Logged:
+    notification = Notification(f"n{number}", TopicPath("a/b"), b"<x/>", 1_700_000_000_123, publisher="me")
+    return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
+
+
+def test_notification_becomes_a_row_with_every_column() -> None:
+    (row,) = notification_rows([archived(7)], recorded_ms=1_700_000_001_000).to_pylist()
+
+    assert row == {
+        "day": date(2023, 11, 14),
+        "notification": "n7",
+        "topic": "a/b",
+        "accepted_at": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+        "logged_at": datetime(2023, 11, 14, 22, 13, 20, 125_000, UTC),
+        "recorded_at": datetime(2023, 11, 14, 22, 13, 21, 0, UTC),
+        "partition": 3,
+        "offset": 7,
+        "publisher": "me",
+        "message_id": "",
+        "only": "",
+        "payload_bytes": 4,
+        "payload": b"<x/>",
+        "producer": b"",
+        "traceparent": "",
+        "control": -1,
+    }
+
+
+def test_what_nobody_can_read_is_not_archived() -> None:
+    rows = notification_rows([archived(1), archived(2, b"junk"), archived(3)], 0)
+
+    assert rows.column("notification").to_pylist() == ["n1", "n3"]
+
+
+def test_location_is_below_the_home_unless_set() -> None:
+    assert ATTEMPTS.location(TableSettings(), Path("/data")) == "/data/tables/attempts"
+    assert ATTEMPTS.location(TableSettings(path="s3://bucket/t/"), Path("/data")) == "s3://bucket/t/attempts"
+
+
+def test_every_column_is_described_and_stored_so(tmp_path: Path) -> None:
+    for spec in TABLES:
+        stored = spec.ensure(str(tmp_path / spec.name)).schema().fields
+        assert [field.name for field in stored] == [column.name for column in spec.columns]
+        assert all(len(str(field.metadata["comment"])) > 10 for field in stored)
+        named = {*spec.partition_by, *filter(None, (spec.key, spec.time))}
+        assert named <= {field.name for field in stored}
+
+
+def test_older_table_gets_the_columns_it_lacks_and_keeps_its_rows(tmp_path: Path) -> None:
+    location = str(tmp_path / "attempts")
+    # One column in the middle and the last one did not exist.
+    columns = tuple(column for column in ATTEMPTS.columns if column.name not in ("messages", "next_at"))
+    older = dataclasses.replace(ATTEMPTS, columns=columns)
+    rows = rows_of(values(1))
+    older_rows = rows.select([column.name for column in columns])
+    HeldTable(older, location).append(older_rows, "query", 0)
+
+    table = AttemptsTable(location)
+    assert table.append(logged(values(1, 1), 1), "query", 1).num_rows
+
+    there = DeltaTable(location).to_pyarrow_table().sort_by("notification").to_pylist()
+    assert there[0] == {**older_rows.to_pylist()[0], "messages": None, "next_at": None}
+    assert there[1] == rows_of(values(1, 1)).to_pylist()[0]
+
+
+def test_newer_table_can_still_be_written(tmp_path: Path) -> None:
+    location = str(tmp_path / "attempts")
+    newer = dataclasses.replace(
+        ATTEMPTS, columns=(*ATTEMPTS.columns, Column("mood", "string", "Something of the future.", optional=True))
+    )
+    newer.ensure(location)
+
+    assert AttemptsTable(location).append(logged(values(1)), "query", 0).num_rows
+
+    (row,) = DeltaTable(location).to_pyarrow_table().to_pylist()
+    assert row == {**rows_of(values(1)).to_pylist()[0], "mood": None}
+
+
+def test_table_whose_column_is_something_else_is_refused(tmp_path: Path) -> None:
+    location = str(tmp_path / "notifications")
+    changed = [
+        dataclasses.replace(column, type="string") if column.name == "offset" else column
+        for column in NOTIFICATIONS.columns
+    ]
+    dataclasses.replace(NOTIFICATIONS, columns=tuple(changed)).ensure(location)
+
+    with pytest.raises(InfrastructureError, match="column offset of type"):
+        NOTIFICATIONS.ensure(location)
+    assert DeltaTable(location).schema().fields[7].type == PrimitiveType("string")

@@ -1,0 +1,321 @@
+"""Logs of the unit kind: records in memory, real Delta tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from core.errors import InfrastructureError
+from core.eventlog.settings import KafkaSettings
+from core.eventlog.tail import Replaced
+from dispatch.logs import dead_letters, parked
+from dispatch.logs.dead_letters import DeadLetter
+from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from dispatch.recording import state_tables
+from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold, TopicsFold
+from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
+from dispatch.recording.state_tables import Changes, Fold, FoldedTables
+from dispatch.tables.delta_table import HeldTable
+from topic_model.records import control as records
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    TopicPolicy,
+    TopicRecord,
+    TopicRemoved,
+)
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+
+
+@dataclass
+class Record:
+    key: bytes
+    value: bytes | None
+    offset: int
+    partition: int = 0
+    timestamp: int = 1_000
+
+
+class Log:
+    """A log of one partition, read through what stands for `Tail`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.records: list[Record] = []
+        self.began_at: list[Mapping[int, int]] = []
+        log = self
+
+        class FakeTail:
+            def __init__(
+                self, kafka: KafkaSettings, name: str, positions: Mapping[int, int], seen: Mapping[int, int]
+            ) -> None:
+                log.began_at.append(dict(positions))
+                self.positions = {0: positions.get(0, 0)}
+                if seen.get(0, 0) > len(log.records):
+                    raise Replaced("made anew")
+
+            def read(self, limit: int) -> Sequence[Record]:
+                found = log.records[self.positions[0] :][:limit]
+                self.positions = {0: self.positions[0] + len(found)}
+                return found
+
+            def close(self) -> None:
+                pass
+
+        monkeypatch.setattr(state_tables, "Tail", FakeTail)
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        self.records.append(Record(key, value, len(self.records)))
+
+    def control(self, *added: ControlRecord) -> None:
+        for each in added:
+            self.add(*records.encode(each))
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    return Log(monkeypatch)
+
+
+def control_tables(folder: Path) -> FoldedTables:
+    subscriptions = str(folder / "subscriptions")
+    tables: list[tuple[str, Fold]] = [
+        (str(folder / "topics"), TopicsFold()),
+        (subscriptions, SubscriptionsFold()),
+        (subscriptions, SuspensionsFold()),
+    ]
+    return FoldedTables(KafkaSettings(), "control", tables)
+
+
+def waiting_tables(folder: Path) -> FoldedTables:
+    return FoldedTables(KafkaSettings(), "parked", [(str(folder / "retries"), RetriesFold())])
+
+
+def rows(folder: Path, *columns: str) -> list[tuple[object, ...]]:
+    found = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
+    return sorted(tuple(row[column] for column in columns) for row in found)
+
+
+def subscription(name: str, **more: object) -> SubscriptionRecord:
+    topics = (TopicFilter("", "a//.", "a//."),)
+    return SubscriptionRecord(Subscription(name, EndpointReference("http://e/"), topics=topics, **more))  # type: ignore[arg-type]
+
+
+def test_topics_and_subscriptions_are_what_the_log_says(tmp_path: Path, log: Log) -> None:
+    a, b = TopicPath("{urn:t}a"), TopicPath("{urn:t}a/b")
+    log.control(
+        TopicRecord(a, code="7", policy=TopicPolicy(retain=True, publishers=("x", "y"))),
+        TopicRecord(b),
+        subscription("s1"),
+        subscription("s2"),
+        subscription("s3", terminates_ms=10**17),
+        subscription("s2", paused=True),
+        SubscriptionEnded("s1", "unsubscribed", 5_000),
+        Tombstone(records.subscription_key("s1")),
+        Tombstone(records.subscription_key("s3")),
+    )
+    tables = control_tables(tmp_path)
+
+    assert not tables.step()
+
+    assert rows(tmp_path / "topics", "topic", "parent", "name", "depth", "code", "retain", "publishers") == [
+        (a, "", "{urn:t}a", 1, "7", True, "x y"),
+        (b, a, "b", 2, "", False, ""),
+    ]
+    assert rows(tmp_path / "subscriptions", "subscription", "state", "reason", "expression", "endpoint") == [
+        ("s1", "ended", "unsubscribed", "a//.", "http://e/"),
+        ("s2", "paused", "", "a//.", "http://e/"),
+        ("s3", "ended", "unknown", "a//.", "http://e/"),
+    ]
+
+    log.control(TopicRemoved(b), Tombstone(records.topic_key(b)), Tombstone(records.subscription_key("s1")))
+    tables.step()
+
+    assert rows(tmp_path / "topics", "topic") == [(a,)]
+    assert rows(tmp_path / "subscriptions", "subscription", "reason") == [
+        ("s1", "unsubscribed"),
+        ("s2", ""),
+        ("s3", "unknown"),
+    ]
+
+
+SUSPENDED_AT = datetime.fromtimestamp(7, UTC)
+
+
+def suspended(log: Log, name: str) -> None:
+    log.control(SubscriptionSuspended(name, "away", 4_000, 7_000))
+
+
+def test_a_suspension_is_a_column_of_its_own(tmp_path: Path, log: Log) -> None:
+    log.control(subscription("renewed"), subscription("resumed"), subscription("over"), subscription("never"))
+    for name in ("renewed", "resumed", "over"):
+        suspended(log, name)
+    tables = control_tables(tmp_path)
+    tables.step()
+    table = tmp_path / "subscriptions"
+    assert rows(table, "subscription", "state", "suspended_at") == [
+        ("never", "active", None),
+        ("over", "active", SUSPENDED_AT),
+        ("renewed", "active", SUSPENDED_AT),
+        ("resumed", "active", SUSPENDED_AT),
+    ]
+
+    # The whole state of a subscription says nothing of its suspension, and takes none back.
+    log.control(subscription("renewed", paused=True), Tombstone(records.suspension_key("resumed")))
+    log.control(SubscriptionEnded("over", "expired", 8_000), Tombstone(records.subscription_key("over")))
+    tables.step()
+    expected = [
+        ("never", "active", None),
+        ("over", "ended", None),
+        ("renewed", "paused", SUSPENDED_AT),
+        ("resumed", "active", None),
+    ]
+    assert rows(table, "subscription", "state", "suspended_at") == expected
+
+    # In one stretch, too.
+    anew = control_tables(tmp_path / "anew")
+    anew.step()
+    assert rows(tmp_path / "anew" / "subscriptions", "subscription", "state", "suspended_at") == expected
+
+
+def test_a_table_from_before_there_were_suspensions_learns_of_them(tmp_path: Path, log: Log) -> None:
+    log.control(TopicRecord(TopicPath("a")), subscription("s"))
+    suspended(log, "s")
+    without: list[tuple[str, Fold]] = [
+        (str(tmp_path / "topics"), TopicsFold()),
+        (str(tmp_path / "subscriptions"), SubscriptionsFold()),
+    ]
+    FoldedTables(KafkaSettings(), "control", without).step()
+    assert rows(tmp_path / "subscriptions", "suspended_at") == [(None,)]
+
+    control_tables(tmp_path).step()
+
+    assert log.began_at[-1] == {0: 0}, "from the beginning"
+    assert rows(tmp_path / "subscriptions", "subscription", "suspended_at") == [("s", SUSPENDED_AT)]
+
+
+def test_nothing_new_is_no_commit_and_a_restart_goes_on_where_the_tables_are(tmp_path: Path, log: Log) -> None:
+    log.control(TopicRecord(TopicPath("a")), subscription("s"))
+    tables = control_tables(tmp_path)
+    tables.step()
+    versions = [DeltaTable(str(tmp_path / name)).version() for name in ("topics", "subscriptions")]
+    tables.step()
+    control_tables(tmp_path).step()
+
+    assert [DeltaTable(str(tmp_path / name)).version() for name in ("topics", "subscriptions")] == versions
+    assert log.began_at == [{}, {0: 2}]
+
+    # Only one of the tables has a change: the other one's position says to read it again, which changes nothing.
+    log.control(TopicRecord(TopicPath("b")))
+    tables.step()
+    again = control_tables(tmp_path)
+    again.step()
+
+    assert log.began_at[-1] == {0: 2}
+    assert rows(tmp_path / "topics", "topic") == [("a",), ("b",)]
+
+
+def test_log_that_was_made_anew_makes_the_tables_anew(tmp_path: Path, log: Log) -> None:
+    log.control(TopicRecord(TopicPath("a")), TopicRecord(TopicPath("b")))
+    control_tables(tmp_path).step()
+    log.records.clear()
+    log.control(TopicRecord(TopicPath("c")))
+
+    tables = control_tables(tmp_path)
+    assert tables.step(), "there is more to do at once"
+    tables.step()
+
+    assert rows(tmp_path / "topics", "topic") == [("c",)]
+
+
+def place(number: int) -> Place:
+    return Place(4, 0, number)
+
+
+def waits(log: Log, number: int, tries: Tries = Tries()) -> Delivery:  # noqa: B008  # a tuple
+    delivery = Delivery("s", place(number))
+    notification = Notification(f"n{number}", TopicPath("a"), b"<x/>", 2_000)
+    log.add(delivery.key(), parked.encode(Parked(notification, tries)))
+    return delivery
+
+
+def test_retries_are_what_waits(tmp_path: Path, log: Log) -> None:
+    first, second, third = (waits(log, number) for number in range(3))
+    log.add(second.tried_key(), parked.encode(Tried(Tries(2, 1, 9_000))))
+    log.add(third.key(), None)
+    log.add(third.tried_key(), None)
+    tables = waiting_tables(tmp_path)
+    tables.step()
+
+    assert rows(tmp_path / "retries", "notification", "tries", "counted", "offset", "payload") == [
+        ("n0", 0, 0, 0, b"<x/>"),
+        ("n1", 2, 1, 1, b"<x/>"),
+    ]
+
+    log.add(first.tried_key(), parked.encode(Tried(Tries(1, 1, 8_000))))
+    log.add(second.key(), None)
+    log.add(second.tried_key(), None)
+    # A batch that Spark repeats parks again what was tried since.
+    waits(log, 0)
+    tables.step()
+
+    assert rows(tmp_path / "retries", "notification", "tries", "subscription", "topic") == [("n0", 1, "s", "a")]
+
+
+def test_stretch_of_the_log_that_is_read_again_changes_nothing(tmp_path: Path, log: Log) -> None:
+    first = waits(log, 0)
+    log.add(first.tried_key(), parked.encode(Tried(Tries(1, 1, 8_000))))
+    waiting_tables(tmp_path).step()
+    once = rows(tmp_path / "retries", "delivery", "tries", "due_at")
+    fold = RetriesFold()
+    changes = Changes(fold.spec)
+    for record in log.records[:1]:
+        fold.apply(record, changes)
+
+    HeldTable(fold.spec, str(tmp_path / "retries")).merge(changes.arrow(), {}, fold.patched, fold.guard)
+
+    assert rows(tmp_path / "retries", "delivery", "tries", "due_at") == once
+
+
+def test_dead_letters_hold_the_whole_message_until_they_are_forgotten(tmp_path: Path, log: Log) -> None:
+    notification = Notification("n", TopicPath("a"), b"<x/>", 2_000, producer=b"<p/>")
+    letter = DeadLetter("s", "http://e/", notification, "dead", 3_000, 5, "server-error", "HTTP 500", 500)
+    log.add(b"s\t4.0.1", dead_letters.encode(letter))
+    log.add(b"s\t4.0.2", dead_letters.encode(letter))
+    log.add(b"s\t4.0.3", b"junk")
+    tables = FoldedTables(KafkaSettings(), "dead", [(str(tmp_path / "dead_letters"), DeadLettersFold())])
+    tables.step()
+    log.add(b"s\t4.0.2", None)
+    tables.step()
+
+    assert rows(tmp_path / "dead_letters", "delivery", "state", "error", "status", "attempts", "payload") == [
+        ("s\t4.0.1", "dead", "server-error", 500, 5, b"<x/>")
+    ]
+
+
+def test_step_that_failed_begins_again_at_what_the_table_has(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.control(TopicRecord(TopicPath("a")))
+    tables = control_tables(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(HeldTable, "merge", _refuse)
+        with pytest.raises(InfrastructureError):
+            tables.step()
+
+    tables.step()
+
+    assert rows(tmp_path / "topics", "topic") == [("a",)]
+
+
+def _refuse(*arguments: object) -> None:
+    raise InfrastructureError("the disk is full")

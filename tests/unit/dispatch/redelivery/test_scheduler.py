@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import itertools
+
+from dispatch.delivery.transport.contract import PushResult
+from dispatch.logs.parked import Tries
+from dispatch.settings import PushSettings
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World
+
+
+def test_what_was_never_tried_leaves_in_order_one_push_at_a_time() -> None:
+    world = World()
+    world.subscribe("s")
+    for number in range(20):
+        world.park("s", f"n{number}")
+
+    world.run(1_000)
+
+    assert world.arrived("s") == [f"n{number}" for number in range(20)]
+    assert world.most_in_flight == 1
+    assert set(world.states().values()) == {"delivered"}
+    assert (world.log, world.store.count, world.redelivery.lanes) == ({}, 0, 0)
+    assert world.redelivery.next_turn_ms() is None
+
+
+def test_waiting_messages_travel_together_as_far_as_a_push_may_be_long() -> None:
+    world = World(push=PushSettings(max_notify_messages=3, max_notify_bytes=8))
+    world.subscribe("s", form="notify")
+    for number in range(5):
+        world.park("s", f"n{number}")
+
+    world.run(1_000)
+
+    assert [arrival.notifications for arrival in world.arrivals] == [("n0", "n1"), ("n2", "n3"), ("n4",)]
+
+
+def test_a_message_that_is_longer_than_what_may_travel_together_travels_alone() -> None:
+    world = World(push=PushSettings(max_notify_bytes=3))
+    world.subscribe("s", form="notify")
+    world.park("s", "a")
+    world.park("s", "b")
+
+    world.run(1_000)
+
+    assert [arrival.notifications for arrival in world.arrivals] == [("a",), ("b",)]
+
+
+def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wait() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN if "bad" in ids else OK
+    for name in ("a", "bad", "b", "c"):
+        world.park("s", name)
+
+    world.run(DAY_MS)
+
+    assert world.arrived("s")[:4] == ["a", "bad", "b", "c"]
+    times = [arrival.at_ms for arrival in world.arrivals if "bad" in arrival.notifications]
+    waits = [round((later - earlier) / 1000) for earlier, later in itertools.pairwise(times)]
+    assert waits == [2, 6, 18, 54, 162]  # five retransmissions after the first attempt
+    numbers = [arrival.attempt for arrival in world.arrivals if "bad" in arrival.notifications]
+    assert numbers == [1, 2, 3, 4, 5, 6]
+    assert world.states()["s", "bad"] == "dead"
+    assert [(letter.notification.id, letter.number) for letter in world.buried] == [("bad", 6)]
+    assert [event.kind for event in world.told] == ["dead-letters-growing"]
+
+
+def test_a_lane_with_only_tried_messages_in_it_is_not_held() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "n")
+    assert world.lanes.for_batch() == world.redelivery.held() == {"s"}
+
+    world.run(100)
+
+    assert world.lanes.for_batch() == world.redelivery.held() == frozenset()
+    assert world.redelivery.lanes == 1
+
+
+def test_a_lane_is_held_while_its_first_attempt_is_under_way() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").takes_ms = 500
+    world.park("s", "n")
+
+    world.run(400)
+    assert world.lanes.for_batch() == {"s"}
+    world.run(200)
+    assert world.lanes.for_batch() == frozenset()
+
+
+def test_a_refused_message_is_dead_at_once_and_its_companions_are_not() -> None:
+    world = World()
+    world.subscribe("s", form="notify")
+    world.endpoint("s").answer = lambda ids: PushResult(400) if "bad" in ids else OK
+    for name in ("a", "bad", "b"):
+        world.park("s", name)
+
+    world.run(1_000)
+
+    assert world.arrivals[0].notifications == ("a", "bad", "b")
+    assert sorted(arrival.notifications for arrival in world.arrivals[1:]) == [("a",), ("b",), ("bad",)]
+    assert world.states() == {("s", "a"): "delivered", ("s", "bad"): "dead", ("s", "b"): "delivered"}
+
+
+def test_a_strict_lane_settles_each_message_before_the_next() -> None:
+    world = World()
+    world.subscribe("s", order="strict", form="notify")
+    failures = iter([BROKEN, BROKEN])
+    world.endpoint("s").answer = lambda ids: next(failures, OK) if "a" in ids else OK
+    for name in ("a", "b", "c"):
+        world.park("s", name)
+
+    world.run(60_000)
+
+    assert [arrival.notifications for arrival in world.arrivals] == [("a",), ("a",), ("a",), ("b",), ("c",)]
+    assert [round((arrival.at_ms - START_MS) / 1000) for arrival in world.arrivals] == [0, 2, 8, 8, 8]
+
+
+def test_a_strict_lane_goes_on_behind_a_message_that_is_given_up() -> None:
+    world = World()
+    world.subscribe("s", reliability="strict", maximum_attempts=2)
+    world.endpoint("s").answer = lambda ids: BROKEN if "a" in ids else OK
+    world.park("s", "a")
+    world.park("s", "b")
+
+    world.run(60_000)
+
+    assert world.arrived("s") == ["a", "a", "b"]
+    assert world.states() == {("s", "a"): "dead", ("s", "b"): "delivered"}
+
+
+def test_tried_messages_of_a_lane_are_retried_beside_each_other() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").takes_ms = 1_000
+    for number in range(32):
+        world.park("s", f"n{number}", Tries(1, 1, START_MS + 5_000))
+
+    world.run(4_999)
+    assert world.arrivals == []
+    world.run(2_100)
+
+    assert len(world.arrived("s")) == 32
+    assert world.most_in_flight == 16
+
+
+def test_what_was_tried_is_tried_again_beside_a_first_attempt_that_takes_long() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").takes_ms = 10_000
+    world.park("s", "new")
+    world.park("s", "tried", Tries(1, 1, START_MS + 1_000, START_MS))
+
+    world.run(2_000)
+
+    assert world.arrived("s") == ["new", "tried"]
+
+
+def test_a_restart_goes_on_with_what_the_log_says() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN if "bad" in ids else OK
+    world.park("s", "bad")
+    world.run(60_000)
+    world.park("s", "good")
+
+    world.restart()
+    assert world.lanes.for_batch() == {"s"}
+    world.run(DAY_MS)
+
+    numbers = [arrival.attempt for arrival in world.arrivals if "bad" in arrival.notifications]
+    assert numbers == [1, 2, 3, 4, 5, 6]
+    assert world.states() == {("s", "bad"): "dead", ("s", "good"): "delivered"}
+
+
+def test_nothing_happens_while_nothing_is_due() -> None:
+    world = World()
+    world.subscribe("s")
+    for number in range(1_000):
+        world.park("s", f"n{number}", Tries(1, 1, START_MS + HOUR_MS))
+
+    world.run(0)
+
+    assert world.redelivery.next_turn_ms() == START_MS + HOUR_MS
+
+
+def test_no_endpoint_takes_all_room_and_none_waits_for_ever() -> None:
+    world = World(push=PushSettings(max_in_flight=10, max_in_flight_per_host=8, max_in_flight_per_endpoint=4))
+    for number in range(30):
+        world.subscribe(f"slow{number}", endpoint="slow")
+        world.park(f"slow{number}", f"n{number}")
+    world.subscribe("quick")
+    world.endpoint("slow0").takes_ms = 10_000
+    world.run(1)
+    world.park("quick", "q")
+
+    world.run(100)
+    assert world.states() == {("quick", "q"): "delivered"}
+    assert (world.redelivery.in_flight, world.redelivery.due()) == (4, 26)
+
+    world.run(10_000 * 8)
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_no_more_is_under_way_than_allowed_wherever_it_goes() -> None:
+    world = World(push=PushSettings(max_in_flight=2))
+    for number in range(5):
+        world.subscribe(f"s{number}")
+        world.endpoint(f"s{number}").takes_ms = 1_000
+        world.park(f"s{number}", f"n{number}")
+
+    world.run(3_500)
+
+    assert world.most_in_flight == 2
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_a_probe_takes_its_place_among_all_that_may_be_under_way() -> None:
+    world = World(push=PushSettings(max_in_flight=1))
+    for name in ("away", "well"):
+        world.subscribe(name)
+        world.endpoint(name).takes_ms = 500
+    world.fall("away")
+    world.park("away", "n")
+    world.park("well", "n", Tries(1, 1, START_MS + 2_000, START_MS))
+
+    world.run(4_000)
+
+    assert world.most_in_flight == 1
+    assert set(world.states().values()) == {"delivered"}
+
+
+def test_room_that_a_lane_cannot_use_because_its_subscription_is_over_goes_to_the_next() -> None:
+    world = World(push=PushSettings(max_in_flight_per_endpoint=1))
+    for name in ("a", "b", "c"):
+        world.subscribe(name, endpoint="shared")
+        world.park(name, name)
+    world.endpoint("a").takes_ms = 1_000
+    world.run(500)
+    del world.subscriptions["b"]
+
+    world.run(5_000)
+
+    assert world.states() == {("a", "a"): "delivered", ("b", "b"): "cancelled", ("c", "c"): "delivered"}

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from core.errors import InfrastructureError
+from core.eventlog.settings import KafkaSettings
+from dispatch.delivery.health import HealthBook
+from dispatch.logs.parked import Tries
+from dispatch.redelivery import session
+from dispatch.redelivery.held_lanes import LaneBook
+from dispatch.redelivery.session import Plan, opened_shift
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.redelivery_world import BROKEN, World
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+
+class Opened:
+    """Something that has to be closed."""
+
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self._name = name
+        self._closed = closed
+
+    def close(self) -> None:
+        self._closed.append(self._name)
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    monkeypatch.setattr(session, "_opened", lambda file, log: Opened("store", names))
+    monkeypatch.setattr(session, "ParkedReading", lambda kafka: Opened("reading", names))
+    monkeypatch.setattr(session, "journal_for", lambda kafka: Opened("journal", names))
+    return names
+
+
+def plan(make_transport: Any) -> Plan:
+    return Plan(
+        kafka=KafkaSettings(),
+        push=PushSettings(),
+        retry=RetrySettings(),
+        file=Path("never made"),
+        lanes=LaneBook(),
+        health=HealthBook(RetrySettings(), lambda endpoint: True),
+        subscriptions=cast(Any, None),
+        make_transport=make_transport,
+        envelope_of=cast(Any, None),
+        end_subscriptions=lambda ids: None,
+        suspend_subscriptions=lambda since_ms: None,
+        tell=lambda event: None,
+    )
+
+
+def test_what_was_open_when_the_next_could_not_be_opened_is_closed(closed: list[str]) -> None:
+    def no_transport() -> NoReturn:
+        raise InfrastructureError("no certificates")
+
+    with pytest.raises(InfrastructureError, match="no certificates"), opened_shift(plan(no_transport)):
+        pass
+
+    assert sorted(closed) == ["journal", "reading", "store"]
+
+
+def test_what_was_open_when_a_shift_could_not_be_made_is_closed(
+    closed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(*_: object) -> NoReturn:
+        raise ValueError("its settings are wrong")
+
+    monkeypatch.setattr(session, "Redelivery", spoilt)
+
+    with pytest.raises(ValueError, match="settings"), opened_shift(plan(lambda: Opened("transport", closed))):
+        pass
+
+    assert sorted(closed) == ["journal", "reading", "store", "transport"]
+
+
+@pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "bury", "record"])
+def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    delivery = world.park("s", "n")
+    world.run(1_000)
+    row, message = world.attempts[0], Notification("n", TopicPath("a"), b"<x/>", 1)
+    journal = world.journal
+    clean = journal.dirty
+    assert not clean
+
+    match asked:
+        case "gone":
+            journal.gone("s")
+        case "suspend":
+            journal.suspend("s", 1)
+        case "tried":
+            journal.tried(delivery, Tries(1))
+        case "finished":
+            journal.finished(delivery, tried=True)
+        case "bury":
+            journal.bury(delivery, message, row)
+        case "record":
+            journal.record(row)
+
+    assert journal.dirty
+    journal.take_gone()
+    journal.take_suspended()
+    journal.settle(1.0)
+    assert not journal.dirty

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dispatch.spark.checkpoint_repair import go_back, is_cut_off, mend, settled
+
+OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
+PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def checkpoint(folder: Path) -> Path:
+    for kind, content in (("offsets", PLAN), ("commits", COMMIT)):
+        (folder / kind).mkdir(parents=True)
+        for number in (8, 9, 10):
+            (folder / kind / str(number)).write_text(content)
+            (folder / kind / f".{number}.crc").write_bytes(b"crc")
+    (folder / "metadata").write_text(json.dumps({"id": OLD_ID}))
+    return folder
+
+
+def test_whole_one_is_left_alone(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path)
+
+    assert mend(str(folder)) == []
+    assert mend(f"file://{folder}") == []
+    assert len(list(folder.rglob("*"))) == 15
+
+
+@pytest.mark.parametrize(
+    "content", ["", "v1", 'v1\n{"batchTimestampMs":1}', 'v1\n{"batchTimestampMs":1}\n{"notif', "\0" * 40]
+)
+def test_torn_plan_is_removed_with_its_checksum(tmp_path: Path, content: str) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "offsets" / "10").write_text(content)
+
+    # With the query's id: under the old one a table would take the new batch 10 for the one that it has.
+    assert mend(str(folder)) == [folder / "offsets" / "10", folder / "commits" / "10", folder / "metadata"]
+    assert json.loads((folder / "metadata").read_text())["id"] != OLD_ID
+    assert not (folder / "offsets" / ".10.crc").exists()
+    assert (folder / "offsets" / "9").exists()
+
+
+@pytest.mark.parametrize("content", ["", "v1", "v1\n{", "\0"])
+def test_torn_commit_is_taken_for_not_made(tmp_path: Path, content: str) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "commits" / "10").write_text(content)
+
+    assert mend(str(folder)) == [folder / "commits" / "10"]
+    assert (folder / "offsets" / "10").exists()
+
+
+def test_torn_query_id_is_made_anew(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "metadata").write_text("")
+
+    assert mend(str(folder)) == [folder / "metadata"]
+    assert uuid.UUID(json.loads((folder / "metadata").read_text())["id"])
+    assert mend(str(folder)) == []
+
+
+def test_nothing_there_yet_and_nothing_local(tmp_path: Path) -> None:
+    assert mend(str(tmp_path / "none")) == []
+    assert mend("s3a://bucket/checkpoint") == []
+
+
+def planned(folder: Path, batch: int, **ends: int) -> None:
+    for kind, lines in (
+        ("offsets", ("v1", '{"batchTimestampMs":1}', json.dumps({"p-attempts": {k[1:]: v for k, v in ends.items()}}))),
+        ("commits", ("v1", '{"nextBatchWatermarkMs":0}')),
+    ):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        (folder / kind / str(batch)).write_text("\n".join(lines))
+
+
+def batches(folder: Path, kind: str) -> list[int]:
+    return sorted(int(path.name) for path in (folder / kind).iterdir())
+
+
+def test_query_that_is_ahead_of_its_tables_goes_back_to_them(tmp_path: Path) -> None:
+    for batch in range(5):
+        planned(tmp_path, batch, p0=10 * batch + 10, p1=5)
+    (tmp_path / "commits" / "4").unlink()
+
+    assert not go_back(str(tmp_path), "p-attempts", {0: 40, 1: 5}), "batch 4 is not done: it is run again anyway"
+    assert not go_back(str(tmp_path), "p-attempts", {0: 99, 1: 99})
+    assert batches(tmp_path, "offsets") == [0, 1, 2, 3, 4]
+
+    assert go_back(str(tmp_path), "p-attempts", {0: 35, 1: 5})
+    assert batches(tmp_path, "offsets") == batches(tmp_path, "commits") == [0, 1, 2]
+    assert not go_back(str(tmp_path), "p-attempts", {0: 35, 1: 5})
+
+    assert go_back(str(tmp_path), "p-attempts", {0: 35}), "nothing of partition 1 is in the tables"
+    assert not tmp_path.exists(), "to the beginning"
+
+
+def test_nothing_goes_back_where_nothing_is(tmp_path: Path) -> None:
+    assert not go_back(str(tmp_path / "none"), "p-attempts", {})
+    assert not go_back("s3a://bucket/checkpoint", "p-attempts", {})
+    assert not go_back(str(tmp_path), "p-attempts", {}), "a query that has done nothing yet"
+
+
+def test_what_no_batch_will_look_at_again(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    assert settled(str(folder), "p-attempts") == {}, "there is none yet"
+    for batch in (7, 8, 9):
+        planned(folder, batch, p0=10 * batch, p1=batch)
+    assert settled(str(folder), "p-attempts") == {0: 80, 1: 8}, "the last one is repeated when its commit is torn"
+    (folder / "offsets" / "8").write_text("torn")
+    assert settled(str(folder), "p-attempts") is None
+    assert settled("s3://bucket/push", "p-attempts") is None
+
+
+def test_a_batch_that_is_planned_and_not_done_is_cut_off(tmp_path: Path) -> None:
+    assert not is_cut_off(str(tmp_path / "none"))
+    folder = checkpoint(tmp_path)
+    assert not is_cut_off(str(folder))
+    (folder / "commits" / "10").unlink()
+    assert is_cut_off(folder.as_uri())
+    for each in (folder / "commits").iterdir():
+        each.unlink()
+    assert is_cut_off(str(folder))
+    assert not is_cut_off("s3a://bucket/checkpoint"), "nobody knows"

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dispatch.spark.query_keeper import StopGate, Stopping
+
+
+def test_no_batch_begins_once_it_is_closed() -> None:
+    gate = StopGate()
+    with gate.batch():
+        pass
+    gate.close()
+
+    with pytest.raises(Stopping), gate.batch():
+        pytest.fail("a batch began behind a closed gate")
+
+
+def test_waits_for_the_batch_under_way() -> None:
+    gate = StopGate()
+    inside, leave = threading.Event(), threading.Event()
+
+    def batch() -> None:
+        with gate.batch():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=batch)
+    thread.start()
+    assert inside.wait(10)
+    gate.close()
+    assert not gate.wait_empty(0.05)
+    leave.set()
+    assert gate.wait_empty(10)
+    thread.join(10)
+
+
+def test_failed_batch_is_out_too() -> None:
+    gate = StopGate()
+    with pytest.raises(ZeroDivisionError), gate.batch():
+        _ = 1 / 0
+
+    assert gate.wait_empty(0)
+
+
+def test_closing_wakes_those_who_wait_for_it() -> None:
+    gate = StopGate()
+    assert not gate.wait_closed(0.01)
+    threading.Timer(0.05, gate.close).start()
+
+    assert gate.wait_closed(10)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dispatch.spark import query_keeper
+from dispatch.spark.query_keeper import Keeper, StopGate, pause_after
+
+
+class PlayedQuery:
+    """A query that dies when told to."""
+
+    isActive = True
+    status = {"message": "Waiting for data to arrive"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+
+    def awaitTermination(self) -> None:
+        assert self._ended.wait(10)
+        if self._error:
+            raise self._error
+
+    def die(self) -> None:
+        self._error = RuntimeError("Kafka was away")
+        self._ended.set()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+
+def test_pause_grows_to_a_limit() -> None:
+    assert [pause_after(failures) for failures in (1, 2, 3, 4, 5, 6, 5_000)] == [1, 2, 4, 8, 15, 15, 15]
+
+
+def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_keeper, "FIRST_PAUSE_S", 0.01)
+    gate = StopGate()
+    queries: list[PlayedQuery] = []
+    second = threading.Event()
+
+    def start() -> PlayedQuery:
+        queries.append(PlayedQuery())
+        if len(queries) == 1:
+            queries[0].die()
+        else:
+            second.set()
+        return queries[-1]
+
+    kept = Keeper("test", start, gate)  # type: ignore[arg-type]
+    kept.start()
+    assert second.wait(10)
+    assert kept.wait_running(10)
+    gate.close()
+    kept.stop(10)
+
+    assert len(queries) == 2
+    assert kept.failures == 1
+    assert not kept.gave_up
+
+
+def test_query_that_is_not_essential_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_keeper, "FIRST_PAUSE_S", 0.0)
+    gate = StopGate()
+    tries: list[int] = []
+    often = threading.Event()
+
+    def start() -> PlayedQuery:
+        tries.append(1)
+        if len(tries) > 2 * query_keeper.MAX_FAILURES:
+            often.set()
+        raise RuntimeError("no")
+
+    kept = Keeper("test", start, gate, essential=False)  # type: ignore[arg-type]
+    kept.start()
+
+    assert often.wait(10)
+    assert not gate.closed
+    gate.close()
+    kept.stop(10)
+    assert not kept.gave_up
+
+
+def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_keeper, "FIRST_PAUSE_S", 0.0)
+    gate = StopGate()
+    tries = []
+
+    def start() -> PlayedQuery:
+        tries.append(1)
+        raise RuntimeError("no")
+
+    kept = Keeper("test", start, gate)  # type: ignore[arg-type]
+    kept.start()
+
+    assert gate.wait_closed(10)
+    kept.stop(10)
+    assert kept.gave_up
+    assert len(tries) == query_keeper.MAX_FAILURES

@@ -1,0 +1,182 @@
+"""Real tables, damaged as a power cut damages them, and what is left of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from dispatch.logs import attempts
+from dispatch.tables import ATTEMPTS, TOPICS
+from dispatch.tables.delta_table import HeldTable, rows_of
+from dispatch.tables.repair import mend
+from tests.support.table_rows import attempt
+
+
+def commit(folder: Path, version: int) -> Path:
+    return folder / "_delta_log" / f"{version:020}.json"
+
+
+def written(folder: Path, *numbers: int) -> HeldTable:
+    """A table with a commit for each of the numbers, which is the position that goes with it, too."""
+    table = HeldTable(ATTEMPTS, str(folder))
+    for number in numbers:
+        rows = rows_of(attempts.encode([attempt(f"n{number}", "s", "delivered")]))
+        table.extend(rows, {"attempts-0": number})
+    return table
+
+
+def ids(folder: Path) -> list[str]:
+    return sorted(DeltaTable(str(folder)).to_pyarrow_table().column("notification").to_pylist())
+
+
+def data_file(folder: Path, version: int) -> Path:
+    """The file that a commit has added."""
+    actions = [json.loads(line) for line in commit(folder, version).read_text().splitlines()]
+    (added,) = [action["add"]["path"] for action in actions if "add" in action]
+    return folder / str(added)
+
+
+def half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def test_whole_table_is_left_alone(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2, 3)
+    before = sorted(tmp_path.rglob("*"))
+
+    assert not mend(ATTEMPTS, str(tmp_path))
+    assert not mend(ATTEMPTS, str(tmp_path / "none"))
+    assert not mend(ATTEMPTS, "s3://bucket/attempts")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_whatever_stands_in_a_row_is_no_damage(tmp_path: Path) -> None:
+    strange = 'a\u2028b\x85c\x1cd\n\r\0"'
+    made = attempt("n1", "s", "dead", error="connect", detail=strange, endpoint=strange)
+    HeldTable(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 1})
+
+    assert not mend(ATTEMPTS, str(tmp_path))
+    assert ids(tmp_path) == ["n1"]
+
+
+@pytest.mark.parametrize("damage", [half, empty, zeros])
+def test_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    written(tmp_path, 1, 2, 3, 4)
+    damage(commit(tmp_path, 3))
+
+    table = HeldTable(ATTEMPTS, str(tmp_path))
+
+    assert table.positions("attempts") == {0: 2}
+    assert ids(tmp_path) == ["n1", "n2"]
+    assert len(list(tmp_path.glob("_damaged/*/*.json"))) == 2, "nothing is thrown away"
+    # It goes on from there.
+    written(tmp_path, 3, 4)
+    assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
+    assert not mend(ATTEMPTS, str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [half, empty, zeros, gone])
+def test_data_file_that_is_not_whole_takes_the_table_back_before_it(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    written(tmp_path, 1, 2, 3, 4)
+    damage(data_file(tmp_path, 3))
+
+    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
+    assert ids(tmp_path) == ["n1", "n2"]
+
+
+def test_files_that_were_joined_serve_when_what_they_became_is_damaged(tmp_path: Path) -> None:
+    table = written(tmp_path, *range(1, 5))
+    DeltaTable(str(tmp_path)).optimize.compact()
+    table = written(tmp_path, 5)
+    half(data_file(tmp_path, 5))
+
+    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 4}
+    assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
+    assert table.location == str(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [half, empty, zeros, gone])
+def test_torn_checkpoint_of_the_log_costs_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    written(tmp_path, 1, 2)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    written(tmp_path, 3)
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    damage(checkpoint)
+    damage_pointer = tmp_path / "_delta_log" / "_last_checkpoint"
+    half(damage_pointer)
+
+    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
+    assert ids(tmp_path) == ["n1", "n2", "n3"]
+
+
+def test_what_lies_before_a_checkpoint_need_not_be_there(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    written(tmp_path, 3)
+    for version in range(3):
+        commit(tmp_path, version).unlink()
+
+    assert not mend(ATTEMPTS, str(tmp_path))
+    assert ids(tmp_path) == ["n1", "n2", "n3"]
+
+
+def test_old_damage_costs_the_rows_of_the_file_and_no_others(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2)
+    damaged = data_file(tmp_path, 1)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    written(tmp_path, 3)
+    for version in range(3):
+        commit(tmp_path, version).unlink()
+    half(damaged)
+
+    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
+    assert ids(tmp_path) == ["n2", "n3"]
+
+
+def test_log_of_which_nothing_is_left_makes_the_table_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "attempts"
+    written(folder, 1, 2)
+    empty(commit(folder, 0))
+
+    assert HeldTable(ATTEMPTS, str(folder)).positions("attempts") == {}
+    assert ids(folder) == []
+    (kept,) = tmp_path.glob("attempts.damaged-*")
+    assert len(list(kept.rglob("*.parquet"))) == 2
+
+
+def test_table_of_what_is_begins_anew_when_it_cannot_be_taken_back(tmp_path: Path) -> None:
+    folder = tmp_path / "topics"
+    table = HeldTable(TOPICS, str(folder))
+    table.replace(TOPICS.arrow([]), {"control-0": 1})
+    table.append(TOPICS.arrow([_topic("a")]), "x", 1)
+    DeltaTable(str(folder)).create_checkpoint()
+    damaged = data_file(folder, 2)
+    for version in range(3):
+        commit(folder, version).unlink()
+    half(damaged)
+
+    assert HeldTable(TOPICS, str(folder)).positions("control") == {}
+
+
+def _topic(name: str) -> dict[str, object]:
+    empty = {"string": "", "integer": 0, "boolean": False, "timestamp": 0}
+    return {**{each.name: empty[each.type] for each in TOPICS.columns}, "topic": name}

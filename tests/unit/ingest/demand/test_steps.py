@@ -1,0 +1,154 @@
+"""What demand asks us to do at publishers."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.demand.steps import (
+    End,
+    Forget,
+    Pause,
+    Renew,
+    Resume,
+    Step,
+    Subscribe,
+    is_wanted,
+    may_want,
+    overlap,
+    single_topic,
+    steps,
+)
+from topic_model.patterns.patterns import parse_normal
+from topic_model.publishers import Registration, Upstream
+from topic_model.records.control import SubscriptionRecord, TopicRecord
+from topic_model.routing import RoutingTable
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from topic_model.topics import TopicPath
+
+A, B = TopicFilter("", "a", "a"), TopicFilter("", "b", "b")
+HELD = Upstream("a", EndpointReference("http://p/1"), terminates_ms=1_000, renew_ms=800)
+PAUSED = msgspec.structs.replace(HELD, paused=True)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "wanted", "now_ms", "pausable", "expected"),
+    [
+        ([], set(), 0, True, []),
+        ([], {"a"}, 0, True, [Subscribe(A)]),
+        ([], {"a", "b"}, 0, True, [Subscribe(A), Subscribe(B)]),
+        ([HELD], {"a"}, 0, True, []),
+        ([HELD], {"a"}, 800, True, [Renew(HELD)]),
+        ([HELD], {"a"}, 1_000, True, [Forget(HELD), Subscribe(A)]),
+        ([HELD], {"b"}, 0, True, [Pause(HELD), Subscribe(B)]),
+        ([HELD], set(), 0, True, [Pause(HELD)]),
+        ([HELD], set(), 0, False, [End(HELD)]),
+        ([HELD], set(), 900, True, [Pause(HELD)]),
+        ([HELD], set(), 1_000, True, [Forget(HELD)]),
+        ([PAUSED], set(), 900, True, []),  # a paused one is not renewed
+        ([PAUSED], set(), 1_000, True, [Forget(PAUSED)]),
+        ([PAUSED], {"a"}, 900, True, [Resume(PAUSED)]),
+        ([PAUSED], {"a"}, 1_000, True, [Forget(PAUSED), Subscribe(A)]),
+    ],
+)
+def test_steps(upstream: list[Upstream], wanted: set[str], now_ms: int, pausable: bool, expected: list[Step]) -> None:
+    registration = Registration("r", "", topics=(A, B), demand=True, upstream=tuple(upstream), pausable=pausable)
+    assert steps(registration, lambda topic: topic.normal in wanted, now_ms) == expected
+
+
+def test_one_without_end_is_never_renewed() -> None:
+    endless = Upstream("a", EndpointReference("http://p/1"))
+    registration = Registration("r", "", topics=(A,), demand=True, upstream=(endless,))
+    assert steps(registration, lambda _: True, 10**15) == []
+
+
+def subscription(selector: str, **more: object) -> Subscription:
+    topics = (TopicFilter("", selector, selector),) if selector else ()
+    return Subscription("s", EndpointReference("http://c/"), topics=topics, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("registered", "subscribed", "wanted"),
+    [
+        ("a/b", subscription("a/b"), True),
+        ("a/b", subscription("a//."), True),
+        ("a/b", subscription(""), True),
+        ("a/b", subscription("a"), False),
+        ("a/b", subscription("a/b/c"), False),
+        ("a/b", subscription("a/b", paused=True), False),
+        ("a/b", subscription("a/b", terminates_ms=100), False),
+        ("a//.", subscription("a/x/y"), True),  # a topic that is not there yet
+        ("a//.", subscription("b"), False),
+        ("a//.", subscription("", paused=True), False),
+        ("a/*", subscription("a/b", terminates_ms=101), True),
+        ("a/*", subscription("a/b", terminates_ms=100), False),
+    ],
+)
+def test_who_wants_a_registered_topic(registered: str, subscribed: Subscription, wanted: bool) -> None:
+    table = RoutingTable()
+    table.apply(TopicRecord(TopicPath("a/b")))
+    table.apply(SubscriptionRecord(subscribed))
+    topic = TopicFilter("", registered, registered)
+    path = single_topic(topic)
+    if path is not None:
+        assert is_wanted(path, table, 100) is wanted
+    else:
+        assert any(may_want(one, topic, 100) for one in table.subscriptions()) is wanted
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("a//.", "a/b/c", True),
+        ("a//.", "ab", False),
+        ("a//*", "a", False),
+        ("a/*", "a/b/c", False),
+        ("{urn:t}//.", "{urn:t}a/b", True),
+        ("{urn:t}//.", "{urn:u}a/b", False),
+        ("a|b//.", "b/c", True),
+        ("a//.", "a/b//*", True),
+        ("a/b/*", "a//*", True),
+        ("a//*", "ab//*", False),
+        ("{}*", "a", True),
+        ("{}*", "a/b", False),
+        ("{urn:t}*", "{urn:t}a", True),
+        ("{http://x/y}a/*", "{http://x/y}a/b", True),
+        ("{http://x/y}a/*", "{http://x/y}a/{http://z/}b", True),
+        ("{http://x/y}//.", "{http://x/y/z}a", False),
+        ("//.", "{urn:t}a", True),
+        ('xpath:{"text":"//a","namespaces":{}}', "b", True),
+    ],
+)
+def test_overlap(one: str, other: str, meet: bool) -> None:
+    assert overlap(one, other) is overlap(other, one) is meet
+
+
+_PATHS = ["a", "a/b", "a/b/c", "b", "b/a", "{urn:t}a", "{urn:t}a/b", "a/{urn:t}b"]
+_NORMALS = [
+    *_PATHS,
+    *(
+        "a/*",
+        "a//.",
+        "a//*",
+        "a//b",
+        "a/*/c",
+        "{}*",
+        "{}//b",
+        "{urn:t}//.",
+        "{urn:t}*",
+        "//.",
+        "//a",
+        "a/b//.|b",
+        "b/*",
+    ),
+]
+
+
+@given(st.sampled_from(_NORMALS), st.sampled_from(_NORMALS), st.sampled_from(_PATHS))
+def test_what_both_select_is_never_missed(one: str, other: str, path: str) -> None:
+    if parse_normal(one).matches(TopicPath(path)) and parse_normal(other).matches(TopicPath(path)):
+        assert overlap(one, other)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+
+import pytest
+
+from core.errors import RecordVersionError
+from ingest.settings import GatewaySettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+
+
+def test_alive_even_when_not_ready() -> None:
+    parts = GatewayParts()
+    parts.obstacle = "the Kafka broker does not answer"
+    assert parts.get("/health/live").status == 200
+    answer = parts.get("/health/ready")
+    assert (answer.status, answer.body) == (503, b"the Kafka broker does not answer\n")
+    parts.obstacle = ""
+    assert parts.get("/health/ready").body == b"ready\n"
+
+
+@pytest.mark.parametrize("body", [soap.notify(), soap.subscribe(), "<wsnt:Unsubscribe/>"])
+def test_before_the_log_is_read_nothing_is_judged_by_it(body: str) -> None:
+    parts = GatewayParts()
+    parts.started = False
+    path = "/wsn/subscriptions/x" if "Unsubscribe" in body else "/wsn/NotificationBroker"
+    answer = parts.post(soap.envelope(body), path)
+    assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
+    assert parts.control.records == []
+    assert parts.notifications.accepted == []
+
+
+def test_metrics_count_what_was_answered() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.notify()))
+    parts.post(soap.envelope("<wsnt:Unsubscribe/>"), "/wsn/subscriptions/x")
+    parts.post(b"<a/>")
+    lines = parts.get("/metrics").body.decode().splitlines()
+    assert 'arborcast_gateway_requests_total{operation="Notify",status="202"} 1' in lines
+    assert 'arborcast_gateway_requests_total{operation="Unsubscribe",status="500"} 1' in lines
+    assert 'arborcast_gateway_requests_total{operation="unknown",status="400"} 1' in lines
+    assert "arborcast_gateway_notify_seconds_count 1" in lines
+
+
+def test_a_trailing_slash_does_not_matter() -> None:
+    assert GatewayParts().post(soap.envelope(soap.notify()), "/wsn/NotificationBroker/").status == 202
+
+
+def test_the_media_type_does_not_matter() -> None:
+    answer = GatewayParts().post(soap.envelope(soap.notify(), "1.2"), content_type="application/octet-stream")
+    assert answer.status == 202
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_a_body_in_pieces(size: int) -> None:
+    parts = GatewayParts()
+    body = soap.envelope(soap.notify())
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", pieces=pieces))
+    assert answer.status == 202
+
+
+def test_a_body_that_grows_beyond_the_limit_is_not_read_to_its_end() -> None:
+    parts = GatewayParts(GatewaySettings(max_body_bytes=1024))
+    pieces = [b"x" * 600 for _ in range(1_000)]
+    answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", pieces=pieces))
+    assert answer.status == 413
+    assert answer.headers[b"connection"] == b"close"
+
+
+def test_a_compressed_body_is_refused_unread_and_says_why() -> None:
+    """CXF compresses when it is told to; "not well-formed XML" would send its user on a long search."""
+    parts = GatewayParts()
+    body = gzip.compress(soap.envelope(soap.notify()))
+    answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", body, headers={"Content-Encoding": "gzip"}))
+    assert answer.status == 415
+    assert b"Content-Encoding gzip" in answer.body
+    assert parts.notifications.accepted == []
+    plain = parts.request(
+        "POST", "/wsn/NotificationBroker", soap.envelope(soap.notify()), headers={"Content-Encoding": "identity"}
+    )
+    assert asyncio.run(plain).status == 202
+
+
+def test_a_client_that_goes_away_gets_no_answer_and_changes_nothing() -> None:
+    parts = GatewayParts()
+    sent: list[object] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/wsn/NotificationBroker", "headers": []}
+    asyncio.run(parts.app(scope, receive, send))
+    assert sent == []
+    assert parts.notifications.accepted == []
+
+
+def test_a_defect_shows_no_details_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    parts = GatewayParts()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    parts.notifications.append = broken  # type: ignore[assignment,method-assign]
+    with caplog.at_level(logging.ERROR):
+        answer = parts.post(soap.envelope(soap.notify()))
+    assert answer.status == 500
+    assert answer.fault == "Server"
+    assert answer.reason == "internal error"
+    assert "secret detail" in caplog.text
+
+
+def test_a_failure_that_needs_an_operator_is_still_503() -> None:
+    parts = GatewayParts()
+    parts.control.error = RecordVersionError("upgrade first")
+    answer = parts.post(soap.envelope(soap.subscribe()))
+    assert (answer.status, answer.headers[b"retry-after"]) == (503, b"30")

@@ -1,0 +1,185 @@
+"""What a client may do with a connection: no bytes keep it busy for nothing, and none gather without end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from ingest.http import http_protocol
+from ingest.settings import GatewaySettings
+from tests.support.bare_connection import BareConnection, Noting, loop, spin
+
+LIMITS = GatewaySettings(max_header_bytes=1_024, max_headers=16)
+
+GET = b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+OFFER = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+
+
+@pytest.fixture
+def app() -> Noting:
+    return Noting()
+
+
+@pytest.fixture
+def connection(app: Noting) -> Iterator[BareConnection]:
+    made = BareConnection(app, LIMITS)
+    yield made
+    made.lose()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"CONNECT x:1 HTTP/1.1\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+        b"CONNECT x:1 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        OFFER + b"CONNECT x:1 HTTP/1.1\r\n\r\n",
+        b"CONNECT / HTTP/1.1\r\nHost: x\r\n\r\n" + GET % 1,
+    ],
+)
+@pytest.mark.parametrize("packet", [1, 1_000])
+def test_connect_is_refused(sent: bytes, packet: int, connection: BareConnection, app: Noting) -> None:
+    for at in range(0, len(sent), packet):
+        connection.send(sent[at : at + packet])
+    last = b"HTTP/1.1 " + connection.answered.rpartition(b"HTTP/1.1 ")[2]
+    if sent.startswith(OFFER) and packet > len(sent):
+        assert last.startswith(b"HTTP/1.1 200 ")  # what is under way is answered, and that is the last answer
+    else:
+        assert last.startswith(b"HTTP/1.1 405 ")
+        assert b"allow: GET, HEAD, POST\r\n" in last
+    assert b"connection: close" in last
+    assert [method for method, *_ in app.asked] == ["GET"] * sent.count(OFFER)
+    assert connection.wire.closed
+
+
+def test_a_parser_that_takes_the_head_for_an_offer_again_ends_the_connection(
+    connection: BareConnection, app: Noting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whatever the parser may find in it: it is asked once more, and then no more.
+    monkeypatch.setattr(http_protocol, "_UPGRADE", frozenset())
+    connection.send(OFFER)
+    assert connection.answered.startswith(b"HTTP/1.1 400 ")
+    assert connection.wire.closed
+    assert app.asked == []
+
+
+def test_offers_one_behind_the_other_are_passed_over(connection: BareConnection, app: Noting) -> None:
+    connection.send(OFFER * 50)
+    connection.settle()
+    assert len(app.asked) == 50
+    assert connection.answered.count(b"HTTP/1.1 200 ") == 50
+
+
+@pytest.mark.parametrize("between", [b"X: y\r\n", b"X: ", b"y"])
+def test_trailers_end(between: bytes, connection: BareConnection, app: Noting) -> None:
+    connection.send(CHUNKED + b"1\r\nx\r\n0\r\nX: y")
+    for _ in range(2 * LIMITS.max_header_bytes // len(between)):
+        connection.send(between, turns=0)
+    spin()
+    assert connection.answered.startswith(b"HTTP/1.1 431 ")
+    assert connection.wire.closed
+    assert [whole for *_, whole in app.asked] == [False]
+
+
+def test_a_chunk_extension_ends(connection: BareConnection) -> None:
+    connection.send(CHUNKED + b"1;x=")
+    for _ in range(20):
+        connection.send(b"y" * 100)
+    assert connection.answered.startswith(b"HTTP/1.1 431 ")
+
+
+def test_long_bodies_in_small_pieces_are_none_of_that(connection: BareConnection, app: Noting) -> None:
+    connection.send(CHUNKED)
+    for _ in range(500):
+        connection.send(b"1;a=b\r\nx", turns=1)
+        connection.send(b"\r\n", turns=1)
+    connection.send(b"0\r\nX: y\r\n\r\n")
+    assert [(body, whole) for *_, body, whole in app.asked] == [(b"x" * 500, True)]
+
+
+def test_trailers_are_no_headers(connection: BareConnection, app: Noting) -> None:
+    connection.send(CHUNKED + b"1\r\nx\r\n")
+    connection.send(b"0\r\nAuthorization: Basic eA==\r\n\r\n")
+    assert app.headers == [[(b"host", b"h"), (b"transfer-encoding", b"chunked")]]
+
+
+def test_as_many_requests_as_one_likes_in_turn(connection: BareConnection, app: Noting) -> None:
+    for number in range(200):
+        connection.send(GET % number)
+    assert len(app.asked) == 200
+
+
+def test_few_requests_are_taken_ahead(connection: BareConnection, app: Noting) -> None:
+    app.hold = asyncio.Event()
+    connection.send(b"".join(GET % number for number in range(1_000)))
+    assert len(app.asked) == 1
+    assert len(connection.protocol.pipeline) <= http_protocol._AHEAD
+    app.hold.set()
+    connection.settle()
+    # Those that were taken are answered, in their order.
+    count = 1 + http_protocol._AHEAD
+    assert [path for _, path, *_ in app.asked] == [f"/{number}" for number in range(count)]
+    assert connection.answered.count(b"HTTP/1.1 200 ") == count
+    assert b"connection: close" in connection.answered.rpartition(b"HTTP/1.1 ")[2]
+
+
+def test_nothing_is_read_while_requests_wait_for_their_turn(connection: BareConnection, app: Noting) -> None:
+    app.hold = asyncio.Event()
+    connection.send(GET % 1 + GET % 2 + GET % 3)
+    app.hold.set()
+    spin(1)
+    read = []
+    while connection.protocol.pipeline:
+        read.append(connection.wire.reading)
+        spin(1)
+    connection.settle()
+    assert read
+    assert not any(read)
+    connection.send(GET % 4)
+    assert len(app.asked) == 4
+
+
+def test_of_several_requests_ahead_those_before_a_bad_one_are_answered(connection: BareConnection, app: Noting) -> None:
+    app.hold = asyncio.Event()
+    connection.send(GET % 1 + GET % 2 + GET % 3 + b"no HTTP\r\n\r\n" + GET % 5)
+    app.hold.set()
+    connection.settle()
+    answers = connection.answered.split(b"HTTP/1.1 ")[1:]
+    assert [answer[:3] for answer in answers] == [b"200"] * 3
+    assert [b"connection: close" in answer for answer in answers] == [False, False, True]
+
+
+def test_a_body_that_breaks_off_behind_others_is_let_go(connection: BareConnection, app: Noting) -> None:
+    app.hold = asyncio.Event()
+    connection.send(GET % 1 + GET % 2 + CHUNKED + b"zz")
+    app.hold.set()
+    connection.settle()
+    assert [path for _, path, *_ in app.asked] == ["/1", "/2"]
+    assert b"connection: close" in connection.answered.rpartition(b"HTTP/1.1 ")[2]
+
+
+def test_what_is_sent_behind_the_last_answer_is_not_carried_out(connection: BareConnection, app: Noting) -> None:
+    # HTTP/1.0 ends the connection.
+    connection.send(b"GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + GET % 2)
+    assert [path for _, path, *_ in app.asked] == ["/1"]
+    assert connection.wire.closed
+
+
+def test_a_request_that_has_its_answer_gets_no_other(connection: BareConnection) -> None:
+    async def hasty(scope: object, receive: object, send: object) -> None:
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})  # type: ignore[operator]
+        await send({"type": "http.response.body"})  # type: ignore[operator]
+
+    connection.protocol.app = hasty
+    connection.send(CHUNKED)
+    connection.send(b"zz")
+    assert connection.answered.count(b"HTTP/1.1 ") == 1
+    assert connection.wire.closed
+
+
+def teardown_module() -> None:
+    loop().close()
+    loop.cache_clear()

@@ -1,0 +1,207 @@
+"""Whole conversations of an old client with the gateway: the strings that it looks for, and what is stored."""
+
+from __future__ import annotations
+
+import html
+import logging
+
+import pytest
+from lxml import etree
+
+from core.errors import InfrastructureError
+from ingest.settings import TopicSettings
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer, live
+from topic_model.records.control import SubscriptionEnded
+from topic_model.topics import TopicPath
+
+ADDRESS = "http://host:9002/wsn-subscribe"
+ALARM = "all:alarm:alarm1"
+
+
+def ask(parts: GatewayParts, text: str, path: str = "/wsnprocess/") -> HttpAnswer:
+    return parts.post(legacy.wsn_process(text), path, Content_Type="text/xml")
+
+
+def reply(answer: HttpAnswer) -> str:
+    """The string result."""
+    assert answer.status == 200, answer.body
+    (result,) = answer.root.find("{*}Body")  # type: ignore[misc]
+    assert result.tag == f"{{{legacy.SERVICE}}}WsnProcessResponse"
+    return result.text or ""
+
+
+def test_a_subscriber_comes_and_goes() -> None:
+    parts = GatewayParts()
+    answer = ask(parts, legacy.subscribe(ALARM, ADDRESS))
+    assert answer.headers[b"content-type"] == b"text/xml; charset=utf-8"
+    # What the clients do: unescape the whole answer and cut.
+    unescaped = html.unescape(answer.body.decode())
+    address = unescaped.split("<ns2:Address>")[1].split("</ns2:Address>")[0]
+    (subscription,) = parts.table.subscriptions()
+    assert address == subscription.address
+    assert etree.fromstring(reply(answer)).tag == f"{{{legacy.WSNT}}}SubscriptionReference"
+    assert subscription.consumer.address == ADDRESS
+    assert subscription.form == "legacy"
+    assert subscription.terminates_ms is None
+
+    assert reply(ask(parts, legacy.subscribe(ALARM, ADDRESS))) == "Repeated subscriptions"
+    assert list(parts.table.subscriptions()) == [subscription]
+
+    assert reply(ask(parts, legacy.unsubscribe("all:alarm", ADDRESS))) == "faild"
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, "http://host:9002/other"))) == "faild"
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "success"
+    assert type(parts.control.records[1]) is SubscriptionEnded
+    assert live(parts.control.records) == set()
+    assert not list(parts.table.subscriptions())
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "faild"
+
+
+def test_every_subscription_is_one_to_a_subtree() -> None:
+    parts = GatewayParts()
+    ask(parts, legacy.subscribe("all:alarm", ADDRESS))
+    (subscription,) = parts.table.subscriptions()
+    for topic, matches in (("all/alarm", 1), ("all/alarm/alarm1/x", 1), ("all", 0), ("all/alarm2", 0)):
+        assert len(parts.table.match(TopicPath(topic))) == matches, topic
+    assert subscription.selector() == "all/alarm//."
+
+
+def test_another_topic_or_address_is_another_subscription() -> None:
+    parts = GatewayParts()
+    for topic, address in ((ALARM, ADDRESS), ("all:alarm", ADDRESS), (ALARM, "http://host:9002/other")):
+        assert "ns2:Address" in reply(ask(parts, legacy.subscribe(topic, address)))
+    assert len(list(parts.table.subscriptions())) == 3
+
+
+def test_a_standard_subscription_of_the_same_consumer_is_no_repetition() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.subscribe(ADDRESS, soap.topic_expression("all/alarm/alarm1//."))))
+    assert "ns2:Address" in reply(ask(parts, legacy.subscribe(ALARM, ADDRESS)))
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "success"
+    assert [one.form for one in parts.table.subscriptions()] == ["notify"]
+
+
+def test_the_address_given_for_registration_only_is_never_pushed_to() -> None:
+    parts = GatewayParts()
+    dummy = "http://localhost:12345/only/register/use"
+    assert "ns2:Address" in reply(ask(parts, legacy.subscribe(ALARM, dummy)))
+    assert len(list(parts.table.subscriptions())) == 1
+    assert parts.table.match(TopicPath("all/alarm/alarm1")) == ()
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, dummy))) == "success"
+
+
+def test_a_pull_point_can_be_made_and_subscribed() -> None:
+    parts = GatewayParts()
+    point = etree.fromstring(reply(ask(parts, legacy.create_pull_point())))
+    assert point.tag == f"{{{legacy.WSNT}}}PullPoint"
+    address = point[0].text or ""
+    identifier = address.removeprefix("http://127.0.0.1:8080/wsn/pullpoints/")
+    assert parts.pull_points.get(identifier) is not None
+    assert "ns2:Address" in reply(ask(parts, legacy.subscribe(ALARM, address)))
+    (subscription,) = parts.table.subscriptions()
+    assert (subscription.pull_point, subscription.form) == (identifier, "notify")
+    assert reply(ask(parts, legacy.subscribe(ALARM, address))) == "Repeated subscriptions"
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, address))) == "success"
+
+
+@pytest.mark.parametrize(
+    ("topic", "address"),
+    [("a b", ADDRESS), ("", ADDRESS), (ALARM, "file:///etc/passwd"), (ALARM, "http://127.0.0.1:8080/wsnprocess")],
+)
+def test_a_subscribe_that_cannot_be_is_answered_and_logged(
+    topic: str, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = GatewayParts()
+    with caplog.at_level(logging.WARNING):
+        assert reply(ask(parts, legacy.subscribe(topic, address))) == "faild"
+    assert "refused" in caplog.text
+    assert parts.control.records == []
+
+
+def test_notifications_are_stored_like_any_other() -> None:
+    parts = GatewayParts()
+    assert reply(ask(parts, legacy.notify(ALARM, "<level>3</level>"))) == "success!"
+    assert reply(ask(parts, legacy.notify(ALARM, "door & window"))) == "success!"
+    first, second = parts.notifications.accepted
+    assert first.topic == second.topic == "all/alarm/alarm1"
+    assert first.payload == b"<level>3</level>"
+    content = etree.fromstring(second.payload)
+    assert (content.tag, content.text) == ("{urn:arborcast:legacy}Content", "door & window")
+    assert "all/alarm/alarm1" in parts.table.topics
+
+
+def test_an_unknown_topic_of_a_fixed_set_is_answered_with_success_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    parts = GatewayParts(topics=TopicSettings(fixed=True))
+    with caplog.at_level(logging.WARNING):
+        assert reply(ask(parts, legacy.notify(ALARM, "<x/>"))) == "success!"
+    assert "all/alarm/alarm1" in caplog.text
+    assert parts.notifications.accepted == []
+
+
+def test_text_that_was_encoded_twice_is_stored_as_it_was_typed() -> None:
+    parts = GatewayParts()
+    ask(parts, legacy.notify(ALARM, "<x>告警</x>").encode().decode("latin-1"))
+    assert parts.notifications.accepted[0].payload == "<x>告警</x>".encode()
+
+
+def test_requests_in_another_encoding() -> None:
+    parts = GatewayParts()
+    body = legacy.wsn_process(legacy.notify(ALARM, "<x>告警</x>"), encoding="gbk")
+    assert reply(parts.post(body, "/wsnprocess", Content_Type="text/xml")) == "success!"
+    assert parts.notifications.accepted[0].payload == "<x>告警</x>".encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "<a/>", legacy.notify(ALARM, "<x/>", "1-1-0-0"), legacy.notify("a b", "")]
+)
+def test_what_must_not_pass_for_success_is_a_fault(text: str) -> None:
+    parts = GatewayParts()
+    answer = ask(parts, text)
+    assert answer.status in (400, 500)
+    assert answer.reason
+    assert parts.notifications.accepted == []
+    assert parts.control.records == []
+
+
+def test_elements_instead_of_text_are_a_fault() -> None:
+    parts = GatewayParts()
+    body = soap.envelope(f'<o:WsnProcess xmlns:o="{legacy.SERVICE}">{legacy.create_pull_point()}</o:WsnProcess>')
+    answer = parts.post(body, "/wsnprocess")
+    assert answer.status == 500
+    assert "escaped text" in answer.reason
+
+
+def test_kafka_away_is_no_success() -> None:
+    parts = GatewayParts()
+    parts.notifications.error = InfrastructureError("Kafka is away", 2)
+    answer = ask(parts, legacy.notify("a", "<x/>"))
+    assert answer.status == 503
+    assert answer.headers[b"retry-after"] == b"2"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/wsnprocess", "/wsn/NotificationBroker", "/wsn/CreatePullPoint", "/WSN/Broker/", "/wsn/subscriptions/x"],
+)
+def test_it_is_taken_at_any_address_of_ours(path: str) -> None:
+    assert reply(ask(GatewayParts(), legacy.notify(ALARM, "<x/>"), path)) == "success!"
+
+
+def test_later_relatives_are_answered_in_their_namespace() -> None:
+    service = "http://edu.bupt.wangfu.module.wsnMgr.util.soap"
+    answer = GatewayParts().post(legacy.wsn_process(legacy.notify(ALARM, "<x/>"), service), "/wsnprocess")
+    assert answer.root.findtext(f".//{{{service}}}WsnProcessResponse") == "success!"
+
+
+def test_standard_operations_are_taken_at_the_old_address() -> None:
+    parts = GatewayParts()
+    assert parts.post(soap.envelope(soap.notify()), "/wsnprocess").status == 202
+    assert parts.post(soap.envelope(soap.subscribe()), "/WSN/Broker/").status == 200
+
+
+def test_the_trace_of_an_old_publisher_is_kept() -> None:
+    parts = GatewayParts()
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>")), "/wsnprocess", traceparent=trace)
+    assert [each.traceparent for each in parts.notifications.accepted] == [trace]

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import asyncio
+
+from ingest.operations.expiry import end_expired
+from ingest.settings import GatewaySettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from topic_model.records.control import SubscriptionEnded
+
+
+def subscribed(parts: GatewayParts, *, to: str, termination: str) -> str:
+    answer = parts.post(soap.envelope(soap.subscribe(to, termination=termination)))
+    address = answer.root.findtext(".//{*}SubscriptionReference/{*}Address")
+    assert address is not None
+    return address.rpartition("/")[2]
+
+
+def test_only_what_is_beyond_its_grace_is_ended() -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=60))
+    first = subscribed(parts, to="http://h/1", termination="PT10S")
+    second = subscribed(parts, to="http://h/2", termination="PT20S")
+    parts.later(seconds=69)
+    assert asyncio.run(end_expired(parts.gateway)) == 0
+    parts.later(seconds=1)
+    assert asyncio.run(end_expired(parts.gateway)) == 1
+    assert [one.id for one in parts.table.subscriptions()] == [second]
+    ended = [record for record in parts.control.records if isinstance(record, SubscriptionEnded)]
+    assert [(one.id, one.reason, one.at_ms) for one in ended] == [(first, "expired", 1_767_225_670_000)]
+
+
+def test_a_renewal_under_way_wins() -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
+    identifier = subscribed(parts, to="http://h/1", termination="PT10S")
+    parts.later(seconds=10)
+
+    async def scenario() -> int:
+        async with parts.gateway.locks.hold(identifier):
+            return await end_expired(parts.gateway)
+
+    assert asyncio.run(scenario()) == 0
+    assert parts.table.get(identifier) is not None
+
+
+def test_many_are_ended_in_several_steps() -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
+    for number in range(501):
+        subscribed(parts, to=f"http://h/{number}", termination="PT1S")
+    parts.later(seconds=2)
+    assert asyncio.run(end_expired(parts.gateway)) == 500
+    assert asyncio.run(end_expired(parts.gateway)) == 1
+    assert list(parts.table.subscriptions()) == []

@@ -1,0 +1,274 @@
+"""ONVIF's services as its clients use them: SOAP 1.2, the action in the media type, credentials that nobody checks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from lxml import etree
+
+from ingest.settings import GatewaySettings, TopicSettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.oasis import validate_element
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.records.pull import StoredMessage
+from topic_model.topics import TopicPath
+
+TEV = "http://www.onvif.org/ver10/events/wsdl"
+TDS = "http://www.onvif.org/ver10/device/wsdl"
+EVENTS = "/onvif/event_service"
+DEVICE = "/onvif/device_service"
+
+_WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
+_SECURITY = (
+    f'<w:Security xmlns:w="{_WSSE}"><w:UsernameToken><w:Username>user</w:Username>'
+    "<w:Password>ZGlnZXN0</w:Password></w:UsernameToken></w:Security>"
+)
+MESSAGE = (
+    f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}"><wsnt:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}Concrete">'
+    "t:a/b</wsnt:Topic><wsnt:Message><n>1</n></wsnt:Message></wsnt:NotificationMessage>"
+)
+
+
+def ask(parts: GatewayParts, body: str, path: str = EVENTS, action: str = "") -> HttpAnswer:
+    """One request the way onvif-zeep-async sends it."""
+    header = (
+        f"<wsa:Action>{action}</wsa:Action><wsa:MessageID>urn:uuid:1</wsa:MessageID>"
+        f"<wsa:To>http://127.0.0.1:8080{path}</wsa:To>{_SECURITY}"
+    )
+    media_type = f'application/soap+xml; charset=utf-8; action="{action}"'
+    return parts.post(soap.envelope(body, "1.2", header), path, Content_Type=media_type)
+
+
+def create(parts: GatewayParts, inside: str = "") -> str:
+    """The path of a new pull point subscription."""
+    body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}">{inside}</tev:CreatePullPointSubscription>'
+    answer = ask(parts, body, action=f"{TEV}/EventPortType/CreatePullPointSubscriptionRequest")
+    assert answer.status == 200, answer.reason
+    assert answer.text("Action") == f"{TEV}/EventPortType/CreatePullPointSubscriptionResponse"
+    return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
+
+
+def pull(parts: GatewayParts, path: str, limit: int = 10, timeout: str = "PT0S") -> HttpAnswer:
+    body = (
+        f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>{timeout}</tev:Timeout>'
+        f"<tev:MessageLimit>{limit}</tev:MessageLimit></tev:PullMessages>"
+    )
+    return ask(parts, body, path, f"{TEV}/PullPointSubscription/PullMessagesRequest")
+
+
+def deliver(parts: GatewayParts, path: str, *numbers: int) -> None:
+    """What dispatch does."""
+    messages = [StoredMessage(MESSAGE.replace(">1<", f">{number}<").encode()) for number in numbers]
+    asyncio.run(parts.pull_log.commit(path.rpartition("/")[2], messages))
+
+
+def numbers(answer: HttpAnswer) -> list[int]:
+    assert answer.status == 200, answer.reason
+    return [int(element.text or "") for element in answer.root.iterfind(".//n")]
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    return GatewayParts()
+
+
+def test_the_subscription_is_its_own_pull_point(parts: GatewayParts) -> None:
+    path = create(parts, "<tev:InitialTerminationTime>PT10M</tev:InitialTerminationTime>")
+    (subscription,) = parts.table.subscriptions()
+    assert path == f"/wsn/subscriptions/{subscription.id}"
+    assert subscription.pull_point == subscription.id
+    assert subscription.terminates_ms == round(parts.now.timestamp() * 1000) + 600_000
+    assert create(parts) != path, "each client has its own, however alike they are"
+
+
+def test_its_answer_is_of_the_published_form(parts: GatewayParts) -> None:
+    body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>'
+    (content,) = ask(parts, body).root.iterfind(".//{*}Body/*")
+    assert [child.tag for child in content] == [
+        f"{{{TEV}}}SubscriptionReference",
+        f"{{{soap.WSNT}}}CurrentTime",
+        f"{{{soap.WSNT}}}TerminationTime",
+    ]
+    assert content[1].text == "2026-01-01T00:00:00Z"
+    assert content[2].text == "2026-01-01T00:01:00Z", "who names no time gets pull_subscription_s"
+
+
+def test_filters_are_those_of_subscribe(parts: GatewayParts) -> None:
+    dialect = "http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet"
+    expression = f'<wsnt:TopicExpression xmlns:t="urn:t" Dialect="{dialect}">t:a/b|t:c//.</wsnt:TopicExpression>'
+    create(parts, f"<tev:Filter>{expression}</tev:Filter>")
+    assert [each.pull_point != "" for each in parts.table.match(TopicPath("{urn:t}a/b"))] == [True]
+    assert len(parts.table.match(TopicPath("{urn:t}c/d"))) == 1
+    assert parts.table.match(TopicPath("{urn:t}a")) == ()
+
+
+def test_filters_that_cannot_be_honoured_are_refused(parts: GatewayParts) -> None:
+    dialect = "http://www.onvif.org/ver10/tev/messageContentFilter/ItemFilter"
+    content = f'<tev:Filter><wsnt:MessageContent Dialect="{dialect}">x</wsnt:MessageContent></tev:Filter>'
+    body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}">{content}</tev:CreatePullPointSubscription>'
+    assert ask(parts, body).fault == "InvalidMessageContentExpressionFault"
+    assert list(parts.table.subscriptions()) == []
+
+
+def test_current_messages_may_be_asked_for_here_too(parts: GatewayParts) -> None:
+    parts.table.apply(TopicRecord(TopicPath("kept"), policy=TopicPolicy(retain=True)))
+    kept = soap.message("kept", "<n/>")
+    assert parts.post(soap.envelope(soap.notify(kept))).status == 202
+    policy = '<p:CurrentMessage xmlns:p="urn:arborcast:policy"/>'
+    create(parts, f"<tev:SubscriptionPolicy>{policy}</tev:SubscriptionPolicy>")
+    (subscription,) = parts.table.subscriptions()
+    assert [one.only for one in parts.notifications.accepted] == ["", subscription.id]
+
+
+def test_with_a_fixed_topic_set_an_expression_must_select_something() -> None:
+    parts = GatewayParts(topics=TopicSettings(fixed=True))
+    body = (
+        f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"><tev:Filter>{soap.topic_expression("t:a", "Concrete")}'
+        "</tev:Filter></tev:CreatePullPointSubscription>"
+    )
+    assert ask(parts, body).fault == "TopicNotSupportedFault"
+
+
+def test_messages_are_pulled_in_order_and_once(parts: GatewayParts) -> None:
+    path = create(parts)
+    deliver(parts, path, 1, 2, 3)
+    answer = pull(parts, path, limit=2)
+    (content,) = answer.root.iterfind(".//{*}Body/*")
+    names = [etree.QName(child).localname for child in content]
+    assert names == ["CurrentTime", "TerminationTime", "NotificationMessage", "NotificationMessage"]
+    assert numbers(answer) == [1, 2]
+    assert answer.text("Action") == f"{TEV}/PullPointSubscription/PullMessagesResponse"
+    assert numbers(pull(parts, path)) == [3]
+    assert numbers(pull(parts, path)) == []
+
+
+def test_pull_messages_waits(parts: GatewayParts) -> None:
+    path = create(parts)
+
+    async def late() -> HttpAnswer:
+        body = f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT20S</tev:Timeout></tev:PullMessages>'
+        waiting = asyncio.create_task(parts.request("POST", path, soap.envelope(body, "1.2")))
+        while not parts.pulls.waiting_clients:
+            await asyncio.sleep(0)
+        await parts.pull_log.commit(path.rpartition("/")[2], [StoredMessage(MESSAGE.encode())])
+        return await asyncio.wait_for(waiting, 5)
+
+    assert numbers(asyncio.run(late())) == [1]
+
+
+@pytest.mark.parametrize("inside", ["<tev:Timeout>soon</tev:Timeout>", "<tev:MessageLimit>-1</tev:MessageLimit>"])
+def test_nonsense_is_refused(parts: GatewayParts, inside: str) -> None:
+    path = create(parts)
+    answer = ask(parts, f'<tev:PullMessages xmlns:tev="{TEV}">{inside}</tev:PullMessages>', path)
+    assert (answer.status, answer.fault) == (500, "Sender")
+    assert re.search("soon|-1", answer.reason)
+
+
+def test_who_pulls_keeps_the_subscription_alive() -> None:
+    parts = GatewayParts(GatewaySettings(pull_subscription_s=60))
+    path = create(parts, "<tev:InitialTerminationTime>PT90S</tev:InitialTerminationTime>")
+    assert pull(parts, path).text("TerminationTime") == "2026-01-01T00:01:30Z"
+    parts.later(seconds=31)
+    answer = pull(parts, path)
+    assert answer.text("CurrentTime") == "2026-01-01T00:00:31Z"
+    assert answer.text("TerminationTime") == "2026-01-01T00:02:31Z", "59 seconds were left"
+    appended = len(parts.control.records)
+    pull(parts, path)
+    assert len(parts.control.records) == appended, "not every pull is written down"
+
+
+def test_what_never_ends_is_told_in_a_form_that_the_schema_knows(parts: GatewayParts) -> None:
+    nil = f'<tev:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/>'
+    path = create(parts, nil)
+    assert pull(parts, path).text("TerminationTime") == "9000-01-01T00:00:00Z"
+
+
+def test_renew_and_unsubscribe_are_the_standards(parts: GatewayParts) -> None:
+    path = create(parts)
+    deliver(parts, path, 1)
+    renewed = ask(parts, soap.renew("PT5M"), path)
+    assert renewed.text("TerminationTime") == "2026-01-01T00:05:00Z"
+    assert ask(parts, "<wsnt:Unsubscribe/>", path).status == 200
+    assert pull(parts, path).fault == "ResourceUnknownFault"
+
+
+def test_an_unsubscribe_ends_a_pull_that_waits(parts: GatewayParts) -> None:
+    path = create(parts)
+
+    async def end() -> HttpAnswer:
+        body = f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT20S</tev:Timeout></tev:PullMessages>'
+        waiting = asyncio.create_task(parts.request("POST", path, soap.envelope(body, "1.2")))
+        while not parts.pulls.waiting_clients:
+            await asyncio.sleep(0)
+        await parts.request("POST", path, soap.envelope("<wsnt:Unsubscribe/>", "1.2"))
+        await parts.pulls.sweep()
+        return await asyncio.wait_for(waiting, 5)
+
+    assert asyncio.run(end()).fault == "ResourceUnknownFault"
+
+
+def test_only_its_own_subscriptions_can_be_pulled(parts: GatewayParts) -> None:
+    parts.post(soap.envelope(soap.subscribe()))
+    (subscription,) = parts.table.subscriptions()
+    assert pull(parts, f"/wsn/subscriptions/{subscription.id}").fault == "ResourceUnknownFault"
+    assert pull(parts, "/wsn/subscriptions/x").fault == "ResourceUnknownFault"
+    assert pull(parts, EVENTS).fault == "ActionNotSupported"
+
+
+def test_a_synchronization_point_is_agreed_to(parts: GatewayParts) -> None:
+    path = create(parts)
+    body = f'<tev:SetSynchronizationPoint xmlns:tev="{TEV}"/>'
+    answer = ask(parts, body, path)
+    assert answer.status == 200
+    assert answer.root.find(f".//{{{TEV}}}SetSynchronizationPointResponse") is not None
+    assert ask(parts, body, "/wsn/subscriptions/x").fault == "ResourceUnknownFault"
+
+
+def test_event_properties_tell_the_topics(parts: GatewayParts) -> None:
+    parts.post(soap.envelope(soap.notify()))
+    answer = ask(parts, f'<tev:GetEventProperties xmlns:tev="{TEV}"/>')
+    (content,) = answer.root.iterfind(".//{*}Body/*")
+    names = [etree.QName(child).localname for child in content]
+    assert names == [
+        "TopicNamespaceLocation",
+        "FixedTopicSet",
+        "TopicSet",
+        "TopicExpressionDialect",
+        "TopicExpressionDialect",
+        "TopicExpressionDialect",
+        "MessageContentFilterDialect",
+        "MessageContentSchemaLocation",
+    ]
+    assert answer.text("FixedTopicSet") == "false"
+    assert content.find(".//{urn:t}a/b") is not None
+    validate_element(content[2])
+
+
+def test_a_plain_subscribe_works_at_the_event_service_too(parts: GatewayParts) -> None:
+    answer = ask(parts, soap.subscribe(termination="PT600S"))
+    assert answer.text("TerminationTime") == "2026-01-01T00:10:00Z"
+
+
+def test_a_client_finds_its_way_from_the_device_service(parts: GatewayParts) -> None:
+    answer = ask(
+        parts, f'<d:GetServices xmlns:d="{TDS}"><d:IncludeCapability>true</d:IncludeCapability></d:GetServices>', DEVICE
+    )
+    services = {
+        service.findtext(f"{{{TDS}}}Namespace"): service.findtext(f"{{{TDS}}}XAddr")
+        for service in answer.root.iterfind(f".//{{{TDS}}}Service")
+    }
+    assert services == {TDS: f"http://127.0.0.1:8080{DEVICE}", TEV: f"http://127.0.0.1:8080{EVENTS}"}
+    capabilities = answer.root.find(f".//{{{TEV}}}Capabilities")
+    assert capabilities is not None
+    assert capabilities.get("WSPullPointSupport") == "true"
+    older = ask(parts, f'<d:GetCapabilities xmlns:d="{TDS}"/>', DEVICE)
+    assert f"http://127.0.0.1:8080{EVENTS}" in [element.text for element in older.root.iterfind(".//{*}XAddr")]
+
+
+def test_the_clock_is_told(parts: GatewayParts) -> None:
+    answer = ask(parts, f'<d:GetSystemDateAndTime xmlns:d="{TDS}"/>', DEVICE)
+    told = [answer.text(name) for name in ("Year", "Month", "Day", "Hour", "Minute", "Second")]
+    assert told == ["2026", "1", "1", "0", "0", "0"]

@@ -1,0 +1,246 @@
+"""RegisterPublisher, DestroyRegistration, and who may publish where registration is required."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import pytest
+
+from ingest.operations.expiry import end_expired_registrations
+from ingest.settings import GatewaySettings, TopicSettings
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from topic_model.publishers import Registration
+from topic_model.records.control import RegistrationEnded, RegistrationRecord, Tombstone, TopicRecord
+
+BR = "http://docs.oasis-open.org/wsn/br-2"
+REQUIRED = GatewaySettings(requires_registration=True)
+
+
+def register(*topics: str, publisher: str = "", demand: str = "", ends: str = "", dialect: str = "Full") -> str:
+    reference = f"<b:PublisherReference><wsa:Address>{publisher}</wsa:Address></b:PublisherReference>"
+    named = "".join(f'<b:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}{dialect}">{topic}</b:Topic>' for topic in topics)
+    return (
+        f'<b:RegisterPublisher xmlns:b="{BR}">{reference if publisher else ""}{named}'
+        f"{f'<b:Demand>{demand}</b:Demand>' if demand else ''}"
+        f"{f'<b:InitialTerminationTime>{ends}</b:InitialTerminationTime>' if ends else ''}</b:RegisterPublisher>"
+    )
+
+
+def message(topic: str, **references: str) -> str:
+    """A NotificationMessage with references, for instance ProducerReference."""
+    written = "".join(
+        f"<wsnt:{name}><wsa:Address>{url}</wsa:Address></wsnt:{name}>" for name, url in references.items()
+    )
+    return soap.message(topic).replace("<wsnt:Message>", f"{written}<wsnt:Message>")
+
+
+def address(answer: HttpAnswer, name: str) -> str:
+    assert answer.status == 200, answer.body
+    found = answer.root.findtext(f".//{{{BR}}}{name}/{{*}}Address")
+    assert found is not None
+    return found
+
+
+def path_of(answer: HttpAnswer) -> str:
+    return urlsplit(address(answer, "PublisherRegistrationReference")).path
+
+
+def only(parts: GatewayParts) -> Registration:
+    (registration,) = parts.registrations
+    return registration
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+@pytest.mark.parametrize("path", ["/wsn/NotificationBroker", "/wsn/registrations", "/wsn/registrations/"])
+def test_a_registration_is_recorded_and_answered(version: str, path: str) -> None:
+    parts = GatewayParts()
+    body = register("t:a/b", "t:c//.", publisher="http://p:1/x", ends="2026-01-01T01:00:00Z")
+    answer = parts.post(soap.envelope(body, version), path)
+    assert answer.root.tag == f"{{{soap.NAMESPACES[version]}}}Envelope"
+    assert address(answer, "ConsumerReference") == "http://127.0.0.1:8080/wsn/NotificationBroker"
+    registration = only(parts)
+    assert registration.address == address(answer, "PublisherRegistrationReference")
+    assert registration.address == f"http://127.0.0.1:8080/wsn/registrations/{registration.id}"
+    assert registration.publisher is not None
+    assert registration.publisher.address == "http://p:1/x"
+    assert [topic.normal for topic in registration.topics] == ["{urn:t}a/b", "{urn:t}c//."]
+    assert registration.terminates_ms == 1_767_229_200_000
+    assert not registration.demand
+    # What names one topic is there from now on.
+    assert [type(record) for record in parts.control.records] == [TopicRecord, RegistrationRecord]
+    assert "{urn:t}a/b" in parts.table.topics
+
+
+def test_nothing_is_needed() -> None:
+    parts = GatewayParts()
+    assert parts.post(soap.envelope(register())).status == 200
+    assert only(parts).publisher is None
+    assert only(parts).topics == ()
+    assert only(parts).terminates_ms is None
+
+
+def test_a_topic_named_twice_is_one() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(register("t:a", "t:a/.")))
+    assert len(only(parts).topics) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "fault", "says"),
+    [
+        (register("t:a", demand="true"), "PublisherRegistrationRejectedFault", "PublisherReference"),
+        (register(publisher="http://p/", demand="1"), "PublisherRegistrationRejectedFault", "Topic"),
+        (register("t:a", publisher="file:///x", demand="true"), "PublisherRegistrationRejectedFault", "http"),
+        (
+            register("t:a", publisher="http://127.0.0.1:8080/wsn/NotificationBroker", demand="true"),
+            "PublisherRegistrationRejectedFault",
+            "leads back",
+        ),
+        (register("t:a", publisher="http://u:p@p/", demand="true"), "PublisherRegistrationRejectedFault", "password"),
+        (register("t:a//"), "InvalidTopicExpressionFault", ""),
+        (register("u:a"), "InvalidTopicExpressionFault", "u"),
+        (register("t:a", dialect="Other"), "InvalidTopicExpressionFault", "Other"),
+        (register(ends="PT1H"), "UnacceptableInitialTerminationTimeFault", "duration"),
+        (register(ends="2025-01-01T00:00:00Z"), "UnacceptableInitialTerminationTimeFault", "future"),
+        (register(ends="soon"), "UnacceptableInitialTerminationTimeFault", "soon"),
+        (register(*(f"t:a{n}" for n in range(501))), "PublisherRegistrationRejectedFault", "500"),
+    ],
+)
+def test_what_cannot_be_registered(body: str, fault: str, says: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(body))
+    assert (answer.status, answer.fault) == (500, fault)
+    assert says in answer.reason
+    assert parts.control.records == []
+
+
+def test_a_fixed_topic_set_has_the_last_word() -> None:
+    parts = GatewayParts(topics=TopicSettings(fixed=True))
+    assert parts.post(soap.envelope(register("t:a"))).fault == "TopicNotSupportedFault"
+    assert parts.control.records == []
+
+
+def test_there_may_be_so_many_registrations() -> None:
+    parts = GatewayParts(GatewaySettings(registrations=1))
+    path = path_of(parts.post(soap.envelope(register())))
+    answer = parts.post(soap.envelope(register()))
+    assert answer.fault == "PublisherRegistrationRejectedFault"
+    assert len(parts.registrations) == 1
+    parts.post(soap.envelope(f'<b:DestroyRegistration xmlns:b="{BR}"/>'), path)
+    assert parts.post(soap.envelope(register())).status == 200
+
+
+def test_destroying_a_registration() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(register())))
+    identifier = only(parts).id
+    answer = parts.post(soap.envelope(f'<b:DestroyRegistration xmlns:b="{BR}"/>'), path)
+    assert answer.status == 200
+    assert answer.root.find(f".//{{{BR}}}DestroyRegistrationResponse") is not None
+    assert len(parts.registrations) == 0
+    assert parts.control.records[1:] == [
+        RegistrationEnded(identifier, "destroyed", 1_767_225_600_000),
+        Tombstone(f"pub:{identifier}"),
+    ]
+    again = parts.post(soap.envelope(f'<b:DestroyRegistration xmlns:b="{BR}"/>'), path)
+    assert again.fault == "ResourceUnknownFault"
+
+
+def test_destroying_at_the_broker_needs_a_name() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(register())))
+    destroy = f'<b:DestroyRegistration xmlns:b="{BR}">{{}}</b:DestroyRegistration>'
+    assert parts.post(soap.envelope(destroy.format(""))).fault == "ResourceUnknownFault"
+    named = destroy.format(f"<wsa:Address>http://proxy{path}</wsa:Address>")
+    assert parts.post(soap.envelope(named)).status == 200
+
+
+def test_a_subscription_is_no_registration() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.subscribe()))
+    (subscription,) = parts.table.subscriptions()
+    path = f"/wsn/registrations/{subscription.id}"
+    assert parts.post(soap.envelope(f'<b:DestroyRegistration xmlns:b="{BR}"/>'), path).fault == "ResourceUnknownFault"
+    assert list(parts.table.subscriptions()) == [subscription]
+
+
+def test_registrations_expire() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(register(ends="2026-01-01T00:01:00Z"))))
+    parts.post(soap.envelope(register()))
+    asyncio.run(end_expired_registrations(parts.gateway))
+    assert len(parts.registrations) == 2
+    parts.later(seconds=60)
+    destroy = soap.envelope(f'<b:DestroyRegistration xmlns:b="{BR}"/>')
+    assert parts.post(destroy, path).fault == "ResourceUnknownFault"
+    asyncio.run(end_expired_registrations(parts.gateway))
+    assert only(parts).terminates_ms is None
+    ended = parts.control.records[-2]
+    assert isinstance(ended, RegistrationEnded)
+    assert ended.reason == "expired"
+
+
+def test_anybody_may_publish_unless_registration_is_required() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(register("t:other")))
+    assert parts.post(soap.envelope(soap.notify())).status == 202
+
+
+def test_who_is_not_registered_is_refused() -> None:
+    parts = GatewayParts(REQUIRED)
+    answer = parts.post(soap.envelope(soap.notify()))
+    assert (answer.status, answer.fault) == (500, "Client")
+    assert "RegisterPublisher" in answer.reason
+    assert parts.notifications.accepted == []
+    assert parts.control.records == []
+
+
+@pytest.mark.parametrize("reference", ["ProducerReference", "SubscriptionReference"])
+def test_a_registered_publisher_is_known_by_its_reference(reference: str) -> None:
+    parts = GatewayParts(REQUIRED)
+    parts.post(soap.envelope(register("t:a//.", publisher="http://p/")))
+
+    def send(*messages: str) -> HttpAnswer:
+        return parts.post(soap.envelope(soap.notify(*messages)))
+
+    good = message("t:a/b", **{reference: "http://p/"})
+    assert send(good).status == 202
+    assert send(good, good).status == 202
+    assert send(message("t:a/b", **{reference: "http://q/"})).fault == "Client"
+    answer = send(good, message("t:b", **{reference: "http://p/"}))
+    assert answer.fault == "Client"
+    assert "{urn:t}b" in answer.reason
+    assert len(parts.notifications.accepted) == 3
+
+
+def test_the_consumer_reference_tells_who_publishes_where_that_is_required() -> None:
+    parts = GatewayParts(REQUIRED)
+    answer = parts.post(soap.envelope(register("t:a", ends="2026-01-01T00:01:00Z")))
+    assert address(answer, "ConsumerReference") == address(answer, "PublisherRegistrationReference")
+    path = urlsplit(address(answer, "ConsumerReference")).path
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:a"))), path).status == 202
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:b"))), path).fault == "Client"
+    parts.later(seconds=60)
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:a"))), path).fault == "ResourceUnknownFault"
+    assert len(parts.notifications.accepted) == 1
+
+
+def test_the_older_envelope_is_known_by_its_address_alone() -> None:
+    parts = GatewayParts(REQUIRED)
+    path = path_of(parts.post(soap.envelope(register("all//."))))
+    body = legacy.wsn_process(legacy.notify("all:alarm", "<x/>"))
+    assert parts.post(body, "/wsnprocess").fault == "Client"
+    assert parts.post(body, path).text("WsnProcessResponse") == "success!"
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_whether_registration_is_required_can_be_read(required: bool) -> None:
+    parts = GatewayParts(GatewaySettings(requires_registration=required))
+    body = (
+        '<p:GetResourceProperty xmlns:p="http://docs.oasis-open.org/wsrf/rp-2" '
+        f'xmlns:b="{BR}">b:RequiresRegistration</p:GetResourceProperty>'
+    )
+    assert parts.post(soap.envelope(body)).text("RequiresRegistration") == str(required).lower()

@@ -1,0 +1,188 @@
+"""Pull points as their clients see them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from lxml import etree
+
+from core.errors import InfrastructureError
+from ingest.operations.pull_points import end_orphans
+from ingest.settings import GatewaySettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, live
+from tests.support.oasis import validate
+from tests.support.pulling import FACTORY, create, fill, get, payloads
+from topic_model.records.control import PullPointEnded, PullPointRecord, SubscriptionEnded, Tombstone
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    return GatewayParts()
+
+
+@pytest.mark.parametrize("path", [FACTORY, "/wsn/NotificationBroker"])
+def test_a_pull_point_is_created_at_either_address(parts: GatewayParts, path: str) -> None:
+    created = create(parts, path=path)
+    (record,) = parts.control.records
+    assert isinstance(record, PullPointRecord)
+    assert created == f"/wsn/pullpoints/{record.id}"
+    assert create(parts, path=path) != created, "without a name each is a new one"
+
+
+def test_a_name_leads_to_the_same_pull_point(parts: GatewayParts) -> None:
+    name = f'xmlns:w="{soap.WSNT}" w:pullPointQueueName="orders"'
+    first = create(parts, name)
+    assert create(parts, name) == first
+    assert create(parts, 'pullPointQueueName="orders"') == first
+    assert create(parts, 'pullPointQueueName="others"') != first
+    parts.post(soap.envelope("<wsnt:DestroyPullPoint/>"), first)
+    assert create(parts, name) != first
+
+
+def test_unknown_attributes_are_taken(parts: GatewayParts) -> None:
+    create(parts, 'xmlns:x="urn:x" x:y="z"')
+
+
+def test_there_are_only_so_many_pull_points() -> None:
+    parts = GatewayParts(GatewaySettings(pull_points=1))
+    create(parts)
+    answer = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), FACTORY)
+    assert (answer.fault, answer.status) == ("UnableToCreatePullPointFault", 500)
+    assert "1 pull points" in answer.reason
+
+
+def test_messages_come_out_in_order_and_only_once(parts: GatewayParts) -> None:
+    path = create(parts)
+    fill(parts, path, "1", "2")
+    fill(parts, path, "3")
+    assert payloads(parts.post(get(2), path)) == ["1", "2"]
+    assert payloads(parts.post(get(2), path)) == ["3"]
+    assert payloads(parts.post(get(2), path)) == []
+
+
+def test_messages_come_out_as_they_were_put_in(parts: GatewayParts) -> None:
+    path = create(parts)
+    payload = "<o:order   xmlns:o='urn:o'><![CDATA[<]]>&#65;</o:order>"
+    parts.post(soap.envelope(soap.notify(soap.message(payload=payload))), path)
+    answer = parts.post(get(), path)
+    assert payload.encode() in answer.body
+    message = answer.root.find(f".//{{{soap.WSNT}}}GetMessagesResponse/{{{soap.WSNT}}}NotificationMessage")
+    assert message is not None
+    topic = message.find(f"{{{soap.WSNT}}}Topic")
+    assert topic is not None
+    assert (topic.text, topic.nsmap["t"]) == ("t:a/b", "urn:t")
+
+
+@pytest.mark.parametrize("number", [None, 0])
+def test_no_number_means_256(parts: GatewayParts, number: int | None) -> None:
+    path = create(parts)
+    fill(parts, path, *(str(each) for each in range(300)))
+    assert len(payloads(parts.post(get(number), path))) == 256
+    assert len(payloads(parts.post(get(number), path))) == 44
+
+
+@pytest.mark.parametrize("number", ["-1", "many", "1.5"])
+def test_a_number_that_is_none_is_refused(parts: GatewayParts, number: str) -> None:
+    path = create(parts)
+    fill(parts, path, "1")
+    answer = parts.post(get(number), path)
+    assert answer.fault == "UnableToGetMessagesFault"
+    assert number in answer.reason
+    assert payloads(parts.post(get(), path)) == ["1"]
+
+
+def test_destroying_ends_the_subscriptions_too(parts: GatewayParts) -> None:
+    path = create(parts)
+    parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}")))
+    (subscription,) = parts.table.subscriptions()
+    fill(parts, path, "1")
+    assert parts.post(soap.envelope("<wsnt:DestroyPullPoint/>"), path).status == 200
+    assert list(parts.table.subscriptions()) == []
+    ended = parts.control.records[2:]
+    identifier = path.rpartition("/")[2]
+    assert [type(record) for record in ended if not isinstance(record, Tombstone)] == [
+        SubscriptionEnded,
+        PullPointEnded,
+    ]
+    assert ended[1] == Tombstone(f"sub:{subscription.id}")
+    assert ended[-1] == Tombstone(f"pull:{identifier}")
+    assert live(parts.control.records) == set()
+    assert parts.pull_log.store.ids() == []
+    for body in (get(), soap.envelope("<wsnt:DestroyPullPoint/>"), soap.envelope(soap.notify())):
+        assert parts.post(body, path).fault == "ResourceUnknownFault"
+
+
+def test_ids_of_other_resources_are_unknown(parts: GatewayParts) -> None:
+    path = create(parts)
+    parts.post(soap.envelope(soap.subscribe("http://127.0.0.1:9/c")))
+    (subscription,) = parts.table.subscriptions()
+    assert parts.post(get(), f"/wsn/pullpoints/{subscription.id}").fault == "ResourceUnknownFault"
+    as_subscription = path.replace("pullpoints", "subscriptions")
+    assert parts.post(soap.envelope("<wsnt:Unsubscribe/>"), as_subscription).fault == "ResourceUnknownFault"
+
+
+def test_a_pull_point_is_a_consumer(parts: GatewayParts) -> None:
+    path = create(parts)
+    answer = parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}")))
+    again = parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}/")))
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.pull_point == path.rpartition("/")[2]
+    assert answer.text("Address") == again.text("Address"), "however its address is spelled"
+
+
+def test_a_pull_point_that_is_not_there_is_no_consumer(parts: GatewayParts) -> None:
+    answer = parts.post(soap.envelope(soap.subscribe("http://127.0.0.1:8080/wsn/pullpoints/x")))
+    assert answer.fault == "SubscribeCreationFailedFault"
+    assert "not there: 'x'" in answer.reason
+
+
+def test_raw_messages_cannot_wait_in_a_pull_point(parts: GatewayParts) -> None:
+    path = create(parts)
+    raw = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>"
+    answer = parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}", more=raw)))
+    assert answer.fault == "UnsupportedPolicyRequestFault"
+
+
+def test_a_subscription_to_what_another_gateway_destroyed_is_ended(parts: GatewayParts) -> None:
+    path = create(parts)
+    parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}")))
+    parts.pull_points.apply(Tombstone(f"pull:{path.rpartition('/')[2]}"))
+    parts.control.error = InfrastructureError("away", 2)
+    asyncio.run(end_orphans(parts.gateway))
+    assert len(list(parts.table.subscriptions())) == 1
+    parts.control.error = None
+    asyncio.run(end_orphans(parts.gateway))
+    assert list(parts.table.subscriptions()) == []
+
+
+def test_elements_that_are_not_in_memory_are_read_from_the_log(parts: GatewayParts) -> None:
+    path = create(parts)
+    fill(parts, path, "1", "2")
+    first, _ = parts.pull_log.store.head(path.rpartition("/")[2], 2, 10_000)
+    first.element = None
+    assert payloads(parts.post(get(), path)) == ["1", "2"]
+
+
+def test_the_answer_is_in_the_version_of_the_question(parts: GatewayParts) -> None:
+    path = create(parts)
+    answer = parts.post(soap.envelope("<wsnt:GetMessages/>", "1.2", soap.addressing("urn:x/GetMessagesRequest")), path)
+    assert etree.QName(answer.root).namespace == soap.NAMESPACES["1.2"]
+    assert answer.text("Action") == "urn:x/GetMessagesResponse"
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_every_answer_is_of_the_published_form(parts: GatewayParts, version: str) -> None:
+    def ask(body: str, path: str) -> bytes:
+        return parts.post(soap.envelope(body, version), path).body
+
+    path = create(parts)
+    fill(parts, path, "1", "2")
+    number = "<wsnt:MaximumNumber>{}</wsnt:MaximumNumber>"
+    validate(ask("<wsnt:CreatePullPoint/>", FACTORY))
+    for maximum in ("1", "9", "9", "-1"):
+        validate(ask(f"<wsnt:GetMessages>{number.format(maximum)}</wsnt:GetMessages>", path))
+    validate(ask("<wsnt:DestroyPullPoint/>", path))
+    for body in ("<wsnt:DestroyPullPoint/>", "<wsnt:GetMessages/>", soap.notify()):
+        validate(ask(body, path))

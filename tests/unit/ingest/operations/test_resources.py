@@ -1,0 +1,111 @@
+"""What the conformance table cannot reach: sizes, clashes of prefixes, states that only a table can have."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingest.elements import topics as topic_sets
+from tests.support import oasis
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
+from topic_model.topics import TopicPath
+
+RP = 'xmlns:wsrf-rp="http://docs.oasis-open.org/wsrf/rp-2" xmlns:wstop="http://docs.oasis-open.org/wsn/t-1"'
+
+
+def get(parts: GatewayParts, name: str, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
+    body = f"<wsrf-rp:GetResourceProperty {RP}>{name}</wsrf-rp:GetResourceProperty>"
+    return parts.post(soap.envelope(body), path)
+
+
+def document(parts: GatewayParts, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
+    return parts.post(soap.envelope(f"<wsrf-rp:GetResourcePropertyDocument {RP}/>"), path)
+
+
+def test_a_topic_set_that_is_too_large_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_sets, "_MAX_TOPICS", 2)
+    parts = GatewayParts()
+    for name in ("a", "b"):
+        parts.table.apply(TopicRecord(TopicPath(name)))
+    assert get(parts, "wstop:TopicSet").status == 200
+    parts.table.apply(TopicRecord(TopicPath("c")))
+    for answer in (get(parts, "wstop:TopicSet"), get(parts, "wsnt:TopicExpression"), document(parts)):
+        assert answer.fault == "ResourceUnavailableFault"
+        assert "3 topics" in answer.reason
+        oasis.validate(answer.body)
+
+
+def test_the_topic_set_has_namespaces_and_marks_topics_only() -> None:
+    parts = GatewayParts()
+    for path in ("{urn:t}a/b", "{urn:t}a/b/{urn:u}c", "plain"):
+        parts.table.apply(TopicRecord(TopicPath(path)))
+    answer = document(parts)
+    topics = oasis.validate(answer.body).find(".//{http://docs.oasis-open.org/wsn/t-1}TopicSet")
+    assert topics is not None
+    marked = [element.tag for element in topics.iter() if element.get("{http://docs.oasis-open.org/wsn/t-1}topic")]
+    assert sorted(map(str, marked)) == ["b", "{urn:u}c"], "the schema allows no root topic in no namespace"
+    texts = [element.text for element in answer.root.iter(f"{{{soap.WSNT}}}TopicExpression")]
+    assert sorted(filter(None, texts)) == ["plain//.", "tns:a//."]
+
+
+def test_a_property_asked_for_twice_is_answered_once() -> None:
+    name = "<wsrf-rp:ResourceProperty>wsnt:FixedTopicSet</wsrf-rp:ResourceProperty>"
+    body = f"<wsrf-rp:GetMultipleResourceProperties {RP}>{name * 900}</wsrf-rp:GetMultipleResourceProperties>"
+    (only,) = oasis.validate(GatewayParts().post(soap.envelope(body)).body)
+    assert only.text == "false"
+
+
+def test_everything_that_a_subscription_may_hold_is_valid() -> None:
+    parts = GatewayParts()
+    # Prefixes that would break ours if they were declared carelessly.
+    clash = {"wsnt": "urn:t", "wsnt_": "urn:u", "": "urn:default"}
+    subscription = Subscription(
+        "s",
+        EndpointReference("http://h/?a&b", ('<p xmlns="urn:p">1</p>',), ('<m xmlns="urn:m"/>',)),
+        topics=(TopicFilter("urn:d", "wsnt:a<b", "a", clash),),
+        content=(XPathFilter("urn:x", "a < 'b&c'", {"p": "urn:p"}),),
+        producer=(XPathFilter("urn:x", "true()"),),
+        form="raw",
+        terminates_ms=None,
+    )
+    parts.table.apply(SubscriptionRecord(subscription))
+    path = "/wsn/subscriptions/s"
+    found = oasis.validate(document(parts, path).body)[0]
+    assert found.findtext(f"{{{soap.WSNT}}}ConsumerReference/{{{soap.WSA}}}Address") == "http://h/?a&b"
+    (expression,) = found.iter(f"{{{soap.WSNT}}}TopicExpression")
+    assert (expression.text, expression.nsmap["wsnt"], expression.nsmap[None]) == ("wsnt:a<b", "urn:t", "urn:default")
+    assert found.findtext(f".//{{{soap.WSNT}}}MessageContent") == "a < 'b&c'"
+    assert found.find(f".//{{{soap.WSNT}}}UseRaw") is not None
+    lifetime = '<wsrf-rp:GetResourceProperty {} xmlns:rl="{}">rl:TerminationTime</wsrf-rp:GetResourceProperty>'
+    end = parts.post(soap.envelope(lifetime.format(RP, oasis.WSRF_RL)), path)
+    assert oasis.validate(end.body)[0].get(f"{{{soap.XSI}}}nil") == "true"
+
+
+def test_a_subscription_without_filter_has_no_such_property() -> None:
+    parts = GatewayParts()
+    parts.table.apply(SubscriptionRecord(Subscription("s", EndpointReference("http://h/"))))
+    answer = get(parts, " wsnt:Filter\n", "/wsn/subscriptions/s")
+    assert answer.status == 200
+    assert len(oasis.validate(answer.body)) == 0
+    oasis.validate(document(parts, "/wsn/subscriptions/s").body)
+
+
+def test_a_subscription_says_whether_it_is_held_and_by_whom() -> None:
+    parts = GatewayParts()
+    path = "/wsn/subscriptions/s"
+
+    def state() -> tuple[str | None, str | None]:
+        body = f'<wsrf-rp:GetResourceProperty {RP} xmlns:p="urn:arborcast:policy">p:State</wsrf-rp:GetResourceProperty>'
+        # It is ours: whoever asks for it knows it, the standard's schemas do not.
+        (found,) = parts.post(soap.envelope(body), path).root.iter("{urn:arborcast:policy}State")
+        return found.text, found.get("Since")
+
+    parts.table.apply(SubscriptionRecord(Subscription("s", EndpointReference("http://h/"))))
+    assert state() == ("active", None)
+    parts.table.apply(SubscriptionRecord(Subscription("s", EndpointReference("http://h/"), paused=True)))
+    assert state() == ("paused", None)
+    parts.suspensions.apply(SubscriptionSuspended("s", "refused", 1_000, 2_000))
+    assert state() == ("suspended", "1970-01-01T00:00:02Z")
+    oasis.validate(document(parts, path).body)

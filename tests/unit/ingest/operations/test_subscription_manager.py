@@ -1,0 +1,98 @@
+"""Renew, Unsubscribe, Pause and Resume, as a client sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingest.settings import GatewaySettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, live, only_subscription, path_of
+from topic_model.records.control import SecretsResealed, SubscriptionEnded, SubscriptionSuspended, Tombstone
+
+
+def test_pause_and_resume() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe())))
+    answer = parts.post(soap.envelope("<wsnt:PauseSubscription/>"), path)
+    assert answer.root.find(".//{*}PauseSubscriptionResponse") is not None
+    assert only_subscription(parts).paused
+    answer = parts.post(soap.envelope("<wsnt:ResumeSubscription/>"), path)
+    assert answer.root.find(".//{*}ResumeSubscriptionResponse") is not None
+    assert not only_subscription(parts).paused
+
+
+def test_resume_takes_a_suspension_back() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe())))
+    parts.suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
+
+    parts.post(soap.envelope("<wsnt:ResumeSubscription/>"), path)
+
+    assert len(parts.suspensions) == 0
+
+
+def test_the_end_of_a_subscription_leaves_nothing_behind_whether_or_not_we_have_read_of_it() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe())))
+    name = only_subscription(parts).id
+    # The job and an operator write under keys of their own, and we may not have read that yet.
+    parts.control.records += [SubscriptionSuspended(name, "refused", 1, 2), SecretsResealed(name, {})]
+
+    parts.post(soap.envelope("<wsnt:Unsubscribe/>"), path)
+
+    assert live(parts.control.records) == set()
+
+
+def test_renew_answers_the_termination_time_first() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe(termination="PT1M"))))
+    parts.later(seconds=10)
+    answer = parts.post(soap.envelope(soap.renew("PT5M")), path)
+    response = answer.root.find(".//{*}RenewResponse")
+    assert response is not None
+    assert [child.tag.rpartition("}")[2] for child in response] == ["TerminationTime", "CurrentTime"]
+    assert answer.text("TerminationTime") == "2026-01-01T00:05:10Z"
+    assert answer.text("CurrentTime") == "2026-01-01T00:00:10Z"
+
+
+def test_renew_with_a_time_that_is_over_changes_nothing() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe(termination="PT1M"))))
+    answer = parts.post(soap.envelope(soap.renew("2025-01-01T00:00:00Z")), path)
+    assert answer.fault == "UnacceptableTerminationTimeFault"
+    assert answer.text("MinimumTime") == "2026-01-01T00:00:00Z"
+    assert len(parts.control.records) == 1
+
+
+def test_an_expired_subscription_can_be_renewed_within_the_grace_time_only() -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=60))
+    path = path_of(parts.post(soap.envelope(soap.subscribe(termination="PT1M"))))
+    parts.later(seconds=119)
+    assert parts.post(soap.envelope(soap.renew("PT1M")), path).status == 200
+    parts.later(seconds=120)
+    assert parts.post(soap.envelope(soap.renew("PT1M")), path).fault == "ResourceUnknownFault"
+
+
+def test_unsubscribe_ends_with_a_reason_and_leaves_nothing() -> None:
+    parts = GatewayParts()
+    path = path_of(parts.post(soap.envelope(soap.subscribe())))
+    identifier = path.rpartition("/")[2]
+    answer = parts.post(soap.envelope("<wsnt:Unsubscribe/>"), path)
+    assert answer.root.find(".//{*}UnsubscribeResponse") is not None
+    assert parts.control.records[1:] == [
+        SubscriptionEnded(identifier, "unsubscribed", 1_767_225_600_000),
+        *(Tombstone(f"{kind}:{identifier}") for kind in ("sub", "susp", "seal")),
+    ]
+    assert list(parts.table.subscriptions()) == []
+    assert parts.post(soap.envelope("<wsnt:Unsubscribe/>"), path).fault == "ResourceUnknownFault"
+
+
+@pytest.mark.parametrize("where", ["body", "header"])
+def test_a_subscription_named_in_the_message_is_found_at_the_brokers_address(where: str) -> None:
+    parts = GatewayParts()
+    address = "http://127.0.0.1:8080" + path_of(parts.post(soap.envelope(soap.subscribe())))
+    reference = f"<wsnt:SubscriptionReference><wsa:Address>{address}</wsa:Address></wsnt:SubscriptionReference>"
+    body = f"<wsnt:Unsubscribe>{reference if where == 'body' else ''}</wsnt:Unsubscribe>"
+    header = soap.addressing("urn:any", to=address) if where == "header" else ""
+    assert parts.post(soap.envelope(body, header=header)).status == 200
+    assert list(parts.table.subscriptions()) == []

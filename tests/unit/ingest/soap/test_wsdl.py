@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import zipfile
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from core.errors import InfrastructureError
+from ingest.addresses import Kind, OwnAddresses
+from ingest.soap.wsdl import PublishedDocuments, ServiceDescriptions
+from jobs.install import jars
+from tests.support import oasis
+from tests.support.gateway_parts import GatewayParts
+
+WSDL = "{http://schemas.xmlsoap.org/wsdl/}"
+ADDRESSES = [
+    "NotificationBroker",
+    "CreatePullPoint",
+    "registrations",
+    "subscriptions/s",
+    "pullpoints/p",
+    "registrations/r",
+]
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    parts = GatewayParts()
+    parts.gateway.descriptions = ServiceDescriptions(oasis.published())
+    return parts
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_every_address_has_a_wsdl_with_both_soap_versions_and_its_own_public_url(
+    parts: GatewayParts, address: str
+) -> None:
+    parts.gateway.own = OwnAddresses("10.0.0.1", 8080, "https://events.example/a&b")
+    answer = parts.get(f"/wsn/{address}?wsdl")
+    assert (answer.status, answer.headers[b"content-type"]) == (200, b"text/xml; charset=utf-8")
+    ports = answer.root.findall(f".//{WSDL}port")
+    assert {port[0].get("location") for port in ports} == {f"https://events.example/a&b/wsn/{address}"}
+    assert len({etree.QName(port[0]).namespace for port in ports}) == 2
+    bindings = {f"tns:{binding.get('name')}" for binding in answer.root.iter(f"{WSDL}binding")}
+    assert {port.get("binding") for port in ports} == bindings
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_what_a_wsdl_imports_is_served(parts: GatewayParts, address: str) -> None:
+    waiting = [element.get("location", "") for element in parts.get(f"/wsn/{address}?wsdl").root.iter(f"{WSDL}import")]
+    seen: set[str] = set()
+    while waiting:
+        url = waiting.pop()
+        assert url.startswith("http://127.0.0.1:8080/wsn/wsdl/")
+        if url in seen:
+            continue
+        seen.add(url)
+        answer = parts.get(url.removeprefix("http://127.0.0.1:8080"))
+        assert answer.status == 200
+        for element in answer.root.iter():
+            if isinstance(element.tag, str) and etree.QName(element).localname == "import":
+                location = element.get("location") or element.get("schemaLocation") or ""
+                waiting.append(f"http://127.0.0.1:8080/wsn/wsdl/{location}")
+    assert {"b-2.xsd", "br-2.xsd", "t-1.xsd", "bf-2.xsd", "ws-addr.xsd", "rp-2.xsd"} <= {
+        url.rpartition("/")[2] for url in seen
+    }
+
+
+def test_operations_and_faults_are_those_of_the_published_port_types(parts: GatewayParts) -> None:
+    root = parts.get("/wsn/NotificationBroker?WSDL").root
+    binding = root.find(f"{WSDL}binding[@name='NotificationBrokerSoap12']")
+    assert binding is not None
+    operations = {operation.get("name"): operation for operation in binding.iter(f"{WSDL}operation")}
+    assert set(operations) == {"Notify", "Subscribe", "GetCurrentMessage", "RegisterPublisher"}
+    assert operations["Notify"].find(f"{WSDL}output") is None
+    faults = {fault.get("name") for fault in operations["Subscribe"].iter(f"{WSDL}fault")}
+    assert {"InvalidFilterFault", "SubscribeCreationFailedFault", "NotifyMessageNotSupportedFault"} <= faults
+
+
+def test_documents_are_as_published_but_for_a_dtd_that_nobody_can_fetch(parts: GatewayParts) -> None:
+    (jar,) = jars.jar_paths("wsdl")
+    with zipfile.ZipFile(jar) as archive:
+        schema = archive.read("org/apache/cxf/wsn/wsdl/b-2.xsd")
+        addressing = archive.read("org/apache/cxf/wsn/wsdl/ws-addr.xsd")
+    assert parts.get("/wsn/wsdl/b-2.xsd").body == schema
+    served = parts.get("/wsn/wsdl/ws-addr.xsd").body
+    assert b"DOCTYPE" in addressing
+    assert b"DOCTYPE" not in served
+    assert etree.tostring(etree.fromstring(served), method="c14n") == etree.tostring(
+        etree.fromstring(addressing), method="c14n"
+    )
+
+
+@pytest.mark.parametrize("name", ["nothing.xsd", "", "../../etc/passwd", "wsn.wsdl"])
+def test_other_documents_are_not_there(parts: GatewayParts, name: str) -> None:
+    assert parts.get(f"/wsn/wsdl/{name}").status == 404
+
+
+def test_every_kind_of_address_has_one(parts: GatewayParts) -> None:
+    for kind in Kind:
+        assert parts.get(f"{kind.value}{'x' if kind.value.endswith('/') else ''}?wsdl").status == 200
+
+
+def test_other_queries_are_not_answered(parts: GatewayParts) -> None:
+    assert parts.get("/wsn/NotificationBroker?wsdl=1").status == 405
+    refused = parts.get("/wsn/NotificationBroker")
+    assert refused.status == 405
+    assert b"/wsn/NotificationBroker?wsdl" in refused.body, "where a browser finds more"
+
+
+def test_head_asks_for_it_too(parts: GatewayParts) -> None:
+    assert asyncio.run(parts.request("HEAD", "/wsn/NotificationBroker?wsdl")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/wsn/NotificationBroker?wsdl", "/wsn/wsdl/b-2.xsd"])
+def test_without_the_published_schemas_there_is_no_wsdl_and_a_word_why(path: str) -> None:
+    answer = GatewayParts().get(path)
+    assert answer.status == 503
+    assert b"arborcast fetch" in answer.body
+
+
+def test_a_jar_that_is_none_or_another_is_refused(tmp_path: Path) -> None:
+    broken, other = tmp_path / "broken.jar", tmp_path / "other.jar"
+    broken.write_bytes(b"not a jar")
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("org/x/y/z/a/c.xsd", "<schema/>")
+    for jar in (broken, other, tmp_path / "missing.jar"):
+        with pytest.raises(InfrastructureError, match=jar.name):
+            PublishedDocuments(jar)

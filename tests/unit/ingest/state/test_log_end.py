@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from core.errors import InfrastructureError
+from core.eventlog.client import TopicPartition
+from core.eventlog.settings import KafkaSettings
+from ingest.state import changes
+from ingest.state.changes import LogEnd
+
+
+class SlowConsumer:
+    """Answers when it is let; `end` is what the log's end is at that moment."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+        self.end = 0
+        self.let = threading.Event()
+        self.asked = threading.Event()
+        self.broken = False
+
+    def end_offsets(self, partitions: list[TopicPartition], timeout_ms: int | None = None) -> dict[TopicPartition, int]:
+        self.questions += 1
+        answer = self.end
+        self.asked.set()
+        assert self.let.wait(10)
+        if self.broken:
+            raise OSError("gone")
+        return dict.fromkeys(partitions, answer)
+
+    def close(self, autocommit: bool = True, timeout_ms: int | None = None) -> None:
+        pass
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> SlowConsumer:
+    made = SlowConsumer()
+    monkeypatch.setattr(changes, "make_consumer", lambda *_, **__: made)
+    return made
+
+
+def test_who_asks_while_a_question_is_under_way_gets_the_next_answer(consumer: SlowConsumer) -> None:
+    async def run() -> tuple[int, list[int]]:
+        end = LogEnd(KafkaSettings(), "control")
+        first = asyncio.create_task(end.ask())
+        await asyncio.to_thread(consumer.asked.wait, 10)
+        consumer.end = 5  # acknowledged after the first question was sent
+        later = [asyncio.create_task(end.ask()) for _ in range(100)]
+        await asyncio.sleep(0)
+        consumer.let.set()
+        try:
+            return await first, list(await asyncio.gather(*later))
+        finally:
+            end.close()
+
+    first, later = asyncio.run(run())
+
+    assert first == 0
+    assert later == [5] * 100
+    assert consumer.questions == 2, "a hundred share one question"
+
+
+def test_error_reaches_everybody_and_the_next_question_tries_anew(consumer: SlowConsumer) -> None:
+    async def run() -> int:
+        end = LogEnd(KafkaSettings(), "control")
+        consumer.let.set()
+        consumer.broken = True
+        answers = await asyncio.gather(end.ask(), end.ask(), return_exceptions=True)
+        assert all(isinstance(answer, InfrastructureError) for answer in answers)
+        consumer.broken, consumer.end = False, 7
+        try:
+            return await end.ask()
+        finally:
+            end.close()
+
+    assert asyncio.run(run()) == 7
+
+
+def test_one_who_hangs_up_does_not_cancel_it_for_the_others(consumer: SlowConsumer) -> None:
+    async def run() -> int:
+        end = LogEnd(KafkaSettings(), "control")
+        impatient = asyncio.create_task(end.ask())
+        patient = asyncio.create_task(end.ask())
+        await asyncio.to_thread(consumer.asked.wait, 10)
+        impatient.cancel()
+        consumer.let.set()
+        try:
+            return await patient
+        finally:
+            end.close()
+
+    assert asyncio.run(run()) == 0

@@ -1,0 +1,165 @@
+"""Requests that come again under the same message id."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import InfrastructureError
+from ingest.state.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint, steady_now
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+
+def notification(topic: str = "a", payload: bytes = b"<n/>", message_id: str = "urn:1", id: str = "x") -> Notification:
+    return Notification(id=id, topic=TopicPath(topic), payload=payload, accepted_ms=1, message_id=message_id)
+
+
+def key(number: int) -> bytes:
+    return fingerprint([notification(message_id=f"urn:{number}")])
+
+
+def test_what_makes_requests_the_same() -> None:
+    one = [notification(), notification("b")]
+    assert fingerprint(one) == fingerprint([notification(id="y"), notification("b", id="z")])
+    others = [
+        [notification()],
+        [notification("b"), notification()],
+        [notification(), notification("c")],
+        [notification(), notification("b", b"<m/>")],
+        [notification(message_id="urn:2"), notification("b")],
+        [notification("a", b"<n/>b"), notification("", b"<n/>")],
+    ]
+    assert len({fingerprint(each) for each in [one, *others]}) == 7
+    assert fingerprint([notification(message_id="")]) == b""
+
+
+def test_what_is_remembered_does_not_depend_on_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back by an hour, it would make of a message that comes again on purpose, much later, a repetition."""
+    up_s = 5.0  # the machine has just started
+    monkeypatch.setattr("time.monotonic", lambda: up_s)
+    monkeypatch.setattr("time.time", lambda: pytest.fail("asked"))
+    memory = RepeatMemory(600)
+    memory.add(key(1), steady_now())
+    memory.add(key(2), steady_now() - 590)  # what an earlier gateway has accepted, before this start
+    assert memory.knows(key(1), steady_now())
+    assert memory.knows(key(2), steady_now())
+    up_s += 20
+    assert not memory.knows(key(2), steady_now())
+    up_s += 590
+    assert not memory.knows(key(1), steady_now())
+    assert Repeats(memory)._clock is steady_now
+
+
+def test_a_memory_forgets_after_its_window() -> None:
+    memory = RepeatMemory(60)
+    memory.add(key(1), 1_000)
+    assert memory.knows(key(1), 1_060)
+    assert not memory.knows(key(1), 1_061)
+    assert not memory.knows(key(2), 1_000)
+    memory.add(key(1), 1_100)
+    assert memory.knows(key(1), 1_160)
+
+
+@given(st.sets(st.binary(min_size=16, max_size=16), max_size=40), st.binary(min_size=12, max_size=12))
+def test_a_bucket_keeps_the_last_eight(many: set[bytes], rest: bytes) -> None:
+    memory = RepeatMemory(60)
+    same_bucket = [b"\0\0\0\7" + one[:12] for one in many]
+    same_bucket = list(dict.fromkeys(one for one in same_bucket if one[4:] != rest))
+    for one in same_bucket:
+        memory.add(one, 5)
+    assert [one for one in same_bucket if memory.knows(one, 5)] == same_bucket[-8:]
+    assert not memory.knows(b"\0\0\0\7" + rest, 5)
+
+
+def test_it_never_grows() -> None:
+    memory = RepeatMemory(60)
+    for number in range(20_000):
+        memory.add(key(number), 5)
+    assert len(memory._memory) == TABLE_BYTES
+    assert all(memory.knows(key(number), 5) for number in range(20_000))
+
+
+def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
+    async def run() -> None:
+        repeats = Repeats(RepeatMemory(60), lambda: 5.0)
+        gate = asyncio.Event()
+        stored = []
+
+        async def store() -> None:
+            stored.append(1)
+            await gate.wait()
+            if len(stored) == 1:
+                raise InfrastructureError("away", 1)
+
+        both = [asyncio.create_task(repeats.once(key(1), store)) for _ in range(2)]
+        await asyncio.sleep(0)
+        gate.set()
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(one) for one in results] == [InfrastructureError] * 2
+        # Nothing was acknowledged, so the next one is stored, and only that is remembered.
+        await repeats.once(key(1), store)
+        await repeats.once(key(1), store)
+        assert len(stored) == 2
+        assert repeats.count == 2
+
+    asyncio.run(run())
+
+
+def test_who_hangs_up_does_not_take_the_other_with_it() -> None:
+    async def run() -> None:
+        repeats = Repeats(RepeatMemory(60))
+        gate = asyncio.Event()
+
+        async def store() -> None:
+            await gate.wait()
+
+        first = asyncio.create_task(repeats.once(key(1), store))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(repeats.once(key(1), store))
+        await asyncio.sleep(0)
+        second.cancel()
+        gate.set()
+        await first
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    parts = GatewayParts()
+    parts.gateway.repeats = Repeats(RepeatMemory(60))
+    return parts
+
+
+def notify(payload: str = "<n/>", message_id: str | None = "urn:uuid:1") -> bytes:
+    header = soap.addressing("urn:a", message_id) if message_id else ""
+    return soap.envelope(soap.notify(soap.message(payload=payload), soap.message("t:c")), header=header)
+
+
+def test_a_repeated_notify_is_accepted_once(parts: GatewayParts) -> None:
+    assert [parts.post(notify()).status for _ in range(3)] == [202] * 3
+    assert len(parts.notifications.accepted) == 2
+    assert parts.gateway.repeats.count == 2
+    first = parts.notifications.accepted[0]
+    assert (len(first.request), first.request_size) == (16, 2)
+
+
+def test_other_content_or_no_message_id_is_news(parts: GatewayParts) -> None:
+    for body in (notify(), notify("<m/>"), notify(message_id="urn:uuid:2"), notify(message_id=None)):
+        parts.post(body)
+        parts.post(body) if body == notify(message_id=None) else None
+    assert len(parts.notifications.accepted) == 2 * 5
+
+
+def test_what_was_not_stored_is_stored_when_it_comes_again(parts: GatewayParts) -> None:
+    parts.notifications.error = InfrastructureError("away", 1)
+    assert parts.post(notify()).status == 503
+    parts.notifications.error = None
+    assert parts.post(notify()).status == 202
+    assert len(parts.notifications.accepted) == 2

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from jobs.maintenance.drill import ARCHIVE, KEYS, Stock, back_up, main, restore
+from jobs.processes.errors import HomeError, HomeInUse
+from jobs.stack.home import Home
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = Home(tmp_path / "home")
+    home.create()
+    for name, text in (("kafka/data/a-0/1.log", "records"), ("topics.ldif", "dn: x"), ("log/job.log", "said")):
+        file = home.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (home.path / KEYS).write_text("key")
+    (home.path / KEYS).chmod(0o600)
+    return home.path
+
+
+def test_what_has_to_last_comes_back(home: Path, tmp_path: Path) -> None:
+    made = back_up(home, tmp_path / "backup")
+
+    restore(tmp_path / "backup", tmp_path / "restored")
+
+    restored = {str(file.relative_to(tmp_path / "restored")) for file in (tmp_path / "restored").rglob("*.*")}
+    assert restored == {"kafka/data/a-0/1.log", "topics.ldif", KEYS}
+    assert (tmp_path / "restored" / "kafka/data/a-0/1.log").read_text() == "records"
+    assert [file.name for file in made] == [ARCHIVE, KEYS]
+    for file in (*made, tmp_path / "restored" / KEYS):
+        assert file.stat().st_mode & 0o077 == 0, f"{file} is for its owner alone"
+
+
+def test_keys_are_not_beside_what_they_open(home: Path, tmp_path: Path) -> None:
+    archive, _ = back_up(home, tmp_path / "backup")
+    with tarfile.open(archive) as opened:
+        assert KEYS not in opened.getnames()
+
+
+def test_a_running_engine_is_not_copied(home: Path, tmp_path: Path) -> None:
+    with Home(home).locked(), pytest.raises(HomeInUse):
+        back_up(home, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
+def test_nothing_is_written_over(home: Path, tmp_path: Path) -> None:
+    back_up(home, tmp_path / "backup")
+    with pytest.raises(HomeError, match="not empty"):
+        restore(tmp_path / "backup", home)
+    assert (home / "log" / "job.log").exists()
+
+
+def test_a_damaged_backup_is_told(home: Path, tmp_path: Path) -> None:
+    archive, _ = back_up(home, tmp_path / "backup")
+    archive.write_bytes(archive.read_bytes()[:700])
+    with pytest.raises(HomeError, match="cannot be restored"):
+        restore(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_no_engine_no_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backup", "--home", str(tmp_path / "none"), "--to", str(tmp_path / "backup")]) == 1
+    assert "no engine's data directory" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named() -> None:
+    before = Stock(accepted=10, matches=20, settled=5)
+    assert before.missing_from(Stock(accepted=10, matches=20, settled=20)) == []
+    assert before.missing_from(Stock(accepted=9, matches=20, settled=5)) == ["1 of 10 accepted notifications"]

@@ -1,0 +1,90 @@
+"""The policy that all settings together make: what is the engine's own, and what the embedded engine opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.settings.loading import Settings, load_settings
+from jobs.settings.outbound import describe, policy_of
+from jobs.stack import engine
+
+
+def settings(tmp_path: Path, **overrides: str | int | bool) -> Settings:
+    chosen = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_settings(home=tmp_path, overrides=chosen, environ={})
+
+
+def test_own_services_are_the_engine_s(tmp_path: Path) -> None:
+    chosen = settings(
+        tmp_path,
+        gateway__port=8123,
+        gateway__public_url="https://Bus.example/wsn",
+        metrics__job_port=8124,
+        kafka__bootstrap_servers="127.0.0.1:9192, [::1]:9193,kafka.invalid:9194",
+        directory__kind="ldap",
+        directory__url="ldaps://ldap.invalid",
+        outbound__allow="0.0.0.0/0, ::/0",
+    )
+
+    policy = policy_of(chosen)
+
+    for url in (
+        "http://127.0.0.1:8123/",
+        "http://localhost:9192/",
+        "http://[::1]:9193/",
+        "http://kafka.invalid:9194/",
+        "http://ldap.invalid:636/",
+        "https://bus.example/somewhere",
+        "http://127.0.0.1:8124/metrics",
+    ):
+        refusal = policy.check_url(url)
+        assert refusal is not None, url
+        assert refusal.rule == "own-port", url
+    assert policy.check_url("http://127.0.0.1:8125/") is None
+    assert policy.check_url("https://ldap.invalid/") is None
+
+
+def test_a_gateway_whose_port_the_system_chose(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, gateway__port=0, outbound__reach="loopback")
+
+    assert policy_of(chosen).check_url("http://127.0.0.1:41234/") is None
+    assert policy_of(chosen, 41234).check_url("http://127.0.0.1:41234/") is not None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reach"),
+    [
+        ({}, "loopback"),
+        ({"gateway__host": "localhost"}, "loopback"),
+        ({"outbound__reach": "public"}, "public"),
+        ({"outbound__reach": "private"}, "private"),
+        # Strangers may come in: what is here is not for them.
+        ({"gateway__host": "0.0.0.0"}, "public"),  # noqa: S104  # compared only
+        ({"stack__broker": "external"}, "public"),
+    ],
+)
+def test_only_an_engine_that_is_alone_with_itself_opens_loopback(
+    tmp_path: Path, overrides: dict[str, str], reach: str
+) -> None:
+    chosen = settings(tmp_path, gateway__port=0, stack__kafka_port=0, **overrides)
+
+    assert chosen.outbound.reach == overrides.get("outbound__reach", "public")
+    assert engine.effective(chosen).outbound.reach == reach
+
+
+def test_what_is_said_at_the_start(tmp_path: Path) -> None:
+    chosen = settings(
+        tmp_path,
+        outbound__allow="10.1.0.0/16",
+        outbound__deny="10.1.9.0/24",
+        outbound__ports="443",
+        outbound__https_only=True,
+    )
+
+    said = describe(chosen.outbound)
+
+    assert said.startswith("globally routable addresses only")
+    for part in ("10.1.0.0/16", "10.1.9.0/24", "443", "https only", "outbound.reach = public"):
+        assert part in said

@@ -1,0 +1,161 @@
+"""Patterns against a naive reference, and the laws of their normal form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from core.errors import ExpressionError
+from tests.support.naive_expressions import Step, Topic, naive_matches
+from topic_model import expressions
+from topic_model.patterns.patterns import EVERYTHING, Reach, parse_normal
+from topic_model.topics import TopicPath, make_path
+
+PREFIXES = {"t": "urn:t", "x": "http://example.org/x/y"}
+NAMESPACES = ["", *PREFIXES.values()]
+PREFIX_OF = {namespace: prefix for prefix, namespace in PREFIXES.items()}
+
+# Few names and namespaces, so that expressions and topics often meet.
+_names = st.sampled_from(["a", "b", "c"])
+
+
+@st.composite
+def _topics(draw: st.DrawFn) -> Topic:
+    topic: list[tuple[str, str]] = []
+    for name in draw(st.lists(_names, min_size=1, max_size=6)):
+        inherited = topic[-1][0] if topic else ""
+        topic.append((draw(st.sampled_from(NAMESPACES)) or inherited, name))
+    return tuple(topic)
+
+
+_steps = st.one_of(
+    st.builds(Step, st.sampled_from(["/", "//"]), st.none(), st.one_of(_names, st.sampled_from(["*", "."]))),
+    st.builds(Step, st.sampled_from(["/", "//"]), st.sampled_from(list(PREFIXES.values())), _names),
+)
+
+
+@st.composite
+def _expressions(draw: st.DrawFn) -> tuple[str, list[Step]]:
+    namespace = draw(st.sampled_from(NAMESPACES))
+    first = Step(draw(st.sampled_from(["/", "//"])), None, draw(st.one_of(_names, st.just("*"))))
+    return namespace, [first, *draw(st.lists(_steps, max_size=5))]
+
+
+def _full_text(expression: tuple[str, list[Step]]) -> str:
+    namespace, (first, *others) = expression
+    prefix = f"{PREFIX_OF[namespace]}:" if namespace else ""
+    parts = [prefix + ("//" if first.separator == "//" else "") + first.name]
+    for step in others:
+        qualifier = f"{PREFIX_OF[step.namespace]}:" if step.namespace else ""
+        parts.append(f"{step.separator}{qualifier}{step.name}")
+    return "".join(parts)
+
+
+@given(st.lists(_expressions(), min_size=1, max_size=4), st.lists(_topics(), min_size=1, max_size=8))
+@example(
+    [("", [Step("/", None, "a"), Step("//", None, "b"), Step("//", None, "b"), Step("/", None, "*")])], [(("", "a"),)]
+)
+def test_patterns_agree_with_the_naive_reference(
+    alternatives: list[tuple[str, list[Step]]], topics: list[Topic]
+) -> None:
+    text = "|".join(map(_full_text, alternatives))
+    pattern = parse_normal(expressions.parse(text, expressions.FULL, PREFIXES).normal)
+    for topic in topics:
+        expected = any(naive_matches(namespace, steps, topic) for namespace, steps in alternatives)
+        assert pattern.matches(make_path(topic)) == expected, (text, pattern.normal, topic)
+
+
+@given(st.lists(_expressions(), min_size=1, max_size=4))
+def test_normal_form_is_a_fixed_point_whatever_the_order(alternatives: list[tuple[str, list[Step]]]) -> None:
+    texts = [_full_text(alternative) for alternative in alternatives]
+    pattern = parse_normal(expressions.parse("|".join(texts), expressions.FULL, PREFIXES).normal)
+    assert parse_normal(pattern.normal) == pattern
+    backwards = expressions.parse("|".join(texts[::-1] + texts), expressions.FULL, PREFIXES)
+    assert backwards.normal == pattern.normal
+    assert "|".join(alternative.normal for alternative in pattern.alternatives) == pattern.normal
+
+
+@given(_topics())
+def test_everything_matches_everything(topic: Topic) -> None:
+    assert parse_normal(EVERYTHING).matches(make_path(topic))
+
+
+@pytest.mark.parametrize(
+    ("written", "normal"),
+    [
+        ("//*", "//."),
+        ("{urn:t}//*", "{urn:t}//."),
+        ("{urn:t}a/{urn:t}b", "{urn:t}a/b"),
+        ("{}a/b", "a/b"),
+        ("*|{urn:t}a|{urn:t}*|{}*|{urn:t}a/b", "*|{urn:t}a/b"),
+        ("//.|a|{urn:t}b//c", "//."),
+        ("{urn:t}//.|{urn:t}a/b//c|x", "x|{urn:t}//."),
+        ("a//.|a/b//c", "a//."),
+        ("a//*|a/b/*|a", "a//."),
+        ("a//{urn:t}b/{urn:t}c", "a//{urn:t}b/c"),
+        ("a/{urn:t}b/*/{urn:t}c", "a/{urn:t}b/*/{urn:t}c"),
+    ],
+)
+def test_normal_forms(written: str, normal: str) -> None:
+    assert parse_normal(written).normal == normal
+
+
+@pytest.mark.parametrize(
+    ("normal", "matches", "misses"),
+    [
+        ("*", ["a", "{urn:t}a"], ["a/b"]),
+        ("//b", ["b", "a/b", "{urn:t}a/b"], ["{urn:t}b", "a/{urn:t}b"]),
+        ("//{urn:t}b", ["{urn:t}b", "{urn:t}a/b", "a/{urn:t}b"], ["b", "a/b"]),
+        ("{http://h/p}a/*", ["{http://h/p}a/b", "{http://h/p}a/{http://h/q}b"], ["{http://h/p}a", "{http://h/p}a/b/c"]),
+        ("{}//.", ["a", "a/{urn:t}b"], ["{urn:t}a"]),
+    ],
+)
+def test_anchors_that_no_dialect_or_few_can_write(
+    normal: str, matches: list[TopicPath], misses: list[TopicPath]
+) -> None:
+    pattern = parse_normal(normal)
+    assert [topic for topic in matches if not pattern.matches(topic)] == []
+    assert [topic for topic in misses if pattern.matches(topic)] == []
+
+
+@pytest.mark.parametrize(
+    ("normal", "anchor", "steps", "reach"),
+    [
+        ("{urn:t}a/b", "{urn:t}a/b", 0, Reach.SELF),
+        ("{urn:t}a/*", "{urn:t}a", 0, Reach.CHILDREN),
+        ("{urn:t}a//*", "{urn:t}a", 0, Reach.DESCENDANTS),
+        ("{urn:t}a//.", "{urn:t}a", 0, Reach.SUBTREE),
+        ("{urn:t}*", "{urn:t}", 0, Reach.CHILDREN),
+        ("{urn:t}//.", "{urn:t}", 0, Reach.SUBTREE),
+        ("//.", "", 0, Reach.SUBTREE),
+        ("{urn:t}a/b//c", "{urn:t}a/b", 1, Reach.SELF),
+        ("{urn:t}//b//.", "{urn:t}", 1, Reach.SUBTREE),
+        ("{urn:t}*/b/*", "{urn:t}", 2, Reach.CHILDREN),
+    ],
+)
+def test_form_that_the_routing_table_builds_on(normal: str, anchor: str, steps: int, reach: Reach) -> None:
+    (alternative,) = parse_normal(normal).alternatives
+    assert (alternative.anchor, len(alternative.rest), alternative.reach) == (anchor, steps, reach)
+
+
+@pytest.mark.parametrize(
+    ("normal", "topic"), [("a/b", "a/b"), ("a//.", None), ("a|b", None), ("{urn:t}*", None), ("a/*/b", None)]
+)
+def test_single_topic(normal: str, topic: str | None) -> None:
+    assert parse_normal(normal).single_topic() == topic
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{urn:t}", "{}", ".", "{urn:t}.", "/a", "a//", "tns:a", "{urn:t", "a/{x}*", "xpath:{}", "{urn:t}a/{}b"]
+)
+def test_what_is_no_normal_form(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        parse_normal(text)
+
+
+def test_many_wildcards_cost_no_backtracking() -> None:
+    # A matcher that tries every split of 63 levels among 16 wildcards would not come back.
+    pattern = parse_normal("a" + "//b" * 15 + "//c")
+    assert not pattern.matches(make_path([("", "a")] + [("", "b")] * 63))
+    assert pattern.matches(make_path([("", "a")] + [("", "b")] * 62 + [("", "c")]))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from core.errors import InfrastructureError, RecordVersionError
+from topic_model.records.notifications import VERSION, Notification, decode, encode, replayed
+from topic_model.topics import TopicPath
+
+NOTIFICATION = Notification("id", TopicPath("{urn:t}a"), b"<n/>", 1, b"<p/>", "urn:uuid:1", "pub")
+
+
+ONLY = msgspec.structs.replace(NOTIFICATION, only="sub")
+AGAIN = replayed(NOTIFICATION, "r1", "sub", 99, 7)
+TRACED = msgspec.structs.replace(NOTIFICATION, traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
+
+
+@pytest.mark.parametrize("notification", [NOTIFICATION, ONLY, AGAIN, TRACED])
+def test_what_is_written_is_read(notification: Notification) -> None:
+    key, value = encode(notification)
+    assert key == b"{urn:t}a"
+    assert decode(value) == notification
+
+
+def test_only_what_older_readers_would_send_to_everybody_or_without_its_label_is_hidden_from_them() -> None:
+    versions = [msgspec.msgpack.decode(encode(each)[1])["v"] for each in (NOTIFICATION, ONLY, AGAIN, TRACED)]
+    assert versions == [1, 2, 3, 1]
+
+
+def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
+    first = msgspec.structs.replace(NOTIFICATION, request=b"fingerprint", request_size=4)
+    again = replayed(first, "r1", "sub", 99, 7)
+    assert (again.id, again.original_id, again.replay, again.only) == ("id~r1", "id", "r1", "sub")
+    assert (again.topic, again.payload, again.producer, again.message_id) == (
+        first.topic,
+        first.payload,
+        first.producer,
+        first.message_id,
+    )
+    assert again.accepted_ms == 99
+    assert (again.request, again.request_size) == (b"", 1), "it is not part of a publisher's request"
+    assert first.original_id == "id"
+    assert replayed(again, "r2", "sub", 100, 7).id == "id~r2"
+
+
+def test_records_of_a_newer_version_and_of_others_are_refused() -> None:
+    newer = msgspec.msgpack.encode({"v": VERSION + 1, "notification": msgspec.to_builtins(NOTIFICATION)})
+    with pytest.raises(RecordVersionError):
+        decode(newer)
+    with pytest.raises(InfrastructureError):
+        decode(b"something else")

@@ -1,0 +1,158 @@
+"""What patterns consist of: an anchor in the topic tree, steps from there, and what is selected where they arrive.
+
+Values with their matching; `patterns` makes them from normal forms and puts them into one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from topic_model.patterns.grammar import Axis
+from topic_model.topics import Step, TopicPath, ancestors, split_path
+
+UNIVERSAL_ROOT: Final = ""
+"""Anchor above all trees of all namespaces."""
+
+
+class Reach(enum.Enum):
+    """What is selected at a node that an alternative has arrived at."""
+
+    SELF = ""
+    CHILDREN = "/*"
+    DESCENDANTS = "//*"  # not the node itself
+    SUBTREE = "//."  # the node and its descendants
+
+
+@dataclass(frozen=True, slots=True)
+class StepTest:
+    """One step below the anchor. `namespace` None is the parent's, `name` None is `*` (of any namespace)."""
+
+    axis: Axis
+    namespace: str | None
+    name: str | None
+
+    def accepts(self, step: Step, parent_namespace: str) -> bool:
+        """Whether a topic's step passes, whatever the axis."""
+        if self.name is None:
+            return True
+        expected = parent_namespace if self.namespace is None else self.namespace
+        return step == (expected, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """From `anchor` through the steps of `rest` to some nodes, of each of which `reach` is selected.
+
+    `anchor` is a canonical path, or `{namespace}` for the virtual root of that namespace's trees (`{}`: no
+    namespace), or UNIVERSAL_ROOT. Virtual roots are no topics: their SUBTREE is all that is below, their CHILDREN are
+    root topics. Make alternatives with `alternative`, which puts them into normal form.
+    """
+
+    anchor: str
+    rest: tuple[StepTest, ...]
+    reach: Reach
+
+    @property
+    def normal(self) -> str:
+        """This alternative in normal form."""
+        parts = [self.anchor]
+        for step in self.rest:
+            # `{urn:t}*` and not `{urn:t}/*`: below a virtual root there is nothing for the slash to divide.
+            if step.axis is Axis.DESCENDANT or len(parts) > 1 or not is_virtual(self.anchor):
+                parts.append(step.axis.value)
+            parts.append("" if step.namespace is None else f"{{{step.namespace}}}")
+            parts.append("*" if step.name is None else step.name)
+        if self.reach is Reach.CHILDREN and not self.rest and is_virtual(self.anchor):
+            parts.append("*")
+        else:
+            parts.append(self.reach.value)
+        return "".join(parts)
+
+    def matches(self, path: TopicPath) -> bool:
+        """Whether the topic is selected. Time: levels of the topic times steps of this alternative, at worst."""
+        if not self.rest and not is_virtual(self.anchor):
+            if self.reach is Reach.SELF:
+                return path == self.anchor
+            if path == self.anchor:
+                return self.reach is Reach.SUBTREE
+        if not is_below(path, self.anchor):
+            return False
+        if not self.rest and self.reach is not Reach.CHILDREN:
+            return True
+        return self._walk(path)
+
+    def _walk(self, path: TopicPath) -> bool:
+        """Walk down from the anchor with the set of positions in `rest` that may have been reached so far.
+
+        The set is a bit mask, so a pattern of many `//` costs no more than its steps: nothing is tried twice.
+        """
+        steps = list(split_path(path))
+        depth, parent_namespace = self._anchor_depth(steps)
+        reached = 1
+        levels_above_end = len(steps) - depth
+        for step in steps[depth:]:
+            if reached & self.arrived and self._selects_at(levels_above_end):
+                return True
+            reached = self.advance(reached, step, parent_namespace)
+            parent_namespace = step[0]
+            levels_above_end -= 1
+        return bool(reached & self.arrived) and self.reach in (Reach.SELF, Reach.SUBTREE)
+
+    @property
+    def arrived(self) -> int:
+        """The bit of a set of positions that says: all steps are done, `reach` is selected here."""
+        return 1 << len(self.rest)
+
+    def advance(self, reached: int, step: Step, parent_namespace: str) -> int:
+        """The positions that may be reached one level further down, by a topic's step; at the anchor it is 1."""
+        following = 0
+        for index, test in enumerate(self.rest):
+            if reached & (1 << index):
+                if test.axis is Axis.DESCENDANT:
+                    following |= 1 << index
+                if test.accepts(step, parent_namespace):
+                    following |= 2 << index
+        return following
+
+    def _selects_at(self, levels_above_end: int) -> bool:
+        if self.reach is Reach.CHILDREN:
+            return levels_above_end == 1
+        return self.reach in (Reach.DESCENDANTS, Reach.SUBTREE)
+
+    def _anchor_depth(self, steps: Sequence[Step]) -> tuple[int, str]:
+        if is_virtual(self.anchor):
+            return 0, self.anchor[1:-1]
+        depth = sum(1 for _ in split_path(self.anchor))
+        return depth, steps[depth - 1][0]
+
+
+def is_virtual(anchor: str) -> bool:
+    """Whether an anchor is the root of all topics or of a namespace's, and so no topic itself."""
+    return not anchor or anchor[-1] == "}"
+
+
+def is_below(path: TopicPath, anchor: str) -> bool:
+    """Whether the topic lies strictly below the anchor."""
+    if not is_virtual(anchor):
+        return len(path) > len(anchor) and path.startswith(anchor) and path[len(anchor)] == "/"
+    if anchor == "{}":
+        return path[0] != "{"
+    return path.startswith(anchor)
+
+
+def anchors_above(anchor: str) -> Iterator[str]:
+    """All anchors that the given one lies below, nearest first: topics, its namespace's virtual root, the universal."""
+    if not is_virtual(anchor):
+        path = TopicPath(anchor)
+        yield from ancestors(path)
+        yield root_anchor(path)
+    if anchor:
+        yield UNIVERSAL_ROOT
+
+
+def root_anchor(path: TopicPath) -> str:
+    """The virtual root of the tree that a topic is in."""
+    return path[: path.index("}") + 1] if path[0] == "{" else "{}"

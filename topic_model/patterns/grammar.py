@@ -1,0 +1,155 @@
+"""The one grammar behind normal forms and all path dialects of topic expressions, before names get their meaning.
+
+    expression = path ( "|" path )*
+    path       = qualifier? "//"? test ( ( "/" | "//" ) ( qualifier? name | "*" | "." ) )*
+    test       = name | "*"                           (a normal form may also begin with `//.`)
+    qualifier  = prefix ":"                           (dialects)     or     "{" namespace "}"     (normal forms)
+
+White space may stand at both ends and around `|`: an xsd:token collapses there, and real messages break their lines
+there. Everything here is linear in the length of the text, and the text is bounded before it is looked at.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from core.errors import ExpressionError
+from topic_model.topics import MAX_DEPTH, NAMESPACE, NCNAME
+
+MAX_EXPRESSION_LENGTH: Final = 65_536  # characters; a hundred times the longest that real clients send
+MAX_ALTERNATIVES: Final = 256
+MAX_STEPS: Final = MAX_DEPTH  # more steps than a topic has levels select nothing (and `.` steps are only noise)
+MAX_DESCENDANT_STEPS: Final = 16  # `//` in one alternative; matching stays polynomial without this, but not cheap
+
+_SHOWN: Final = 60  # characters of an illegal expression that its error message repeats
+
+
+class Axis(enum.Enum):
+    """How far below its predecessor a step may lie."""
+
+    CHILD = "/"
+    DESCENDANT = "//"
+
+
+@dataclass(frozen=True, slots=True)
+class RawStep:
+    """One step as written: `name` may be `*` or `.`, `qualifier` is a prefix or a namespace, None when absent."""
+
+    axis: Axis
+    qualifier: str | None
+    name: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawPath:
+    """One alternative as written; `qualifier` is the one before the root."""
+
+    qualifier: str | None
+    steps: tuple[RawStep, ...]
+    position: int
+
+
+class Notation(enum.Enum):
+    """How namespaces are written: with prefixes in dialects, written out in normal forms."""
+
+    PREFIXES = re.compile(rf"({NCNAME}):(?!:)")
+    NAMESPACES = re.compile(rf"\{{({NAMESPACE})\}}")
+
+
+_name = re.compile(rf"{NCNAME}|[*.]")
+_blank = re.compile(r"[ \t\r\n]*")
+
+
+def refuse(text: str, position: int, why: str) -> NoReturn:
+    """Raise the ExpressionError that shows the trouble and its surroundings."""
+    start = max(0, min(position - _SHOWN // 2, len(text) - _SHOWN))
+    excerpt = text[start : start + _SHOWN]
+    shown = f"{'…' if start else ''}{excerpt}{'…' if start + _SHOWN < len(text) else ''}"
+    raise ExpressionError(f"topic expression {shown!r}, position {position}: {why}", text[:1000], position)
+
+
+def check_length(text: str) -> None:
+    """Refuse a text that nobody should look at any closer. Constant time."""
+    if len(text) > MAX_EXPRESSION_LENGTH:
+        refuse(
+            text,
+            MAX_EXPRESSION_LENGTH,
+            f"an expression may be {MAX_EXPRESSION_LENGTH} characters long, this one is {len(text)}",
+        )
+
+
+def scan(text: str, notation: Notation) -> tuple[RawPath, ...]:
+    """The alternatives of an expression, as written. Raises ExpressionError with the position of the trouble."""
+    check_length(text)
+    paths: list[RawPath] = []
+    position = _skip_blank(text, 0)
+    while True:
+        if len(paths) == MAX_ALTERNATIVES:
+            refuse(text, position, f"an expression may have {MAX_ALTERNATIVES} alternatives")
+        path, position = _scan_path(text, position, notation)
+        paths.append(path)
+        position = _skip_blank(text, position)
+        if position == len(text):
+            return tuple(paths)
+        if text[position] != "|":
+            refuse(text, position, f"{text[position]!r} cannot stand here; only /, // or | may follow a step")
+        position = _skip_blank(text, position + 1)
+
+
+def _scan_path(text: str, start: int, notation: Notation) -> tuple[RawPath, int]:
+    root, position = _scan_qualifier(text, start, notation)
+    axis = Axis.CHILD
+    qualifier = None
+    if text.startswith("//", position):
+        axis = Axis.DESCENDANT
+        position += 2
+        if notation is Notation.NAMESPACES:  # no dialect can write it, but `//{urn:t}b` is a sound pattern
+            qualifier, position = _scan_qualifier(text, position, notation)
+    elif text.startswith("/", position):
+        refuse(text, position, "an expression begins at the root topics and not with /")
+    name, end = _scan_name(text, position)
+    if name == "." and (axis is Axis.CHILD or notation is Notation.PREFIXES):
+        refuse(text, position, "an expression cannot begin with . because the root of all topics is no topic")
+    if qualifier is not None and name in "*.":
+        _refuse_qualified(text, position, name)
+    steps = [RawStep(axis, qualifier, name, position)]
+    descendants = int(axis is Axis.DESCENDANT)
+    while text.startswith("/", end):
+        axis = Axis.DESCENDANT if text.startswith("//", end) else Axis.CHILD
+        qualifier, position = _scan_qualifier(text, end + len(axis.value), notation)
+        name, end = _scan_name(text, position)
+        if qualifier is not None and name in "*.":
+            _refuse_qualified(text, position, name)
+        steps.append(RawStep(axis, qualifier, name, position))
+        descendants += axis is Axis.DESCENDANT
+        if len(steps) > MAX_STEPS:
+            refuse(text, position, f"an alternative may have {MAX_STEPS} steps")
+        if descendants > MAX_DESCENDANT_STEPS:
+            refuse(text, position, f"an alternative may have {MAX_DESCENDANT_STEPS} times //")
+    return RawPath(root, tuple(steps), start), end
+
+
+def _scan_qualifier(text: str, position: int, notation: Notation) -> tuple[str | None, int]:
+    match = notation.value.match(text, position)
+    return (match.group(1), match.end()) if match else (None, position)
+
+
+def _scan_name(text: str, position: int) -> tuple[str, int]:
+    match = _name.match(text, position)
+    if match is None:
+        found = f", not {text[position]!r}" if position < len(text) else "; the expression ends too early"
+        refuse(text, position, f"a name, * or . is needed here{found}")
+    return match.group(), match.end()
+
+
+def _refuse_qualified(text: str, position: int, name: str) -> NoReturn:
+    refuse(text, position, f"below the root, {name} takes no namespace: it stands for topics of any")
+
+
+def _skip_blank(text: str, position: int) -> int:
+    match = _blank.match(text, position)
+    return match.end() if match else position

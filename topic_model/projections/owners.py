@@ -1,0 +1,46 @@
+"""How many subscriptions each owner has: a fold over the control log. Those of nobody in particular do not count."""
+
+from __future__ import annotations
+
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    subscription_key,
+)
+
+_KEY = subscription_key("")
+
+
+class Owners:
+    """The counts of now; the state follows from the last record of each key alone."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        match record:
+            case SubscriptionRecord(subscription=subscription):
+                self._remove(subscription.id)
+                if subscription.owner:
+                    self._owners[subscription.id] = subscription.owner
+                    self._counts[subscription.owner] = self.subscriptions(subscription.owner) + 1
+            case SubscriptionEnded(id=identifier):
+                self._remove(identifier)
+            case Tombstone(key=key) if key.startswith(_KEY):
+                self._remove(key.removeprefix(_KEY))
+
+    def subscriptions(self, owner: str) -> int:
+        """How many subscriptions this owner has, paused and expired ones that are still there included."""
+        return self._counts.get(owner, 0)
+
+    def _remove(self, identifier: str) -> None:
+        owner = self._owners.pop(identifier, "")
+        if not owner:
+            return
+        self._counts[owner] -= 1
+        if not self._counts[owner]:
+            del self._counts[owner]

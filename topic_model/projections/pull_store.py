@@ -1,0 +1,213 @@
+"""What waits in every pull point: a fold over the `pullpoints` log. Pure: no clock, no I/O.
+
+Messages wait in the order of the log. A claim takes some out, and they are back or gone when it is returned or settled.
+What a claim gets follows from the log alone: it gets those of its range that still wait when its record is read, so of
+two claims for the same messages the first has them and the second gets nothing.
+
+The log's beginning may be cut off anywhere: a claim lies behind the messages that it took, so nothing that was handed
+out comes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PullLimits:
+    """How much may wait in one pull point, and how much is kept in memory over all of them."""
+
+    messages: int
+    bytes: int
+    resident_bytes: int
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One message; `element` is None when it has to be read from the log, at `offset`."""
+
+    offset: int
+    size: int
+    element: bytes | None
+
+
+@dataclass(slots=True)
+class _Claim:
+    until_ms: int
+    messages: list[Waiting]
+
+
+@dataclass(slots=True)
+class _Queue:
+    waiting: deque[Waiting] = field(default_factory=deque)
+    claims: dict[str, _Claim] = field(default_factory=dict)
+    size: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.claims
+
+    def kept(self) -> Iterator[Waiting]:
+        yield from self.waiting
+        for claim in self.claims.values():
+            yield from claim.messages
+
+    def firsts(self) -> Iterator[int]:
+        if self.waiting:
+            yield self.waiting[0].offset
+        for claim in self.claims.values():
+            yield claim.messages[0].offset
+
+
+class PullStore:
+    """The queues of all pull points. `changed(pull_point_id)` is called when messages have come to wait in one."""
+
+    def __init__(self, limits: PullLimits, changed: Callable[[str], None] = lambda _: None) -> None:
+        self._limits = limits
+        self.changed = changed
+        self._queues: dict[str, _Queue] = {}
+        self.resident_bytes = 0
+        self.dropped = 0
+        """How many messages had to go because their pull point was full."""
+        self.dropped_from: str = ""
+        """The pull point that lost a message last."""
+
+    def apply(self, pull_point_id: str, record: PullRecord, offset: int) -> None:
+        """Fold one record."""
+        match record:
+            case StoredMessage():
+                self._put(pull_point_id, record, offset)
+            case Claimed():
+                self._claim(pull_point_id, record)
+            case Settled(claim=claim):
+                self._settle(pull_point_id, claim)
+            case Returned(claim=claim):
+                self._return(pull_point_id, claim)
+
+    def head(self, pull_point_id: str, messages: int, size: int) -> list[Waiting]:
+        """The oldest that wait: at most so many messages and bytes, but one in any case."""
+        queue = self._queues.get(pull_point_id)
+        chosen: list[Waiting] = []
+        if queue is None:
+            return chosen
+        for message in queue.waiting:
+            size -= message.size
+            if len(chosen) == messages or (chosen and size < 0):
+                break
+            chosen.append(message)
+        return chosen
+
+    def claimed(self, pull_point_id: str, claim: str) -> list[Waiting]:
+        """What a claim got, oldest first; nothing for one that is over."""
+        queue = self._queues.get(pull_point_id)
+        found = queue.claims.get(claim) if queue is not None else None
+        return [] if found is None else list(found.messages)
+
+    def waiting(self, pull_point_id: str) -> int:
+        """How many messages wait."""
+        queue = self._queues.get(pull_point_id)
+        return 0 if queue is None else len(queue.waiting)
+
+    @property
+    def total(self) -> int:
+        """How many messages wait in all."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
+
+    @property
+    def claims(self) -> int:
+        """How many claims are open."""
+        return sum(len(queue.claims) for queue in self._queues.values())
+
+    def open_claims(self) -> Iterator[tuple[str, str, int]]:
+        """Pull point, claim, and the time in it of each that is neither settled nor returned."""
+        for pull_point_id, queue in self._queues.items():
+            for name, claim in queue.claims.items():
+                yield pull_point_id, name, claim.until_ms
+
+    def overdue(self, now_ms: int) -> list[tuple[str, str]]:
+        """Pull point and claim of those that are neither settled nor returned in time."""
+        return [
+            (pull_point_id, name)
+            for pull_point_id, queue in self._queues.items()
+            for name, claim in queue.claims.items()
+            if claim.until_ms <= now_ms
+        ]
+
+    def ids(self) -> list[str]:
+        """The pull points in which something is kept."""
+        return list(self._queues)
+
+    def forget(self, pull_point_id: str) -> None:
+        """Drop all that is kept for a pull point."""
+        queue = self._queues.pop(pull_point_id, None)
+        for message in queue.kept() if queue is not None else ():
+            self._release(message)
+
+    def earliest(self) -> int | None:
+        """The first offset of the log that is needed yet; None when nothing is."""
+        return min((offset for queue in self._queues.values() for offset in queue.firsts()), default=None)
+
+    def _put(self, pull_point_id: str, record: StoredMessage, offset: int) -> None:
+        queue = self._queues.get(pull_point_id)
+        if queue is None:
+            queue = self._queues[pull_point_id] = _Queue()
+        size = len(record.element)
+        resident = self.resident_bytes + size <= self._limits.resident_bytes
+        self.resident_bytes += size if resident else 0
+        queue.waiting.append(Waiting(offset, size, record.element if resident else None))
+        queue.size += size
+        self._bound(pull_point_id, queue)
+        self.changed(pull_point_id)
+
+    def _bound(self, pull_point_id: str, queue: _Queue) -> None:
+        while len(queue.waiting) > self._limits.messages or (
+            queue.size > self._limits.bytes and len(queue.waiting) > 1
+        ):
+            message = queue.waiting.popleft()
+            queue.size -= message.size
+            self._release(message)
+            self.dropped += 1
+            self.dropped_from = pull_point_id
+
+    def _claim(self, pull_point_id: str, record: Claimed) -> None:
+        queue = self._queues.get(pull_point_id)
+        if queue is None:
+            return
+        taken: list[Waiting] = []
+        older: list[Waiting] = []  # returned since the claim was written down
+        while queue.waiting and queue.waiting[0].offset <= record.last:
+            message = queue.waiting.popleft()
+            (taken if message.offset >= record.first else older).append(message)
+        queue.waiting.extendleft(reversed(older))
+        if taken:
+            queue.size -= sum(message.size for message in taken)
+            queue.claims[record.claim] = _Claim(record.until_ms, taken)
+
+    def _settle(self, pull_point_id: str, claim: str) -> None:
+        queue = self._queues.get(pull_point_id)
+        found = queue.claims.pop(claim, None) if queue is not None else None
+        if queue is None or found is None:
+            return
+        for message in found.messages:
+            self._release(message)
+        if queue.idle:
+            del self._queues[pull_point_id]
+
+    def _return(self, pull_point_id: str, claim: str) -> None:
+        queue = self._queues.get(pull_point_id)
+        found = queue.claims.pop(claim, None) if queue is not None else None
+        if queue is None or found is None:
+            return
+        queue.waiting = deque(sorted((*found.messages, *queue.waiting), key=lambda message: message.offset))
+        queue.size += sum(message.size for message in found.messages)
+        self._bound(pull_point_id, queue)
+        self.changed(pull_point_id)
+
+    def _release(self, message: Waiting) -> None:
+        if message.element is not None:
+            self.resident_bytes -= message.size
+            message.element = None

@@ -1,0 +1,81 @@
+"""Which publishers are registered, and who may publish what: a fold over the control log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topic_model.patterns.patterns import parse_normal
+from topic_model.publishers import Registration
+from topic_model.records.control import (
+    ControlRecord,
+    RegistrationEnded,
+    RegistrationRecord,
+    Tombstone,
+    registration_key,
+)
+from topic_model.topics import TopicPath
+
+_KEY = registration_key("")
+
+
+class Registrations:
+    """The registrations of now. Like the routing table: the state follows from the last record of each key alone."""
+
+    def __init__(self) -> None:
+        self._registrations: dict[str, Registration] = {}
+        self._by_address: dict[str, set[str]] = {}
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        match record:
+            case RegistrationRecord(registration=registration):
+                self._remove(registration.id)
+                self._registrations[registration.id] = registration
+                for address in _names(registration):
+                    self._by_address.setdefault(address, set()).add(registration.id)
+            case RegistrationEnded(id=registration_id):
+                self._remove(registration_id)
+            case Tombstone(key=key) if key.startswith(_KEY):
+                self._remove(key.removeprefix(_KEY))
+
+    def get(self, registration_id: str) -> Registration | None:
+        """The registration with this id."""
+        return self._registrations.get(registration_id)
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self._registrations.values())
+
+    def __len__(self) -> int:
+        return len(self._registrations)
+
+    def due(self, now_ms: int) -> list[str]:
+        """Ids of the registrations whose time is over."""
+        return [one.id for one in self._registrations.values() if one.expired(now_ms)]
+
+    def known_as(self, address: str) -> list[Registration]:
+        """The registrations whose publisher, or whose subscription of ours, has this address."""
+        return [self._registrations[one] for one in self._by_address.get(address, ())]
+
+    def _remove(self, registration_id: str) -> None:
+        old = self._registrations.pop(registration_id, None)
+        if old is None:
+            return
+        for address in _names(old):
+            same = self._by_address[address]
+            same.discard(registration_id)
+            if not same:
+                del self._by_address[address]
+
+
+def _names(registration: Registration) -> set[str]:
+    names = {upstream.reference.address for upstream in registration.upstream}
+    if registration.publisher is not None:
+        names.add(registration.publisher.address)
+    return names
+
+
+def permits(registration: Registration, topic: TopicPath, now_ms: int) -> bool:
+    """Whether the registration is in force and covers the topic."""
+    if registration.expired(now_ms):
+        return False
+    return not registration.topics or any(parse_normal(one.normal).matches(topic) for one in registration.topics)

@@ -1,0 +1,81 @@
+"""Which subscriptions are suspended, because their endpoints failed for too long, or because their conditions cost too
+much: a fold over the control log.
+
+It has keys of its own, not a field of the subscription: the dispatch job suspends while the gateway renews and pauses,
+and neither may undo what the other wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionSuspended,
+    Tombstone,
+    subscription_key,
+    suspension_key,
+)
+from topic_model.subscriptions import Subscription
+
+State = Literal["active", "paused", "suspended", "expired"]
+
+_KEY = suspension_key("")
+_SUBSCRIPTION_KEY = subscription_key("")
+
+
+class Suspensions:
+    """The suspensions of now. Like the routing table: the state follows from the last record of each key alone."""
+
+    def __init__(self) -> None:
+        self._suspended: dict[str, SubscriptionSuspended] = {}
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        match record:
+            case SubscriptionSuspended(id=subscription_id):
+                self._suspended[subscription_id] = record
+            case SubscriptionEnded(id=subscription_id):
+                self._suspended.pop(subscription_id, None)
+            case Tombstone(key=key) if key.startswith(_KEY):
+                self._suspended.pop(key.removeprefix(_KEY), None)
+            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
+                self._suspended.pop(key.removeprefix(_SUBSCRIPTION_KEY), None)
+
+    def get(self, subscription_id: str) -> SubscriptionSuspended | None:
+        """Why and since when a subscription is suspended; None when it is not."""
+        return self._suspended.get(subscription_id)
+
+    def state_of(self, subscription: Subscription, now_ms: int | None = None) -> State:
+        """Whether it is pushed to now, and if not, who holds it: its subscriber (paused), or the engine (suspended),
+        which goes first, because that is what somebody has to do something about. With `now_ms` also whether its time
+        is over (expired): such a one is still there for as long as it can be renewed.
+        """
+        if now_ms is not None and subscription.expired(now_ms):
+            return "expired"
+        if subscription.id in self._suspended:
+            return "suspended"
+        return "paused" if subscription.paused else "active"
+
+    def taking_back(self, subscription_id: str) -> list[ControlRecord]:
+        """The record that takes a suspension back, where there is one."""
+        return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
+
+    def ids(self) -> frozenset[str]:
+        """All that are suspended."""
+        return frozenset(self._suspended)
+
+    def unjudged(self) -> frozenset[str]:
+        """Those whose conditions are not asked any more."""
+        return frozenset(each.id for each in self._suspended.values() if each.cause == "conditions")
+
+    def __contains__(self, subscription_id: str) -> bool:
+        return subscription_id in self._suspended
+
+    def __iter__(self) -> Iterator[SubscriptionSuspended]:
+        return iter(self._suspended.values())
+
+    def __len__(self) -> int:
+        return len(self._suspended)

@@ -1,0 +1,296 @@
+"""Control records: what the compacted `control` log holds, one entity per key.
+
+    key                value
+    topic:<path>       TopicRecord | TopicRemoved | null
+    sub:<id>           SubscriptionRecord | SubscriptionEnded | null
+    pull:<id>          PullPointRecord | PullPointEnded | null
+    pub:<id>           RegistrationRecord | RegistrationEnded | null
+    susp:<id>          SubscriptionSuspended | null
+    seal:<id>          SecretsResealed | null
+
+A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
+the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
+carries its version; a reader refuses records from a version that it does not know (RecordVersionError) instead of
+guessing. JSON, so that an operator can read the log with any Kafka tool.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from core.errors import InfrastructureError, RecordVersionError
+from topic_model.publishers import Registration
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+VERSION = 3
+
+# What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
+# are suspensions; since 3 that ciphertexts can be exchanged.
+_VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING = 1, 2, 3
+
+EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
+
+
+class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What holds for a topic.
+
+    `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
+    may publish at all. Where nobody has to say who it is, they say nothing.
+    """
+
+    retain: bool = False
+    priority: int = 0
+    routing: str = ""
+    publishers: tuple[str, ...] = ()
+
+
+class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
+    """A topic is there, with these facts. Ancestors that have no record of their own are nodes, not topics."""
+
+    path: TopicPath
+    code: str = ""
+    message_types: tuple[str, ...] = ()
+    final: bool = False
+    policy: TopicPolicy = TopicPolicy()
+
+
+class TopicRemoved(msgspec.Struct, frozen=True, tag="topic-removed"):
+    """The topic is gone; those below it have records of their own."""
+
+    path: TopicPath
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, tag="subscription"):
+    """The subscription is in force, in this state."""
+
+    subscription: Subscription
+
+
+class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
+    """The subscription is over, and why."""
+
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
+class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="pull-point"):
+    """The pull point is there. `name` is what its owner calls it, for finding it again; most have none."""
+
+    id: str
+    address: str
+    name: str = ""
+    created_ms: int = 0
+    owner: str = ""
+
+
+class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
+    """The pull point is gone, and what waited in it too."""
+
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
+class RegistrationRecord(msgspec.Struct, frozen=True, tag="registration"):
+    """The publisher is registered, in this state."""
+
+    registration: Registration
+
+
+class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
+    """The registration is over, and why."""
+
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
+class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspended"):
+    """Nothing is pushed to the subscription until a null value takes this back; what it misses waits for its lifespan.
+
+    Because of its `endpoint`, which has failed since `since_ms`, or because its `conditions` cost too much, and are not
+    asked any more; `reason` says it for people.
+    """
+
+    id: str
+    reason: str
+    since_ms: int
+    at_ms: int
+    cause: Literal["endpoint", "conditions"] = "endpoint"
+
+
+class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):
+    """Ciphertexts of the subscription that were sealed anew, by the old ones; see `projections.resealing`."""
+
+    id: str
+    sealed: dict[str, str]
+
+
+class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
+    """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
+
+    key: str
+
+
+_Stated = (
+    TopicRecord
+    | TopicRemoved
+    | SubscriptionRecord
+    | SubscriptionEnded
+    | PullPointRecord
+    | PullPointEnded
+    | RegistrationRecord
+    | RegistrationEnded
+    | SubscriptionSuspended
+    | SecretsResealed
+)
+ControlRecord = _Stated | Tombstone
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    v: int
+    record: _Stated
+
+
+class _VersionOnly(msgspec.Struct, frozen=True):
+    v: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Versioned)
+_version_decoder = msgspec.json.Decoder(_VersionOnly)
+
+
+def topic_key(path: TopicPath) -> str:
+    """Key of a topic's records."""
+    return f"topic:{path}"
+
+
+def subscription_key(subscription_id: str) -> str:
+    """Key of a subscription's records."""
+    return f"sub:{subscription_id}"
+
+
+def pull_point_key(pull_point_id: str) -> str:
+    """Key of a pull point's records."""
+    return f"pull:{pull_point_id}"
+
+
+def registration_key(registration_id: str) -> str:
+    """Key of a publisher registration's records."""
+    return f"pub:{registration_id}"
+
+
+def suspension_key(subscription_id: str) -> str:
+    """Key of a subscription's suspension: not its own key, since those who write it do not ask each other."""
+    return f"susp:{subscription_id}"
+
+
+def resealing_key(subscription_id: str) -> str:
+    """Key of what became of a subscription's ciphertexts: not its own key, as for suspensions."""
+    return f"seal:{subscription_id}"
+
+
+def key_of(record: ControlRecord) -> str:
+    """The Kafka key under which a record belongs."""
+    match record:
+        case TopicRecord(path=path) | TopicRemoved(path=path):
+            return topic_key(path)
+        case SubscriptionRecord(subscription=subscription):
+            return subscription_key(subscription.id)
+        case SubscriptionEnded(id=subscription_id):
+            return subscription_key(subscription_id)
+        case PullPointRecord(id=pull_point_id) | PullPointEnded(id=pull_point_id):
+            return pull_point_key(pull_point_id)
+        case RegistrationRecord(registration=registration):
+            return registration_key(registration.id)
+        case RegistrationEnded(id=registration_id):
+            return registration_key(registration_id)
+        case SubscriptionSuspended(id=subscription_id):
+            return suspension_key(subscription_id)
+        case SecretsResealed(id=subscription_id):
+            return resealing_key(subscription_id)
+        case Tombstone(key=key):
+            return key
+
+
+_OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal"})
+
+
+def subscription_of(record: ControlRecord) -> str:
+    """The id of the subscription that a record is about; empty for one about something else."""
+    match record:
+        case SubscriptionRecord(subscription=subscription):  # first: a log may hold a million of these
+            return subscription.id
+        case SubscriptionEnded(id=identifier) | SubscriptionSuspended(id=identifier) | SecretsResealed(id=identifier):
+            return identifier
+        case Tombstone(key=key):
+            kind, _, identifier = key.partition(":")
+            return identifier if kind in _OF_SUBSCRIPTIONS else ""
+    return ""
+
+
+def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
+    """The records that end a subscription: why, for those who follow, and null values for all keys that are its own, so
+    that nothing stays. Whoever ends it need not know of each: the other keys have writers of their own, whose last
+    record we may not have read yet."""
+    return [
+        SubscriptionEnded(subscription_id, reason, at_ms),
+        Tombstone(subscription_key(subscription_id)),
+        Tombstone(suspension_key(subscription_id)),
+        Tombstone(resealing_key(subscription_id)),
+    ]
+
+
+def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
+    """Kafka key and value of a record."""
+    key = key_of(record).encode()
+    if isinstance(record, Tombstone):
+        return key, None
+    return key, _encoder.encode(_Versioned(_version_for(record), record))
+
+
+def decode(key: bytes, value: bytes | None) -> ControlRecord:
+    """The record behind a Kafka key and value.
+
+    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    """
+    if value is None:
+        try:
+            return Tombstone(key.decode())
+        except UnicodeDecodeError as error:
+            raise InfrastructureError(f"the key {key!r} of a control record is not UTF-8") from error
+    try:
+        versioned = _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _refuse_newer(key, _version_of(value))
+        raise InfrastructureError(f"control record {key.decode(errors='replace')!r} cannot be read: {error}") from error
+    # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
+    _refuse_newer(key, versioned.v)
+    return versioned.record
+
+
+def _version_for(record: _Stated) -> int:
+    if isinstance(record, SecretsResealed):
+        return _VERSION_WITH_RESEALING
+    protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
+    return _VERSION_WITH_SECRETS if protected or isinstance(record, SubscriptionSuspended) else _VERSION_FOR_ALL
+
+
+def _version_of(value: bytes) -> int:
+    try:
+        return _version_decoder.decode(value).v
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return VERSION
+
+
+def _refuse_newer(key: bytes, version: int) -> None:
+    if version > VERSION:
+        raise RecordVersionError(
+            f"control record {key.decode(errors='replace')!r} has version {version}, this Arborcast knows up to "
+            f"{VERSION}: upgrade this process before it goes on"
+        )

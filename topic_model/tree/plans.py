@@ -1,0 +1,154 @@
+"""Changes to the topic tree, checked against the tree as it is and written down as control records.
+
+Nothing here changes a tree: a plan is a list of records to append to the control log, and the tree follows the log.
+New topics stand before old ones go, so that a subscriber of both places misses nothing in between. A removed topic
+gets a TopicRemoved, which says what happened, and then a Tombstone, so that compaction can forget it.
+
+Every refusal is a TopicError with the topic it is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NoReturn
+
+import msgspec
+
+from core.errors import TopicError
+from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from topic_model.topics import TopicPath, ancestors, last_step, make_path, parent_of, parse_path, split_path
+from topic_model.tree.tree import TopicTree
+
+MAX_CODE_LENGTH: Final = 256  # a code is a word in an LDAP attribute and a column of a table
+MAX_MESSAGE_TYPES: Final = 256
+
+# What XML 1.0 cannot carry, not even escaped: such a text could never be exported again.
+_not_xml = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def plan_create(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
+    """Add one topic. Ancestors need not be topics and do not become topics."""
+    path = check_record(record).path
+    if path in tree:
+        _refuse(f"the topic {path} exists already", path)
+    _check_parent(tree, path)
+    _check_final(tree, record)
+    _check_code(tree, record)
+    return [record]
+
+
+def plan_update(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
+    """Replace the facts of a topic; an empty plan when nothing would change."""
+    check_record(record)
+    old = _existing(tree, record.path)
+    _check_final(tree, record)
+    _check_code(tree, record)
+    return [] if old == record else [record]
+
+
+def plan_remove(tree: TopicTree, path: TopicPath, *, recursive: bool = False) -> list[ControlRecord]:
+    """Remove a topic, or with `recursive` the whole subtree of a topic or node."""
+    _check_node(tree, path)
+    if tree.has_children(path) and not recursive:
+        _refuse(f"there are topics below {path}; remove it recursively or remove those first", path)
+    return _removal(_subtree(tree, path))
+
+
+def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlRecord]:
+    """Give the last step of a topic or node another name (`b`, which keeps its namespace, or `{urn:t}b`)."""
+    own_namespace = last_step(path).rpartition("}")[0]
+    step = name if name.startswith("{") or not own_namespace else f"{own_namespace}}}{name}"
+    parent = parent_of(path)
+    target = parse_path(step if parent is None else f"{parent}/{step}")
+    if parent_of(target) != parent:
+        _refuse(f"{name[:200]!r} is a path and not a name: to put {path} elsewhere, move it", path)
+    return plan_move(tree, path, target)
+
+
+def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[ControlRecord]:
+    """Move a topic or node with all below it from `path` to `target`, which must be free and not below `path`.
+
+    The steps below keep what is written of them: a child without a namespace of its own is afterwards in the namespace
+    of its new parent.
+    """
+    _check_node(tree, path)
+    target = parse_path(target)
+    if target == path:
+        _refuse(f"{path} is where it is to be moved", path)
+    if path in ancestors(target):
+        _refuse(f"{path} cannot be moved below itself, to {target}", path)
+    if tree.is_node(target):
+        _refuse(f"there is a topic at {target} already, or below it", target)
+    _check_parent(tree, target)
+    old = _subtree(tree, path)
+    new: dict[TopicPath, TopicRecord] = {}
+    for each in old:
+        moved = make_path(split_path(target + each[len(path) :]))
+        if moved in new:
+            _refuse(f"two topics below {path} would both become {moved}", moved)
+        new[moved] = msgspec.structs.replace(_existing(tree, each), path=moved)
+    return [*new.values(), *_removal(old)]
+
+
+def check_record(record: TopicRecord) -> TopicRecord:
+    """The record itself when its texts are such as can be stored and exported; else TopicError."""
+    path = record.path
+    if parse_path(path) != path:
+        _refuse(f"the canonical form of {path} is {parse_path(path)}", path)
+    if len(record.code) > MAX_CODE_LENGTH:
+        _refuse(f"a topic code may be {MAX_CODE_LENGTH} characters long, that of {path} is {len(record.code)}", path)
+    if len(record.message_types) > MAX_MESSAGE_TYPES:
+        _refuse(f"a topic may have {MAX_MESSAGE_TYPES} message types, {path} has {len(record.message_types)}", path)
+    policy = record.policy
+    for text in (record.code, policy.routing, *record.message_types, *policy.publishers):
+        if _not_xml.search(text):
+            _refuse(f"{text[:80]!r}, of topic {path}, holds a control character", path)
+    return record
+
+
+def _check_parent(tree: TopicTree, path: TopicPath) -> None:
+    for above in ancestors(path):
+        record = tree.get(above)
+        if record is not None and record.final:
+            _refuse(f"the topic {above} is final: there cannot be {path} below it", path)
+
+
+def _check_final(tree: TopicTree, record: TopicRecord) -> None:
+    if record.final and tree.has_children(record.path):
+        _refuse(f"the topic {record.path} cannot be final, there are topics below it", record.path)
+
+
+def _check_code(tree: TopicTree, record: TopicRecord) -> None:
+    if record.code:
+        for other in tree.paths_with_code(record.code):
+            if other != record.path:
+                _refuse(f"the topic code {record.code!r} belongs to {other} already", record.path)
+
+
+def _check_node(tree: TopicTree, path: TopicPath) -> None:
+    if not tree.is_node(path):
+        _refuse(f"there is no topic {path}", path)
+
+
+def _existing(tree: TopicTree, path: TopicPath) -> TopicRecord:
+    record = tree.get(path)
+    if record is None:
+        _refuse(f"there is no topic {path}", path)
+    return record
+
+
+def _subtree(tree: TopicTree, path: TopicPath) -> list[TopicPath]:
+    """The topics of a subtree, parents before children, in an order that is the same everywhere."""
+    below = sorted(tree.descendants(path))
+    return [path, *below] if path in tree else below
+
+
+def _removal(paths: Iterable[TopicPath]) -> list[ControlRecord]:
+    deepest_first = list(paths)[::-1]
+    removed: list[ControlRecord] = [TopicRemoved(path) for path in deepest_first]
+    return removed + [Tombstone(topic_key(path)) for path in deepest_first]
+
+
+def _refuse(message: str, path: TopicPath) -> NoReturn:
+    raise TopicError(message, path)

@@ -1,0 +1,286 @@
+"""The topic tree: which topics there are, with their facts.
+
+A view like every other: a fold over the topic records of the control log. Whoever wants to change it plans the change
+(`tree_plans`), appends the records to the log, and applies what comes back from there.
+
+A node is a topic only when it has a record. Putting `a/b` makes a node of `a`, so that the tree can be walked, but no
+topic; the node goes when the last topic below it goes. A first notification on `a/b` in an open topic set therefore
+adds one topic and not two.
+
+Small, because there may be a million topics in every process: a topic with nothing to say beside its path costs its
+path and two dictionary slots (160 bytes at a million topics in branches of ten, 340 in branches of two).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from lxml import etree
+
+from topic_model.patterns.patterns import EVERYTHING, Alternative, Pattern, Reach, is_virtual, root_anchor
+from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
+from topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
+
+WSTOP: Final = "http://docs.oasis-open.org/wsn/t-1"
+
+TOPIC_SET: Final = f"{{{WSTOP}}}TopicSet"
+
+IS_TOPIC: Final = f"{{{WSTOP}}}topic"
+
+
+class TopicSetBuilder:
+    """Builds the element tree topic by topic, with the nodes above that are needed. It holds no text, only elements."""
+
+    def __init__(self, prefixes: dict[str, str] | None = None) -> None:
+        self.root = etree.Element(TOPIC_SET, nsmap={"wstop": WSTOP, **(prefixes or {})})
+        self._elements: dict[TopicPath, etree._Element] = {}
+
+    def add(self, path: TopicPath) -> etree._Element:
+        """The element of a topic."""
+        element = self._node(path)
+        element.set(IS_TOPIC, "true")
+        return element
+
+    def _node(self, path: TopicPath) -> etree._Element:
+        element = self._elements.get(path)
+        if element is None:
+            above = parent_of(path)
+            parent = self.root if above is None else self._node(above)
+            # A step as written in a path is already what lxml calls a tag: `{namespace}name`, or the name alone.
+            element = self._elements[path] = etree.SubElement(parent, last_step(path))
+        return element
+
+
+def topic_set(paths: Iterable[TopicPath]) -> etree._Element:
+    """The TopicSet of these topics."""
+    builder = TopicSetBuilder()
+    for path in paths:
+        builder.add(path)
+    return builder.root
+
+
+def path_of(element: etree._Element) -> TopicPath:
+    """The path of the node behind an element below a TopicSet that was built here."""
+    steps: list[str] = []
+    node: etree._Element | None = element
+    while node is not None and node.tag != TOPIC_SET:
+        steps.append(str(node.tag))
+        node = node.getparent()
+    return TopicPath("/".join(reversed(steps)))
+
+
+_TOP = TopicPath("")  # the virtual root's key among the parents; no topic has it
+
+_NO_POLICY = TopicPolicy()
+
+
+class TopicTree:
+    """Topics by path, by code, and by what lies below what.
+
+    `children`, `descendants`, `roots`, `paths` and `select` promise no particular order, and the tree must not change
+    while one of them is being read. `version` grows with every change.
+    """
+
+    def __init__(self) -> None:
+        # None stands for a record that says nothing beside the path.
+        self._records: dict[TopicPath, TopicRecord | None] = {}
+        self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes that have any; a dict keeps its order
+        self._codes: dict[str, tuple[TopicPath, ...]] = {}
+        self.version = 0
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record of the control log; records that are not about topics change nothing."""
+        if isinstance(record, TopicRecord):
+            self.put(record)
+        elif isinstance(record, TopicRemoved):
+            self.remove(record.path)
+
+    def put(self, record: TopicRecord) -> None:
+        """Add the topic, or replace its facts. The path is taken as canonical."""
+        path = record.path
+        if path in self._records:
+            self._forget_code(path)
+        elif path not in self._children:
+            self._link(path)
+        self._records[path] = None if _is_plain(record) else record
+        if record.code:
+            # Two topics of one code can come from a directory that others edit: both stay, the smallest path answers.
+            self._codes[record.code] = tuple(sorted((*self._codes.get(record.code, ()), path)))
+        self.version += 1
+
+    def remove(self, path: TopicPath) -> bool:
+        """Take the topic out, not those below it. False when it was not there."""
+        if path not in self._records:
+            return False
+        self._forget_code(path)
+        del self._records[path]
+        self._prune(path)
+        self.version += 1
+        return True
+
+    def get(self, path: TopicPath) -> TopicRecord | None:
+        """The topic's facts; None when there is no such topic (there may still be a node)."""
+        if path not in self._records:
+            return None
+        return self._records[path] or TopicRecord(path)
+
+    def policy(self, path: TopicPath) -> TopicPolicy:
+        """What holds for the topic; the default where there is none."""
+        record = self._records.get(path)
+        return _NO_POLICY if record is None else record.policy
+
+    def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
+        """All topics with this code, sorted; more than one means that the directory should be corrected."""
+        return self._codes.get(code, ())
+
+    def is_node(self, path: TopicPath) -> bool:
+        """Whether there is a topic here or below."""
+        return path in self._records or path in self._children
+
+    def has_children(self, path: TopicPath) -> bool:
+        """Whether there is a topic below."""
+        return path in self._children
+
+    def roots(self) -> Iterator[TopicPath]:
+        """The nodes right below the virtual root, of all namespaces."""
+        return iter(self._children.get(_TOP, ()))
+
+    def children(self, path: TopicPath) -> Iterator[TopicPath]:
+        """The nodes right below; some may be no topics themselves."""
+        return iter(self._children.get(path, ()))
+
+    def descendants(self, path: TopicPath) -> Iterator[TopicPath]:
+        """The topics strictly below."""
+        return self._topics_below(path)
+
+    def paths(self) -> Iterator[TopicPath]:
+        """All topics."""
+        return iter(self._records)
+
+    def records(self) -> Iterator[TopicRecord]:
+        """The facts of all topics."""
+        for path, record in self._records.items():
+            yield record or TopicRecord(path)
+
+    def select(self, pattern: Pattern) -> Iterator[TopicPath]:
+        """The topics that a pattern selects, each once. Looks only at the branches that the pattern can reach."""
+        if pattern.normal == EVERYTHING:
+            yield from self.paths()
+            return
+        seen: set[TopicPath] = set()
+        for alternative in pattern.alternatives:
+            for path in self._select(alternative):
+                if path not in seen:
+                    seen.add(path)
+                    yield path
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __eq__(self, other: object) -> bool:
+        return self._records == other._records if isinstance(other, TopicTree) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def _select(self, alternative: Alternative) -> Iterator[TopicPath]:
+        anchor = TopicPath(alternative.anchor)
+        if anchor in self._records and alternative.matches(anchor):
+            yield anchor
+        if alternative.rest or alternative.reach is Reach.CHILDREN:
+            yield from self._walk(alternative)
+        elif alternative.reach is not Reach.SELF:
+            for node in self._tops(anchor) if is_virtual(anchor) else (anchor,):
+                if node != anchor and node in self._records:
+                    yield node
+                yield from self._topics_below(node)
+
+    def _walk(self, alternative: Alternative) -> Iterator[TopicPath]:
+        """Follow the steps of an alternative down the tree, no further into a branch than they can reach."""
+        anchor = TopicPath(alternative.anchor)
+        arrived, reach = alternative.arrived, alternative.reach
+        children: Iterable[TopicPath] = self._tops(anchor) if is_virtual(anchor) else self.children(anchor)
+        namespace = anchor[1:-1] if is_virtual(anchor) else _last_namespace(anchor)
+        waiting: list[tuple[Iterable[TopicPath], int, int, str]] = [
+            (children, 0 if is_virtual(anchor) else len(anchor) + 1, 1, namespace)
+        ]
+        while waiting:
+            children, start, reached, parent_namespace = waiting.pop()
+            is_child = reach is Reach.CHILDREN and reached & arrived
+            for node in children:
+                step = _step(node, start, parent_namespace)
+                following = alternative.advance(reached, step, parent_namespace)
+                is_end = following & arrived and reach in (Reach.SELF, Reach.SUBTREE)
+                if (is_child or is_end) and node in self._records:
+                    yield node
+                if following & arrived and reach in (Reach.DESCENDANTS, Reach.SUBTREE):
+                    yield from self._topics_below(node)
+                elif following and node in self._children:
+                    waiting.append((self._children[node], len(node) + 1, following, step[0]))
+
+    def _tops(self, anchor: str) -> Iterator[TopicPath]:
+        """The roots of the trees below a virtual root."""
+        return (root for root in self.roots() if not anchor or root_anchor(root) == anchor)
+
+    def _topics_below(self, path: TopicPath) -> Iterator[TopicPath]:
+        waiting = [path]
+        while waiting:
+            for node in self._children.get(waiting.pop(), ()):
+                if node in self._records:
+                    yield node
+                if node in self._children:
+                    waiting.append(node)
+
+    def _link(self, path: TopicPath) -> None:
+        child = path
+        for parent in (*ancestors(path), _TOP):
+            siblings = self._children.get(parent)
+            if siblings is not None:
+                siblings[child] = None
+                return
+            self._children[parent] = {child: None}
+            if parent in self._records:
+                return
+            child = parent
+
+    def _prune(self, path: TopicPath) -> None:
+        child = path
+        for parent in (*ancestors(path), _TOP):
+            if self.is_node(child):
+                return
+            siblings = self._children[parent]
+            del siblings[child]
+            if siblings:
+                return
+            del self._children[parent]
+            child = parent
+
+    def _forget_code(self, path: TopicPath) -> None:
+        record = self._records[path]
+        if record is None or not record.code:
+            return
+        others = tuple(other for other in self._codes[record.code] if other != path)
+        if others:
+            self._codes[record.code] = others
+        else:
+            del self._codes[record.code]
+
+
+def _is_plain(record: TopicRecord) -> bool:
+    return not (record.code or record.message_types or record.final) and record.policy == _NO_POLICY
+
+
+def _step(path: TopicPath, start: int, parent_namespace: str) -> Step:
+    """The last step of a path, which begins at `start`."""
+    if path[start] != "{":
+        return parent_namespace, path[start:]
+    namespace, _, name = path[start + 1 :].partition("}")
+    return namespace, name
+
+
+def _last_namespace(path: TopicPath) -> str:
+    *_, (namespace, _name) = split_path(path)
+    return namespace

@@ -1,3 +1,14 @@
-"""TODO."""
+"""What every other package stands on: errors, settings, time, logs, secrets, telemetry.
+
+    eventlog/   everything about Kafka: client, topics, reading, writing, versions of records
+    security/   keys, signatures, addresses, where may be connected to
+    telemetry/  metrics, traces, the form of log lines
+    errors      the root of all our exceptions
+    settings    how a setting is declared
+    liveness, wall_clock    something that hangs is found; times that survive a clock that is set
+
+May live here: what two packages need and what knows nothing of notifications. May not: any import of another
+package.
+"""
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""What you start: the command line, the gateway process, the spark-submit entry, the embedded stack, settings.
+"""What you start: the command line, the gateway process, the spark-submit entry, the embedded engine, settings.
 
-    cli/            `arborcast`
-    stack/, demo/   the embedded engine; its demonstration
-    gateway/, dispatch_stream       the two processes of an engine, embedded or not
-    settings, outbound      what is set, read in one place; what of it decides where may be connected to
-    terminal, printable_console     what people read
-    running         where the parts of an engine are now
-    monitoring/, notebook/  seeing how it is; asking what happened
-    backup/, drill, resealing       what an operator does now and then
-    bundle          what a Spark cluster gets
-    reference/      pages of docs/ that are generated from the code
+    cli/                        `arborcast`
+    gateway/, dispatch_stream   the two processes of an engine
+    engine/, stack/, demo/      the embedded engine: its commands, its parts, its demonstration
+    processes/, install/        child processes; what is fetched before the first start
+    settings/                   what is set, read in one place
+    monitoring/, notebook/      seeing how it is; asking what happened
+    maintenance/                backup, restore, resealing, bundles for clusters
+    reference/                  pages of docs/ that are generated from the code
+    terminal, printable_console what people read
 
 Wiring only: it reads settings, builds the parts of the other packages and runs them; it decides nothing about
 notifications. No file directly in here may carry the name of a package we import (`kafka`, `dispatch`, ...):

@@ -1,3 +1,3 @@
-"""TODO."""
+"""How a process tells what it does: metrics, traces, and the form of its log lines."""
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""TODO."""
+"""The topic tree and its directory, kept in step: what to do on either side is decided here, in a thread."""
 
 from __future__ import annotations

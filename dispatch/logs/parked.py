@@ -24,7 +24,7 @@ from core.eventlog.topics import PARKED_OVERHEAD
 from core.eventlog.versions import KnownVersion
 from core.eventlog.writers import DurableWriter
 from core.wall_clock import has_come
-from dispatch.logs import dead_letters, parked
+from dispatch.logs import dead_letters
 from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.dead_letters import DeadLetter
 from topic_model.records.notifications import Notification
@@ -148,13 +148,13 @@ class ParkingLog(DurableWriter):
     def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
         """A delivery waits from now on; the record's number."""
         lane = delivery.subscription
-        value = parked.encode(Parked(notification, tries))
+        value = encode(Parked(notification, tries))
         return self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), lane)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         """It was tried and waits again."""
         partition = partition_of_subscription(delivery.subscription, self.partitions)
-        self.send(partition, parked.encode(Tried(tries)), delivery.tried_key())
+        self.send(partition, encode(Tried(tries)), delivery.tried_key())
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
         """It does not wait any more. `tried` says whether there is a record of its tries to be forgotten, too."""

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from kafka import TopicPartition
 from pyspark.sql.streaming.query import StreamingQuery
 
 from core.errors import InfrastructureError
-from core.eventlog.client import Consumer, make_consumer, translated
+from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
 from core.eventlog.settings import KafkaSettings
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
-from ingest.soap import answers
 from ingest.soap.envelope import Addressing
 from topic_model.namespaces import PREFIXES, SOAP11, SOAP12, WSA, WSNT
 from topic_model.subscriptions import SoapVersion
@@ -21,7 +20,7 @@ def expression_element(
 ) -> str:
     """An expression as an element, by default of base notification, with the prefixes that it uses."""
     declared = "".join(
-        f" xmlns:{prefix}={answers.attribute(uri)}" if prefix else f" xmlns={answers.attribute(uri)}"
+        f" xmlns:{prefix}={attribute(uri)}" if prefix else f" xmlns={attribute(uri)}"
         for prefix, uri in namespaces.items()
     )
     # A declaration of theirs may take our prefix: the element brings one of its own that theirs cannot be.
@@ -29,8 +28,8 @@ def expression_element(
     while own in namespaces:
         own += "_"
     return (
-        f'<{own}:{element} xmlns:{own}="{namespace}"{declared} Dialect={answers.attribute(dialect)}>'
-        f"{answers.text(expression)}</{own}:{element}>"
+        f'<{own}:{element} xmlns:{own}="{namespace}"{declared} Dialect={attribute(dialect)}>'
+        f"{text(expression)}</{own}:{element}>"
     )
 
 

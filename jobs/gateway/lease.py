@@ -6,7 +6,7 @@ clock: everyone counts from when it saw a record. We took a log rather than a co
 decision is then a fold that can be tested, because the holder can tell by itself that it may have lost the lease, and
 because nothing but reading and appending is asked of the broker.
 
-Everything here is pure; `jobs.gateway.lease` reads and appends.
+`Lease` is pure; `LeaseKeeper` reads and appends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import LEASE_LOG
 from core.eventlog.writers import LogWriter
 from directory.sync.sync import DirectorySync
-from jobs.gateway import lease
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -215,9 +214,7 @@ class LeaseKeeper:
         self._writer = LogWriter(kafka, LEASE_LOG)
         # The others' words are old when they come from before our start, but how old nobody can tell: they count from
         # now, so that a holder that lives has the time to renew.
-        self._follower: LogFollower[LeaseRecord] = LogFollower(
-            kafka, LEASE_LOG, lease.decode, self._apply, forgetful=True
-        )
+        self._follower: LogFollower[LeaseRecord] = LogFollower(kafka, LEASE_LOG, decode, self._apply, forgetful=True)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._told = False
@@ -266,7 +263,7 @@ class LeaseKeeper:
         word = self._lease.next(now)
         if word is None:
             return
-        self._writer.append_encoded([lease.encode(word)])
+        self._writer.append_encoded([encode(word)])
         self._follower.read_to_end(_REQUEST_S)
         if self._lease.mine:
             self._sent = now
@@ -276,7 +273,7 @@ class LeaseKeeper:
         word = self._lease.release()
         if word is not None:
             try:
-                self._writer.append_encoded([lease.encode(word)])
+                self._writer.append_encoded([encode(word)])
             except ArborcastError as error:
                 logger.info("the others will wait for the lease to run out: %s", error)
 

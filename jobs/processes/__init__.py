@@ -1,3 +1,3 @@
-"""TODO."""
+"""Child processes: started, watched, ended with their parent; their log files, ports and signals."""
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,19 @@ def imported_modules(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def name_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_at_the_top(file: Path) -> Iterator[str]:
+    """The module itself for `from module import name`, or `module.name` where that is a module."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                yield below if (ROOT / below.replace(".", "/")).with_suffix(".py").exists() else node.module
+
+
 def imported_packages(file: Path) -> Iterator[str]:
     return (name.partition(".")[0] for name in imported_modules(file))
 
@@ -49,6 +63,41 @@ def test_imports_go_one_way(package: str) -> None:
     for file in modules_of(package):
         ours = {name for name in imported_packages(file) if name in MAY_IMPORT or name == "tests"}
         assert ours <= MAY_IMPORT[package], f"{file.relative_to(ROOT)} imports {sorted(ours - MAY_IMPORT[package])}"
+
+
+def test_no_circle() -> None:
+    """Of imports at the top of a file; inside a function they are there to keep a start fast."""
+    files = {name_of(file): file for package in FLOORS for file in modules_of(package)}
+    graph = {name: {found for found in imported_at_the_top(file) if found in files} for name, file in files.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_what_is_pure_stays_pure() -> None:
+    """Neither Kafka nor HTTP nor files: whoever uses the topic model reads and writes for it."""
+    impure = {"kafka", "requests", "socket", "ssl", "pathlib", "os", "tempfile", "sqlite3", "pyspark", "threading"}
+    maps_a_file = ROOT / "topic_model" / "snapshot" / "base.py"
+    for file in modules_of("topic_model"):
+        if file != maps_a_file:
+            assert not {*imported_packages(file)} & impure, file.relative_to(ROOT)
+    for package in FLOORS:
+        for file in modules_of(package):
+            if "eventlog" not in file.parts:
+                names = {name for name in imported_modules(file) if name.split(".")[0] == "kafka"}
+                assert names <= {"kafka.errors"}, f"{file.relative_to(ROOT)}: use core.eventlog"
+
+
+def test_a_folder_can_be_held_in_the_head() -> None:
+    for package in FLOORS:
+        for folder in {file.parent for file in modules_of(package)}:
+            things = [
+                entry
+                for entry in folder.iterdir()
+                if (entry.suffix == ".py" and entry.name != "__init__.py") or (entry / "__init__.py").exists()
+            ]
+            assert len(things) <= 16, f"{folder.relative_to(ROOT)} has {len(things)} things in it"
 
 
 def test_benchmarks_take_from_tests_only_what_supports_them() -> None:

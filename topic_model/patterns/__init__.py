@@ -1,3 +1,3 @@
-"""TODO."""
+"""Topic patterns: the normal form that every topic expression compiles to, and its grammar."""
 
 from __future__ import annotations

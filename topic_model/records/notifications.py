@@ -11,7 +11,6 @@ import msgspec
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.versions import KnownVersion
-from topic_model.records import notifications
 from topic_model.topics import TopicPath
 
 VERSION = 4
@@ -132,7 +131,7 @@ def notification_in(record: ConsumerRecord) -> Notification | None:
     Raises RecordVersionError for a record of a newer Arborcast.
     """
     try:
-        return notifications.decode(record.value or b"")
+        return decode(record.value or b"")
     except RecordVersionError:
         raise
     except InfrastructureError:

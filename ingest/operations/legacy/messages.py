@@ -10,7 +10,6 @@ from lxml import etree
 
 from core.errors import ExpressionError
 from ingest.errors import InvalidRequest, MalformedMessage, TooLarge
-from ingest.operations.legacy import messages as texts
 from ingest.soap.fragments import Node, Source
 from ingest.soap.xml_reading import Xml, check_tags, read_xml
 from topic_model import expressions, legacy_content
@@ -148,7 +147,7 @@ Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify
 
 def read(text: str) -> Asked:
     """What the text asks for. Raises MalformedMessage, InvalidRequest or ExpressionError."""
-    root, document = texts.parse(text)
+    root, document = parse(text)
     namespace, name = _split(root)
     match name if namespace in _NAMESPACES else "":
         case "Subscribe":

@@ -30,7 +30,7 @@ SCRIPT = "dispatch_stream.py"
 PROPERTIES = "spark.properties"
 CLUSTER = "spark-cluster.properties"
 
-_PACKAGES = ("dispatch", "ingest", "jobs", "topic_model")
+_PACKAGES = ("core", "directory", "dispatch", "ingest", "jobs", "topic_model")
 
 # The oldest time that a zip file can hold. The same code makes the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)

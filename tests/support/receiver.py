@@ -245,7 +245,9 @@ class Receiver:
         marks: bool = False,
         more_ports: int = 0,
         on_received: Callable[[Received], None] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
+        self._host = host
         self._journal = _Journal(keep_bodies, [] if marks else None, on_received=on_received)
         self._more_ports = more_ports
         self.ports: list[int] = []
@@ -283,7 +285,7 @@ class Receiver:
 
     def url(self, path: str = "/") -> str:
         """Address of a path."""
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}{path}"
+        return f"{'https' if self._tls else 'http'}://{self._host}:{self._port}{path}"
 
     @property
     def requests(self) -> list[Received]:
@@ -322,7 +324,7 @@ class Receiver:
         server = loop.run_until_complete(
             loop.create_server(
                 lambda: _Connection(self._journal),
-                "127.0.0.1",
+                self._host,
                 self._port,
                 reuse_address=True,
                 backlog=1024,

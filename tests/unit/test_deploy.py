@@ -205,7 +205,7 @@ def test_the_probes_ask_what_is_answered() -> None:
     (gateway,) = of_kind("Deployment")
     (main,) = gateway["spec"]["template"]["spec"]["containers"]
     paths = [main[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
-    served = "".join(file.read_text() for file in (ROOT / "ingest").glob("*.py"))
+    served = "".join(file.read_text() for file in (ROOT / "ingest").rglob("*.py"))
     assert paths == ["/health/ready", "/health/live"]
     assert all(f'"{path}"' in served for path in paths)
     (job,) = of_kind("StatefulSet")

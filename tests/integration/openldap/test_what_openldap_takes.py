@@ -76,7 +76,7 @@ def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd)
 
 def test_the_file_directory_never_imports_ldap3() -> None:
     code = (
-        "import sys; from pathlib import Path; from core.settings import DirectorySettings\n"
+        "import sys; from pathlib import Path; from directory.settings import DirectorySettings\n"
         "from directory.stores import open_directory; import directory.sync.sync\n"
         "open_directory(DirectorySettings(), Path('x')); print('ldap3' in sys.modules)"
     )

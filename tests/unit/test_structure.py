@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -31,9 +32,14 @@ def modules_of(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def imported_modules(file: Path) -> Iterator[str]:
     """With what is imported from them: `a.b.name` for `from a.b import name`."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -47,7 +53,7 @@ def name_of(file: Path) -> str:
 
 def imported_at_the_top(file: Path) -> Iterator[str]:
     """The module itself for `from module import name`, or `module.name` where that is a module."""
-    for node in ast.parse(file.read_text()).body:
+    for node in tree_of(file).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 below = f"{node.module}.{alias.name}"

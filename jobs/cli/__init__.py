@@ -3,7 +3,7 @@
     engine, configuration, keys     the embedded engine, settings, the key file
     messages, topics, subscriptions a client for the shell; what the engine knows
     users, access                   who may come in, and who might not any more
-    trace, audit, dead, replay      what became of notifications, and what to do about it
+    trace, audit, dead_letters, replay  what became of notifications, and what to do about it
     watching, backup                how it is; what to keep
     common, log_access, topics_work, topics_output      what several of them share
 
@@ -23,7 +23,7 @@ from jobs.cli import (
     audit,
     backup,
     configuration,
-    dead,
+    dead_letters,
     engine,
     keys,
     messages,
@@ -54,7 +54,7 @@ access.register(app)
 trace.register(app)
 watching.register(app)
 audit.register(app)
-dead.register(app)
+dead_letters.register(app)
 replay.register(app)
 backup.register(app)
 

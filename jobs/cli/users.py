@@ -57,7 +57,7 @@ def add(
 
 
 def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = None) -> None:
-    """Remove a user. A password that was right a moment ago is remembered for access.remember_s."""
+    """Remove a user. A password that was right a moment ago is remembered for access.cache_s."""
     from ingest.access.users_file import write_users
 
     path = _path(config, home)

@@ -65,7 +65,7 @@ def gate(settings: Settings) -> Gate | None:
     if not access.chosen():
         return Gate(rates, proxies=trusted) if rates else None
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    users = Users(user_source(settings), remember_s=access.remember_s, guesses=guesses)
+    users = Users(user_source(settings), remember_s=access.cache_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
     bearer = Bearer(access) if "bearer" in access.chosen() else None

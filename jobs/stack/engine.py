@@ -117,12 +117,12 @@ def effective(settings: Settings) -> Settings:
 
 def _reach(settings: Settings) -> OutboundSettings:
     """With everything on this machine and nobody else let in, subscribers are on this machine too."""
-    chosen = settings.origins.get("outbound.reach", "default") != "default"
+    chosen = settings.origins.get("outbound.scope", "default") != "default"
     listens = read_address(settings.gateway.host)
     private = settings.gateway.host == "localhost" or (listens is not None and kind_of(listens) == "loopback")
     if chosen or not private:
         return settings.outbound
-    return dataclasses.replace(settings.outbound, reach="loopback")
+    return dataclasses.replace(settings.outbound, scope="loopback")
 
 
 def _metrics_ports(metrics: MetricsSettings) -> MetricsSettings:

@@ -33,7 +33,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
         "ARBORCAST_GATEWAY_PORT": str(ports.free_port()),
         "ARBORCAST_STACK_KAFKA_PORT": str(ports.free_port()),
     }
-    environment["ARBORCAST_OUTBOUND_REACH"] = "loopback"
+    environment["ARBORCAST_OUTBOUND_SCOPE"] = "loopback"
     away = ports.free_port()
     with Receiver() as receiver:
         try:

@@ -141,7 +141,7 @@ def test_a_pod_is_given_the_time_that_a_stop_takes(tmp_path: Path) -> None:
     first = float(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > first + found.gateway.stop_timeout_s + process._STOP_S
     queries = 3 * 5.0
-    batch = 2 * found.retry.hot_budget_s + runtime._STOP_MARGIN_S
+    batch = 2 * found.retry.batch_wait_s + runtime._STOP_MARGIN_S
     beside = runtime._RECORDING_STOP_S + runtime._REDELIVERY_STOP_S
     assert job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1.5 * (batch + queries + beside)
 
@@ -205,7 +205,7 @@ def test_the_probes_ask_what_is_answered() -> None:
     (gateway,) = of_kind("Deployment")
     (main,) = gateway["spec"]["template"]["spec"]["containers"]
     paths = [main[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
-    served = "".join(file.read_text() for file in (ROOT / "ingest").glob("*.py"))
+    served = "".join(file.read_text() for file in (ROOT / "ingest").rglob("*.py"))
     assert paths == ["/health/ready", "/health/live"]
     assert all(f'"{path}"' in served for path in paths)
     (job,) = of_kind("StatefulSet")

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dispatch.operations.audit
-import jobs.cli.dead
+import jobs.cli.dead_letters
 import jobs.cli.topics_work
 import jobs.engine.doctor
 from core.errors import ArborcastError
@@ -92,7 +92,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         suspensions.apply(each)
     problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
     audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
-    monkeypatch.setattr(jobs.cli.dead, "_search", lambda *_: iter([(None, letter)]))
+    monkeypatch.setattr(jobs.cli.dead_letters, "_search", lambda *_: iter([(None, letter)]))
     monkeypatch.setattr(jobs.cli.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda *_: table.topics)
     monkeypatch.setattr(dispatch.operations.audit, "audit", lambda *_, **__: audited)
@@ -103,8 +103,8 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMMANDS = [
-    ["dead", "list"],
-    ["dead", "show", "n1"],
+    ["dead-letters", "list"],
+    ["dead-letters", "show", "n1"],
     ["subscriptions", "list"],
     ["topics", "list"],
     ["topics", "match", "//."],
@@ -123,7 +123,7 @@ def test_no_command_hands_on_what_acts_on_a_terminal(engine: Path, arguments: li
     assert "NEEDLE" in result.output, result.output
     assert is_printable(result.output)
     assert "\\u202edrow" in result.output, "it is not left out, it is written out"
-    if arguments != ["dead", "show", "n1"]:  # which ends with the payload as it is
+    if arguments != ["dead-letters", "show", "n1"]:  # which ends with the payload as it is
         assert not re.search(r"^\s*FORGED", result.output, re.MULTILINE)
 
 
@@ -139,7 +139,7 @@ def test_colours_of_ours_are_all_the_escapes_that_a_terminal_gets(engine: Path, 
 
 def test_there_are_colours(engine: Path) -> None:
     coloured = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    assert "\x1b[" in CliRunner().invoke(app, ["dead", "list", "--home", str(engine)], env=coloured).output
+    assert "\x1b[" in CliRunner().invoke(app, ["dead-letters", "list", "--home", str(engine)], env=coloured).output
 
 
 @pytest.mark.parametrize("arguments", [*COMMANDS, ["topics", "tree"]], ids=" ".join)

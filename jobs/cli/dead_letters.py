@@ -1,4 +1,4 @@
-"""`arborcast dead list`, `show`, `redrive`, `purge`: what was given up, and what becomes of it."""
+"""`arborcast dead-letters list`, `show`, `redrive`, `purge`: what was given up, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jobs.cli.common import (
     tell_of_more,
     topic_test,
 )
-from jobs.terminal import console, print_json
+from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
     from core.eventlog.settings import KafkaSettings
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Found = tuple[Delivery, DeadLetter]
 
-dead_app = typer.Typer(help="Deliveries that were given up: their messages are kept.", no_args_is_help=True)
+letters_app = typer.Typer(help="Deliveries that were given up: their messages are kept.", no_args_is_help=True)
 
 EndpointOption = Annotated[str | None, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
 SinceOption = Annotated[
@@ -58,10 +58,16 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so man
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(dead_app, name="dead")
+    app.add_typer(letters_app, name="dead-letters")
+    app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
 
 
-@dead_app.command("list")
+def _say_new_word() -> None:
+    told = "`arborcast dead` is called `arborcast dead-letters` now; the old word still works"
+    error_console().print(told, highlight=False, soft_wrap=True)
+
+
+@letters_app.command("list")
 def list_letters(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
@@ -102,7 +108,7 @@ def list_letters(
     tell_of_more(more)
 
 
-@dead_app.command()
+@letters_app.command()
 def show(
     notification: Annotated[str, typer.Argument(help="The notification's id, as `list` prints it.")],
     subscription: SubscriptionOption = None,
@@ -135,7 +141,7 @@ def show(
         raise ConfigError(f"there is no dead letter of notification {notification}")
 
 
-@dead_app.command()
+@letters_app.command()
 def redrive(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
@@ -187,7 +193,7 @@ def redrive(
         )
 
 
-@dead_app.command()
+@letters_app.command()
 def purge(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,

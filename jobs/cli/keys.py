@@ -57,7 +57,7 @@ def reseal(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Seal all secrets with the first key, so that older keys are needed no more; the engine may run meanwhile.
+    """Seal all secrets with the first key, so that older keys are no longer needed; the engine may run meanwhile.
 
     May be cut off and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
     older key.
@@ -106,7 +106,7 @@ def _keys(path: Path) -> dict[str, bytes]:
 
 def _show(report: Report, key_id: str, dry_run: bool) -> None:
     out = console()
-    done = "would be sealed anew" if dry_run else "were sealed anew"
+    done = "would be sealed again" if dry_run else "were sealed again"
     out.print(f"{report.secrets} secrets of {report.subscriptions} subscriptions {done} with {key_id}", highlight=False)
     for each, count in sorted(report.sealed.items()):
         out.print(f"sealed with {each}: {count}", highlight=False, markup=False)

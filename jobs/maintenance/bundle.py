@@ -1,6 +1,6 @@
 """What a Spark cluster needs of ours, in one folder: `arborcast bundle`.
 
-    arborcast.zip        the four packages, for spark-submit's --py-files
+    arborcast.zip        our packages, for spark-submit's --py-files
     dispatch_stream.py   the job's script
     spark.properties     the tuned settings, naming the jars and the zip; with a secret in it, for its owner alone
     spark-cluster.properties    what a standalone cluster's master and workers are started with, to prove that they
@@ -30,7 +30,7 @@ SCRIPT = "dispatch_stream.py"
 PROPERTIES = "spark.properties"
 CLUSTER = "spark-cluster.properties"
 
-_PACKAGES = ("dispatch", "ingest", "jobs", "topic_model")
+_PACKAGES = ("core", "directory", "dispatch", "ingest", "jobs", "topic_model")
 
 # The oldest time that a zip file can hold. The same code makes the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)

@@ -226,7 +226,9 @@ def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:
     assert 'CMD ["python", "-m", "jobs.gateway"]' in recipe
     images = {each["image"].partition(":")[2] for each in containers()}
     assert images == {re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]}  # type: ignore[index]
-    assert all(f"COPY {package} " in recipe for package in ("topic_model", "ingest", "dispatch", "jobs"))
+    assert all(
+        f"COPY {package} " in recipe for package in ("core", "directory", "topic_model", "ingest", "dispatch", "jobs")
+    )
 
 
 def test_the_user_has_a_name() -> None:

@@ -331,7 +331,7 @@ def printing(source: str) -> list[int]:
 HARMLESS = re.compile(r"sys\.std(out|err)\.(isatty|flush|fileno)\(")
 
 
-@pytest.mark.parametrize("package", ["topic_model", "ingest", "dispatch", "jobs"])
+@pytest.mark.parametrize("package", ["core", "topic_model", "directory", "ingest", "dispatch", "jobs"])
 def test_nothing_prints_around_the_one_place(package: str) -> None:
     found = []
     for file in sorted((ROOT / package).rglob("*.py")):

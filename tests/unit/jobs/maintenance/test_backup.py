@@ -1,4 +1,4 @@
-"""What is in a backup while things move from log to log: the logs are lists here, `take` is what it is."""
+"""What is in a backup while things move from log to log: the logs are lists here, `backup` is what it is."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
     logs.redrive(*sent)
     logs.forget(purged[0])
 
-    backup.take(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
+    backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
 
     owed = {notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")}
     letters = [(parked.decode_key(each.key)[0], each.value or b"") for each in read_log(tmp_path, "dead")]

@@ -58,7 +58,8 @@ def test_a_driver_on_another_host_has_a_python_of_its_own(tmp_path: Path) -> Non
 
 def test_everything_that_is_read_beside_the_code_is_in_the_zip(tmp_path: Path) -> None:
     code, *_ = write_bundle(tmp_path, DispatchSettings(), [])
-    packages = [Path(jobs.__file__).parents[1] / name for name in ("dispatch", "ingest", "jobs", "topic_model")]
+    names = ("core", "directory", "dispatch", "ingest", "jobs", "topic_model")
+    packages = [Path(jobs.__file__).parents[1] / name for name in names]
     here = {
         str(file.relative_to(root.parent))
         for root in packages

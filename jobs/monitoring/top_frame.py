@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
+
+from rich.live import Live
+from rich.text import Text
 
 from jobs.monitoring import figures
 from jobs.monitoring.moments import Moment, cpu_shares, quantiles, rates, thinned
 from jobs.monitoring.watching import Seen, Watch
+from jobs.printable_console import PrintableConsole
 
 _LABEL, _NOW = 20, 9
 
@@ -158,11 +162,6 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [text[begin : begin + width] for begin in range(0, len(text), max(width, 1))]
 
 
-# A screen of its own, without a cursor; afterwards everything is as it was.
-_BEGIN, _END = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-
-_HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-
 # Two looks that far apart make a rate.
 _FIRST_PAUSE_S = 1.0
 
@@ -179,21 +178,15 @@ def once(watch: Watch, where: str, out: TextIO, sleep: Callable[[float], None] =
 
 
 def forever(watch: Watch, where: str, out: TextIO, interval_s: float) -> None:
-    """Frame after frame, until Ctrl-C."""
-    with _screen(out):
+    """Frame after frame on a screen of its own, until Ctrl-C."""
+    screen = Live(console=PrintableConsole(file=out), screen=True, auto_refresh=False)
+    with contextlib.suppress(KeyboardInterrupt), screen:
         while True:
             began = time.monotonic()
             seen = watch.look()
-            columns, rows = shutil.get_terminal_size((80, 24))
-            draw(frame(seen, where, columns, rows), out)
+            lines = frame(seen, where, screen.console.width, screen.console.height)
+            screen.update(Text(_suited("\n".join(lines), out), no_wrap=True), refresh=True)
             time.sleep(max(0.1, interval_s - (time.monotonic() - began)))
-
-
-def draw(lines: list[str], out: TextIO) -> None:
-    """Over the frame that is there, in one write, clearing only what the new one leaves: nothing flickers."""
-    text = f"{_REST_OF_LINE}\r\n".join(lines)
-    out.write(_HOME + _suited(text, out) + _REST_OF_LINE + _REST_OF_SCREEN)
-    out.flush()
 
 
 def _suited(text: str, out: TextIO) -> str:
@@ -204,15 +197,3 @@ def _suited(text: str, out: TextIO) -> str:
     except UnicodeEncodeError:
         return figures.plain(text).encode(encoding, "replace").decode(encoding)
     return text
-
-
-@contextmanager
-def _screen(out: TextIO) -> Iterator[None]:
-    out.write(_BEGIN)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        out.write(_END)
-        out.flush()

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from jobs.reference import alerts_page, dashboard_page, metrics_page, settings_page, tables_page
+from jobs.reference import metrics_page, settings_page, tables_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES: Mapping[Path, Callable[[], str]] = {
-    DOCS / "monitoring" / "alerts.yml": alerts_page.render,
-    DOCS / "monitoring" / "grafana-dashboard.json": dashboard_page.render,
     DOCS / "metrics.md": metrics_page.render,
     DOCS / "settings.md": settings_page.render,
     DOCS / "tables.md": tables_page.render,

@@ -20,9 +20,7 @@ def test_a_partition_that_the_newest_batch_had_nothing_from() -> None:
     assert found.before_ms == NOW - MINUTE
     assert found.first_undelivered(1, at_before=15) == 20, "batch 7 is done"
     assert found.first_undelivered(1, at_before=22) == 22
-    assert found.first_undelivered(2, at_before=4) == 4, (
-        "how far it had come is unknown, but the older was looked at"
-    )
+    assert found.first_undelivered(2, at_before=4) == 4, "how far it had come is unknown, but the older was looked at"
 
 
 def test_nothing_is_known_of_an_engine_that_never_dispatched() -> None:

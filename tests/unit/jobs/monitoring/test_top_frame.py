@@ -138,10 +138,31 @@ def test_suspended_subscriptions_stand_out() -> None:
     assert "SUSPENDED 2   subscriptions 3" in line(frame(Seen(moments, []), "here"), "SUSPENDED")
 
 
-def test_frames_overwrite_each_other_in_one_write() -> None:
-    out = io.StringIO()
-    top_frame.draw(["one", "two"], out)
-    assert out.getvalue() == "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J"
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is cleared between two of them, so nothing flickers; afterwards everything is as it was."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    pauses = iter((None, KeyboardInterrupt))
+
+    def sleep(_seconds: float) -> None:
+        if (error := next(pauses)) is not None:
+            raise error
+
+    monkeypatch.setattr(top_frame.time, "sleep", sleep)
+    out = Terminal()
+    top_frame.forever(Watch(["h:1"], fetch=_away), "h:1", out, 1.0)
+    text = out.getvalue()
+    assert text.count("no route") >= 2
+    assert (text.count("\x1b[?1049h"), text.count("\x1b[?1049l")) == (1, 1)
+    assert (text.count("\x1b[?25l"), text.count("\x1b[?25h")) == (1, 1)
+    assert "\x1b[2J" not in text[text.index("no route") :]
 
 
 def test_several_processes_without_a_monitor_are_added_up() -> None:
@@ -217,7 +238,9 @@ def test_charts_of_every_process_at_80_columns() -> None:
 def test_a_terminal_that_knows_ascii_only() -> None:
     written = io.BytesIO()
     out = io.TextIOWrapper(written, encoding="ascii")
-    top_frame.draw(frame(busy_engine(), "x"), out)
+    pages = {"http://h:1/recent.json": encode_moments(list(busy_engine().moments)), "http://h:1/status.json": b""}
+    top_frame.once(Watch(["h:1"], pages.__getitem__), "x", out)
+    out.flush()
     shown = written.getvalue().decode("ascii")
     assert "accepted /s" in shown
     assert "?" not in shown

@@ -22,8 +22,8 @@ from jobs.monitoring.history import History
 from jobs.monitoring.stack_monitor import StackMonitor, serve
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import PartFailed
+from jobs.processes.managed_process import Deadline
 from jobs.processes.processes import ProcessId, Signals
-from jobs.processes.timing import Deadline
 from jobs.settings.loading import Settings, level_of, load_settings
 from jobs.settings.outbound import describe
 from jobs.settings.stack import StackSettings
@@ -274,7 +274,7 @@ class _Companion:
 
     def start(self) -> None:
         if self._command:
-            self._process = subprocess.Popen(processes.leashed(self._command))
+            self._process = subprocess.Popen(processes.dying_with_us(self._command))
 
     def stop(self) -> None:
         if self._process is None:

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import mmap
-import os
 import signal
 import socket
 import subprocess
@@ -26,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from core.liveness import OwnTime, Silence
@@ -34,8 +33,8 @@ from core.telemetry.metrics import Registry, merged
 from ingest.settings import GatewaySettings
 from ingest.state.repeats import TABLE_BYTES
 from jobs.gateway.metrics import declare_workers
-from jobs.processes import leash
-from jobs.processes.timing import failures_after, wait_before_start
+from jobs.processes.managed_process import ManagedProcess, RestartWaits
+from jobs.processes.processes import dying_with_us
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -44,8 +43,7 @@ _PUBLISH_S = 1.0
 
 # Between the death of a worker and its successor: the first at once, then longer. After so many in a row without one
 # that lived for a while there is no hope here; whoever supervises us decides.
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
-_LIVED_S = 10.0
+_WAITS = RestartWaits(first_s=0.1, longest_s=5.0, forget_s=10.0)
 _HOPELESS = 8
 
 # Beyond what a worker itself takes at most to stop.
@@ -198,16 +196,13 @@ def _beaten(file: Path) -> int:
         return 0
 
 
-@dataclass
-class _Worker:
-    number: int
-    listener: socket.socket
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    due: float = 0.0
-    failures: int = field(default=0)
-    silence: Silence | None = None
-    beats: bool = False
+class _Worker(ManagedProcess):
+    def __init__(self, number: int, listener: socket.socket) -> None:
+        super().__init__(_WAITS)
+        self.number = number
+        self.listener = listener
+        self.silence: Silence | None = None
+        self.beats = False
 
 
 class Workers:
@@ -246,24 +241,21 @@ class Workers:
             self._looked = own_s
             _beat(folder / f"{_PARENT}{_BEAT}")
             for worker in self._workers:
-                if worker.process is not None and self._hangs(worker, own_s, folder):
-                    worker.process.kill()
+                if worker.popen is not None and self._hangs(worker, own_s, folder):
+                    worker.popen.kill()
         now = time.monotonic()
         for worker in self._workers:
-            if worker.process is None:
-                if now >= worker.due and not self._stopping:
-                    self._start(worker, memory, folder)
-            elif (code := worker.process.poll()) is not None:
-                worker.process = None
+            if worker.is_due(now) and not self._stopping:
+                self._start(worker, memory, folder)
+            elif (code := worker.exit_code()) is not None:
+                worker.died(now, now - worker.started)
                 for left in folder.glob(f"{worker.number}.*"):
                     left.unlink(missing_ok=True)
                 if code == _CONFIG_ERROR:
                     return _CONFIG_ERROR
-                worker.failures = failures_after(worker.failures, now - worker.started, _LIVED_S)
                 if worker.failures >= _HOPELESS:
                     logger.critical("worker %d ended %d times in a row: stopping", worker.number, worker.failures)
                     return 1
-                worker.due = now + wait_before_start(worker.failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
                 logger.error("worker %d ended with status %d; another one is started", worker.number, code)
         return 0
 
@@ -291,10 +283,9 @@ class Workers:
 
     def _start(self, worker: _Worker, memory: int, folder: Path) -> None:
         descriptors = (worker.listener.fileno(), memory)
-        command = [sys.executable, leash.__file__, str(os.getpid()), sys.executable, "-m", "jobs.gateway"]
-        command += [*self._arguments, "--worker", str(worker.number), "--share", str(folder)]
-        command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1])]
-        worker.process = subprocess.Popen(command, pass_fds=descriptors)  # noqa: S603 -- of our own making
+        command = [sys.executable, "-m", "jobs.gateway", *self._arguments, "--worker", str(worker.number)]
+        command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1]), "--share", str(folder)]
+        worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603 -- of our own making
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
 
@@ -305,17 +296,17 @@ class Workers:
 
     def _tell(self, number: int) -> None:
         for worker in self._workers:
-            if worker.process is not None and worker.process.poll() is None:
-                worker.process.send_signal(number)
+            if worker.popen is not None and worker.exit_code() is None:
+                worker.popen.send_signal(number)
 
     def _end(self) -> None:
         self._tell(signal.SIGTERM)
         deadline = time.monotonic() + self._stop_s
         for worker in self._workers:
-            if worker.process is not None:
+            if worker.popen is not None:
                 try:
-                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+                    worker.popen.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     logger.warning("worker %d did not stop in time and is killed", worker.number)
-                    worker.process.kill()
-                    worker.process.wait()
+                    worker.popen.kill()
+                    worker.popen.wait()

@@ -19,8 +19,8 @@ import psutil
 from core.liveness import Silence
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import StackError
+from jobs.processes.managed_process import ManagedProcess, RestartWaits
 from jobs.processes.processes import ProcessId
-from jobs.processes.timing import failures_after, wait_before_start
 from jobs.settings.stack import StackSettings
 from jobs.stack.questions import Question
 from jobs.stack.state import PartState, PartStatus
@@ -37,7 +37,7 @@ _DEADLINE, _PAUSE = 1 / 4, 1 / 6
 _REPROACH_S = 0.5
 
 
-class Watch:
+class LivenessWatch:
     """Asks in a thread of its own, for a question may take its whole deadline; all else is done by its owner's thread.
 
     `limit_s` of the owner's own time without an answer is too long.
@@ -125,20 +125,17 @@ class Part:
         self.spec = spec
         self._settings = settings
         self._report = report
-        self._popen: subprocess.Popen[bytes] | None = None
+        waits = RestartWaits(settings.restart_first_s, settings.restart_max_s, settings.restart_forget_s)
+        self.process = ManagedProcess(waits)
         self._id: ProcessId | None = None
         self._log: threading.Thread | None = None
-        self._started = 0.0  # monotonic, like _due
-        self._spoke = 0.0
-        self._due = 0.0
+        self._spoke = 0.0  # monotonic
         self._state = PartState.STARTING
         self._since = time.time()
         self._last_exit = ""
-        self._watch: Watch | None = None
+        self._watch: LivenessWatch | None = None
         self._silent_since = 0.0
         self._hangs = 0
-        self.failures = 0
-        """Deaths in a row."""
         self.restarts = 0
         self.was_ready = False
 
@@ -158,25 +155,25 @@ class Part:
 
     @property
     def running(self) -> bool:
-        return self._popen is not None
+        return self.process.popen is not None
 
     def step(self, now: float) -> None:
         """Does what is due: notices a death, starts, starts again, notices that it is ready."""
-        if self._popen is not None:
-            code = self._popen.poll()
-            if code is not None:
+        if self.running:
+            started = self.process.started
+            if (code := self.process.exit_code()) is not None:
                 self._died(now, exit_words(code))
             elif self._state is PartState.STARTING:
                 if self.spec.is_ready():
                     self.was_ready = True
                     self._become(PartState.READY)
-                    self._report(f"{self.name}: ready ({now - self._started:.1f} s)")
+                    self._report(f"{self.name}: ready ({now - started:.1f} s)")
                 elif now - self._spoke >= _SILENCE_S:
                     self._spoke = now
-                    self._report(f"{self.name}: starting, {now - self._started:.0f} s so far")
-                elif now - self._started > self._settings.start_timeout_s:
+                    self._report(f"{self.name}: starting, {now - started:.0f} s so far")
+                elif now - started > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
-        elif now >= self._due:
+        elif self.process.is_due(now):
             self._start(now)
 
     def watch(self, at: float) -> None:
@@ -185,7 +182,7 @@ class Part:
         if self._state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
             return
         if self._watch is None:
-            self._watch = Watch(self.name, spec.lives, spec.hang_timeout_s, at)
+            self._watch = LivenessWatch(self.name, spec.lives, spec.hang_timeout_s, at)
         silent_s = self._watch.look(at)
         if self._watch.hangs(at):
             self._hangs += 1
@@ -213,9 +210,7 @@ class Part:
 
     def gone(self) -> bool:
         """Whether nothing of it runs any more; then the state is stopped."""
-        if self._popen is not None and self._popen.poll() is None:
-            return False
-        if self.members():
+        if (self.running and self.process.exit_code() is None) or self.members():
             return False
         self._stopped()
         return True
@@ -233,33 +228,31 @@ class Part:
         spec = self.spec
         if self._state is not PartState.STARTING:
             self._become(PartState.STARTING)
-        self._started = self._spoke = now
+        self.process.started = self._spoke = now
         self._report(f"{self.name}: starting")
         try:
             spec.prepare()
             own_log = None if spec.json_log else spec.log
-            self._popen = processes.spawn(spec.command, spec.environ, spec.folder, own_log)
+            started = processes.spawn(spec.command, spec.environ, spec.folder, own_log)
         except (StackError, OSError) as error:
             self._died(time.monotonic(), f"could not be started: {error}")
             return
-        if self._popen.stdout is not None:
-            self._log = logfiles.follow(os.dup(self._popen.stdout.fileno()), spec.log, self.name)
-            self._popen.stdout.close()
-        self._id = ProcessId.of(self._popen.pid)
+        self.process.popen = started
+        if started.stdout is not None:
+            self._log = logfiles.follow(os.dup(started.stdout.fileno()), spec.log, self.name)
+            started.stdout.close()
+        self._id = ProcessId.of(started.pid)
 
     def _died(self, now: float, how: str) -> None:
         # A member that outlives its head would meet its own successor: same port, same checkpoint.
         self._kill()
         self._drain()
-        ran = now - self._started
+        ran = now - self.process.started
         # However long it took, a start that led nowhere was no healthy life: else one that is slow to fail would be
         # forgiven for ever, and nobody told.
-        healthy = ran if self._state is PartState.READY else 0.0
-        self.failures = failures_after(self.failures, healthy, self._settings.restart_forget_s)
+        wait = self.process.died(now, ran if self._state is PartState.READY else 0.0)
         self.restarts += 1
-        wait = wait_before_start(self.failures, self._settings.restart_first_s, self._settings.restart_max_s)
-        self._popen, self._id = None, None
-        self._due = now + wait
+        self._id = None
         self._last_exit = how
         self._become(PartState.RESTARTING)
         self._report(
@@ -268,10 +261,10 @@ class Part:
 
     def _kill(self) -> None:
         processes.kill_all(self.members())
-        if self._popen is not None:
+        if self.process.popen is not None:
             # Gone, unless it hangs in the kernel, where nobody can help it and we must not hang with it.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(timeout=2)
+                self.process.popen.wait(timeout=2)
 
     def _drain(self) -> None:
         """Its last words, before anybody asks what they were."""
@@ -281,7 +274,7 @@ class Part:
 
     def _stopped(self) -> None:
         self._drain()
-        self._popen, self._id = None, None
+        self.process.popen, self._id = None, None
         self._become(PartState.STOPPED)
 
     def _become(self, state: PartState) -> None:

@@ -39,10 +39,10 @@ from pathlib import Path
 from jobs.stack.home import Home
 from jobs.stack import questions
 from jobs.stack.parts import PartSpec
-from jobs.stack.settings import StackSettings
-from jobs.stack.signals import Signals
+from jobs.settings.stack import StackSettings
+from jobs.processes.processes import Signals
 from jobs.stack.supervisor import Supervisor
-from jobs.stack.errors import PartFailed
+from jobs.processes.errors import PartFailed
 
 home = Home(Path(sys.argv[1]))
 wanted, settings = json.loads(sys.argv[2]), StackSettings(**json.loads(sys.argv[3]))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import time
 import unicodedata
 
 import msgspec
@@ -155,7 +156,7 @@ def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytes
         if (error := next(pauses)) is not None:
             raise error
 
-    monkeypatch.setattr(top_frame.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     out = Terminal()
     top_frame.forever(Watch(["h:1"], fetch=_away), "h:1", out, 1.0)
     text = out.getvalue()

@@ -12,7 +12,7 @@ from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, sett
 from jobs.terminal import console, print_json, say
 
 if TYPE_CHECKING:
-    from jobs.maintenance.resealing import Report
+    from jobs.maintenance.resealing import ResealingReport
 
 
 def register(app: typer.Typer) -> None:
@@ -104,7 +104,7 @@ def _keys(path: Path) -> dict[str, bytes]:
         raise SecretError(f"the key file {path} cannot be read: {error}") from error
 
 
-def _show(report: Report, key_id: str, dry_run: bool) -> None:
+def _show(report: ResealingReport, key_id: str, dry_run: bool) -> None:
     out = console()
     done = "would be sealed again" if dry_run else "were sealed again"
     out.print(f"{report.secrets} secrets of {report.subscriptions} subscriptions {done} with {key_id}", highlight=False)

@@ -27,7 +27,7 @@ def _topic(*names: str) -> TopicPath:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Published:
     """One thing to publish."""
 
     topic: TopicPath
@@ -40,17 +40,17 @@ class Reading:
         ).encode()
 
 
-def readings() -> Iterator[Reading]:
+def readings() -> Iterator[Published]:
     """An endless, repeatable day in the building."""
     for tick in itertools.count():
-        yield Reading(_topic("building", "floor-1", "temperature"), f"{21 + 2 * math.sin(tick / 9):.1f} °C")
-        yield Reading(_topic("building", "floor-1", "door"), "open" if tick % 5 == 0 else "closed")
-        yield Reading(_topic("building", "floor-2", "temperature"), f"{22 + 3 * math.sin(tick / 7 + 1):.1f} °C")
+        yield Published(_topic("building", "floor-1", "temperature"), f"{21 + 2 * math.sin(tick / 9):.1f} °C")
+        yield Published(_topic("building", "floor-1", "door"), "open" if tick % 5 == 0 else "closed")
+        yield Published(_topic("building", "floor-2", "temperature"), f"{22 + 3 * math.sin(tick / 7 + 1):.1f} °C")
         # Outside the subtree: published, kept, and rightly not delivered to this subscriber.
-        yield Reading(_topic("parking", "gate"), "car in" if tick % 2 else "car out")
-        yield Reading(_topic("building", "roof", "wind"), f"{8 + 5 * math.sin(tick / 4):.0f} km/h")
+        yield Published(_topic("parking", "gate"), "car in" if tick % 2 else "car out")
+        yield Published(_topic("building", "roof", "wind"), f"{8 + 5 * math.sin(tick / 4):.0f} km/h")
         if tick % 6 == 5:
-            yield Reading(_topic("building", "floor-2", "smoke"), "ALARM")
+            yield Published(_topic("building", "floor-2", "smoke"), "ALARM")
 
 
 def short(topic: str) -> str:

@@ -2,7 +2,7 @@
 
     endpoint, job_endpoint      pages that are made when somebody asks
     stack_monitor, process_accounts, own_process    the embedded engine looks at itself
-    moments, history            the engine at one moment; many of them
+    samples, history            the engine at one sample; many of them
     local, watching, exposition where an engine shows its metrics, and reading them
     top, top_frame, report, plots, figures, since   for people
 

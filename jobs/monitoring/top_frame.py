@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from jobs.monitoring import figures
-from jobs.monitoring.moments import Moment, cpu_shares, quantiles, rates, thinned
-from jobs.monitoring.watching import Seen, Watch
+from jobs.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
+from jobs.monitoring.watching import EngineWatch, Seen
 from jobs.printable_console import PrintableConsole
 
 _LABEL, _NOW = 20, 9
@@ -30,16 +30,16 @@ def frame(seen: Seen, where: str, width: int = 80, height: int = 24) -> list[str
 
     What there is no room for is left out from below; what is wrong stands on top.
     """
-    if not seen.moments:
+    if not seen.samples:
         lines = [_headline("", "", where, width), "", *_wrapped(seen.problem or "nothing is known yet", width)]
         return [figures.printable(line).rstrip() for line in lines[:height]]
-    last = seen.moments[-1]
+    last = seen.samples[-1]
     head = [_headline(_health(last), _clock(last), where, width)]
     if seen.problem:
         problem = f"! {seen.problem}"
         head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
-    head += [*_charts(seen.moments, width), *_state(last, width)]
-    processes = _processes(seen.moments, width)
+    head += [*_charts(seen.samples, width), *_state(last, width)]
+    processes = _processes(seen.samples, width)
     gap = [""] if len(head) + len(processes) + 1 <= height else []
     lines = [*head, *gap, *processes, *gap]
     lines += _endpoints(seen, width, height - len(lines))
@@ -55,18 +55,18 @@ def _headline(state: str, at: str, where: str, width: int) -> str:
     return f"{left}   {state}" + at.rjust(max(len(at) + 1, width - len(left) - 3 - len(state)))
 
 
-def _health(last: Moment) -> str:
+def _health(last: MetricsSample) -> str:
     away = [part for part, ready in sorted(last.parts.items()) if not ready]
     return f"NOT READY: {', '.join(away)}" if away else "ready" if last.parts else ""
 
 
-def _clock(last: Moment) -> str:
+def _clock(last: MetricsSample) -> str:
     return datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
 
 
-def _charts(moments: Sequence[Moment], width: int) -> list[str]:
+def _charts(samples: Sequence[MetricsSample], width: int) -> list[str]:
     room = max(0, width - _LABEL - _NOW - 2)
-    points = thinned(moments, room + 1)
+    points = thinned(samples, room + 1)
     span = f"the last {figures.seconds(points[-1].at - points[0].at)}" if len(points) > 1 else ""
     heading = f"{'':{_LABEL}}{'now':>{_NOW}}  {span:>{room}}"
     delivered = rates(points, "attempts", "delivered")
@@ -97,7 +97,7 @@ def _last(values: Sequence[float | None]) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
 
 
-def _state(last: Moment, width: int) -> list[str]:
+def _state(last: MetricsSample, width: int) -> list[str]:
     facts = [
         f"subscriptions {figures.count(last.subscriptions)}",
         f"parked {figures.count(last.waiting.get('parked', 0))}",
@@ -121,11 +121,11 @@ def _state(last: Moment, width: int) -> list[str]:
     return lines
 
 
-def _processes(moments: Sequence[Moment], width: int) -> list[str]:
+def _processes(samples: Sequence[MetricsSample], width: int) -> list[str]:
     room = (width - 55) // 3
     if room < _NARROWEST:
         room = 0
-    points = thinned(moments, (room or 12) + 1)
+    points = thinned(samples, (room or 12) + 1)
     last = points[-1]
     lines = [f"{'process':20}{'cpu':>7} {'':{room}}{'memory':>10} {'':{room}}{'threads':>8} {'':{room}}{'files':>7}"]
     for name in sorted(last.processes, key=lambda name: -last.processes[name].memory_bytes)[:_PROCESSES]:
@@ -166,18 +166,18 @@ def _wrapped(text: str, width: int) -> list[str]:
 _FIRST_PAUSE_S = 1.0
 
 
-def once(watch: Watch, where: str, out: TextIO, sleep: Callable[[float], None] = time.sleep) -> bool:
+def once(watch: EngineWatch, where: str, out: TextIO, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Print one frame; whether there was anything to show."""
     seen = watch.look()
-    if len(seen.moments) == 1:
+    if len(seen.samples) == 1:
         sleep(_FIRST_PAUSE_S)
         seen = watch.look()
     columns, rows = shutil.get_terminal_size((80, 24))
     out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
-    return bool(seen.moments)
+    return bool(seen.samples)
 
 
-def forever(watch: Watch, where: str, out: TextIO, interval_s: float) -> None:
+def forever(watch: EngineWatch, where: str, out: TextIO, interval_s: float) -> None:
     """Frame after frame on a screen of its own, until Ctrl-C."""
     screen = Live(console=PrintableConsole(file=out), screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), screen:

@@ -171,7 +171,7 @@ def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
     return "\n".join(telling[-lines:])
 
 
-class Follower:
+class LogTail:
     """Reads what is appended to a log from now on."""
 
     def __init__(self, log: Path) -> None:

@@ -11,13 +11,13 @@ from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
 from jobs.gateway.metrics import (
     declare_directory,
-    declare_duties,
     declare_handshakes,
     declare_inflight,
     declare_log,
     declare_pull_points,
     declare_ready,
     declare_routing,
+    declare_singletons,
     declare_workers,
 )
 from jobs.monitoring.endpoint import declare_process
@@ -90,7 +90,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_pull_points(gateway, nobody, nobody)
     declare_directory(gateway, nobody)
     declare_ready(gateway, nobody)
-    declare_duties(gateway, nobody)
+    declare_singletons(gateway, nobody)
     declare_handshakes(gateway, nobody)
     declare_workers(gateway, nobody)
     declare_inflight(gateway, nobody)

@@ -16,7 +16,7 @@ import requests
 from deltalake import DeltaTable
 from lxml import etree
 
-from jobs.monitoring.exposition import Readings
+from jobs.monitoring.samples import Scrape
 from jobs.reference import metrics_page
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Received, Receiver
@@ -195,8 +195,8 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], 300, "the first message")
     metrics = engine.status()["addresses"]["metrics"]
 
-    def readings() -> Readings:
-        return Readings.of(requests.get(f"{metrics}/metrics", timeout=30).text)
+    def readings() -> Scrape:
+        return Scrape.of(requests.get(f"{metrics}/metrics", timeout=30).text)
 
     def logged() -> dict[str, int]:
         # The directory's file takes over the new topic a moment later, and says so.
@@ -208,7 +208,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
         assert post(engine, f"<wsnt:Notify>{body}</wsnt:Notify>").status_code == 202
     wait_until(lambda: len(everything_pushed(receiver, "/seen")) >= 1_001, 300, "a thousand messages")
 
-    def delivered(now: Readings) -> float:
+    def delivered(now: Scrape) -> float:
         return now.sum("arborcast_attempts_total", state="delivered")
 
     wait_until(lambda: delivered(readings()) - delivered(before) >= 1_000, 300, "all of them counted")

@@ -31,9 +31,9 @@ from jobs.cli import app, messages
 from jobs.cli import main as command
 from jobs.engine.doctor import Check
 from jobs.monitoring import top_frame
-from jobs.monitoring.moments import Moment
 from jobs.monitoring.report import page
-from jobs.monitoring.watching import Seen, Watch
+from jobs.monitoring.samples import MetricsSample
+from jobs.monitoring.watching import EngineWatch, Seen
 from jobs.processes import ports
 from jobs.processes.logfiles import JsonLines
 from tests.support.table_rows import NOON, attempt, fill, record
@@ -241,11 +241,11 @@ def test_letters_that_a_terminal_lacks_stop_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_top_and_report() -> None:
     endpoints = [{"endpoint": ENDPOINT, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}]
-    moments = [Moment(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]
-    seen = Seen(moments, endpoints, ODD)
+    samples = [MetricsSample(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]
+    seen = Seen(samples, endpoints, ODD)
 
     drawn = io.StringIO()
-    looks = Watch(["http://127.0.0.1:9"])
+    looks = EngineWatch(["http://127.0.0.1:9"])
     looks.look = lambda: seen  # type: ignore[method-assign]
     top_frame.once(looks, ODD, drawn)
     assert "drow" in drawn.getvalue()

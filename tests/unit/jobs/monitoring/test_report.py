@@ -9,11 +9,10 @@ from lxml import html
 from core.errors import ConfigError
 from jobs.cli.common import beginning
 from jobs.monitoring import figures
-from jobs.monitoring.exposition import NO_BOUND
 from jobs.monitoring.figures import line_plot
-from jobs.monitoring.history import History
-from jobs.monitoring.moments import Moment, ProcessFigures
+from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.report import history_for, page, write_report
+from jobs.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
 from jobs.monitoring.watching import Seen
 from jobs.processes.errors import StackError
 from tests.support.xpath import elements
@@ -21,9 +20,9 @@ from tests.support.xpath import elements
 SLOW = {"endpoint": "http://<slow>/", "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}
 
 
-def moments(count: int = 500) -> list[Moment]:
+def samples(count: int = 500) -> list[MetricsSample]:
     return [
-        Moment(
+        MetricsSample(
             at=1_767_225_600.0 + number * 5,
             # Started again in the middle.
             accepted=(number % 250) * 100.0,
@@ -39,7 +38,7 @@ def moments(count: int = 500) -> list[Moment]:
 
 
 def test_the_page_needs_nothing_but_itself() -> None:
-    text = page(Seen(moments(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
+    text = page(Seen(samples(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
     document = html.document_fromstring(text)
     assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
     assert not re.search(r"url\(|@import", text)
@@ -67,12 +66,12 @@ def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
 
 
 def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
-    history = History(tmp_path / "metrics", keep_s=1e9)
-    for moment in moments(50):
-        history.add(moment)
-    start = moments()[40].at
+    history = MetricsHistory(tmp_path / "metrics", keep_s=1e9)
+    for sample in samples(50):
+        history.add(sample)
+    start = samples()[40].at
     seen, where = history_for(None, tmp_path, start)
-    assert len(seen.moments) == 10
+    assert len(seen.samples) == 10
     write_report(tmp_path / "report.html", seen, where, start, start + 3600)
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics", "report.html"]

@@ -1,4 +1,4 @@
-"""`arborcast dead-letters list`, `show`, `redrive`, `purge`: what was given up, and what becomes of it."""
+"""`arborcast dead-letters`, `arborcast replay`: what was given up, and what is delivered once more."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from jobs.cli.common import (
+    AcceptedSinceOption,
     ConfigOption,
     HomeOption,
     JsonOption,
@@ -60,6 +61,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.add_typer(letters_app, name="dead-letters")
     app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
+    app.command()(replay)
 
 
 def _say_new_word() -> None:
@@ -268,3 +270,43 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
         "detail": letter.detail,
         "status": letter.status or "",
     }
+
+
+def replay(
+    since: AcceptedSinceOption,
+    subscription: Annotated[str, typer.Option(help="The subscription that gets it, and no other.", metavar="ID")],
+    until: UntilOption = None,
+    topic: TopicsOption = None,
+    limit: Annotated[int, typer.Option(help="Refuse to replay more than so many.", min=1)] = 10_000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
+    yes: YesOption = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver what matches a subscription's filters again, to it alone, labelled as a replay."""
+    since_ms = moment_ms("--since", since)
+    until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
+    wanted = topic_test(topic, namespaces_of(namespace))
+    kafka = kafka_of(config, home)
+    from dispatch.operations.replay import Replay, ReplayRefused, Span
+    from jobs.cli.topics_work import read_table
+
+    made = Replay(kafka, read_table(kafka), subscription, Span(since_ms, until_ms, wanted))
+    places = made.find(limit)
+    if len(places) > limit:
+        raise ReplayRefused(
+            f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
+        )
+    between = f"accepted between {moment(since_ms)} and {moment(until_ms)}"
+    if places and not dry_run and not yes:
+        question = f"Deliver {len(places):,} notifications {between} to {subscription} again?"
+        dry_run = not agreed(question)
+    sent = made.send(places) if places and not dry_run else 0
+    if json:
+        print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})
+    elif sent:
+        console().print(f"replay {made.id}: {sent:,} notifications are on their way", highlight=False)
+    else:
+        console().print(f"{len(places):,} notifications {between} match; nothing was sent", highlight=False)

@@ -15,7 +15,7 @@ from rich.text import Text
 from jobs.monitoring import figures
 from jobs.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
 from jobs.monitoring.watching import EngineWatch, Seen
-from jobs.printable_console import PrintableConsole
+from jobs.terminal import console
 
 _LABEL, _NOW = 20, 9
 
@@ -179,7 +179,7 @@ def once(watch: EngineWatch, where: str, out: TextIO, sleep: Callable[[float], N
 
 def forever(watch: EngineWatch, where: str, out: TextIO, interval_s: float) -> None:
     """Frame after frame on a screen of its own, until Ctrl-C."""
-    screen = Live(console=PrintableConsole(file=out), screen=True, auto_refresh=False)
+    screen = Live(console=console(out), screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), screen:
         while True:
             began = time.monotonic()

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from lxml import etree
 
 from jobs.monitoring.samples import Scrape
-from jobs.reference import metrics_page
+from jobs.reference import metric_names
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
@@ -217,7 +217,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     accepted = "arborcast_gateway_accepted_total"
     # A page may be a second old, and the first message missing in the one before.
     assert after.sum(accepted, component="gateway") - before.sum(accepted) in (1_000, 1_001)
-    assert after.names <= metrics_page.names()
+    assert after.names <= metric_names()
     assert set(after.by("arborcast_process_memory_bytes", "process")) == {
         *("kafka", "gateway", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
     }

@@ -295,7 +295,6 @@ def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:
 # Each prints in its own way, for the reason that stands there.
 AROUND = {
     "jobs/terminal.py": "the one place",
-    "jobs/printable_console.py": "rich's part of it",
     "jobs/cli/watching.py": "gives the stream to `top`, which draws frames of `figures.printable` lines",
     "core/telemetry/log_format.py": "the one form of log lines, which passes `printable` too",
 }
@@ -365,4 +364,4 @@ def test_that_would_be_seen(source: str) -> None:
 
 
 def test_there_is_no_exception_for_what_is_gone() -> None:
-    assert all(printing((ROOT / name).read_text()) for name in AROUND if name != "jobs/printable_console.py")
+    assert all(printing((ROOT / name).read_text()) for name in AROUND)

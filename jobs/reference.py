@@ -65,8 +65,8 @@ A dashboard for Grafana and rules for alerts are in [monitoring/](monitoring/); 
 
 ## Traces
 
-A `traceparent` (W3C Trace Context) that comes with a notification is kept with it, stands in the table `notifications`
-and in what `arborcast trace` tells, and goes on to its receivers, whether or not anybody records spans
+A `traceparent` (W3C Trace Context) that comes with a notification is stored with it, is in the table `notifications`
+and in the output of `arborcast trace`, and is sent on to its receivers, whether or not spans are recorded
 ([protocol.md](protocol.md#what-subscribers-get)).
 
 Spans go to a collector of OpenTelemetry's when `tracing.endpoint` names one (OTLP over HTTP) and the extra is
@@ -86,23 +86,23 @@ begin a trace. A push that carries notifications of several traces is a span of 
 
 def catalogue() -> Mapping[str, Sequence[Description]]:
     """Every metric there is, by who shows it. Nothing is read, so nothing need be there to be read."""
-    nobody: Any = None
+    nothing: Any = None
     gateway = Registry()
     declare_process(gateway)
     declare_log(gateway, cast(NotificationLog, _Settable()))
-    declare_routing(gateway, nobody, nobody)
-    declare_pull_points(gateway, nobody, nobody)
-    declare_directory(gateway, nobody)
-    declare_ready(gateway, nobody)
-    declare_singletons(gateway, nobody)
-    declare_handshakes(gateway, nobody)
-    declare_workers(gateway, nobody)
-    declare_inflight(gateway, nobody)
+    declare_routing(gateway, nothing, nothing)
+    declare_pull_points(gateway, nothing, nothing)
+    declare_directory(gateway, nothing)
+    declare_ready(gateway, nothing)
+    declare_singletons(gateway, nothing)
+    declare_handshakes(gateway, nothing)
+    declare_workers(gateway, nothing)
+    declare_inflight(gateway, nothing)
     RequestMetrics(gateway)
     job = JobMetrics().registry
     declare_process(job)
     stack = Registry()
-    declare_stack(stack, nobody, nobody)
+    declare_stack(stack, nothing, nothing)
     return {
         "Gateway": gateway.descriptions(),
         "Dispatch job": job.descriptions(),
@@ -235,7 +235,7 @@ TABLES_PROMISES = """\
   Tables that are merged into (`topics`, `subscriptions`, `retries`, `dead_letters`) take at most a tenth of one core:
   when they are large and change all the time they are written less often.
 - **Upgrades.** New columns are added to tables that are there; rows from before have nulls in them. A table that cannot
-  be kept up is refused with a message: moved away, it is built anew from its log, as far as Kafka still has that.
+  be kept up is refused with a message: moved away, it is built again from its log, as far as Kafka still has that.
 - **Size.** Every `tables.upkeep_interval_s` small files are joined, days older than `tables.attempts_days` and its like
   taken out, and files that no version of the last `tables.unused_files_hours` needs deleted. Two engines must not share
   a `tables.path`.

@@ -65,8 +65,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _say_new_word() -> None:
-    told = "`arborcast dead` is called `arborcast dead-letters` now; the old word still works"
-    error_console().print(told, highlight=False, soft_wrap=True)
+    hint = "`arborcast dead` is called `arborcast dead-letters` now; the old word still works"
+    error_console().print(hint, highlight=False, soft_wrap=True)
 
 
 @letters_app.command("list")
@@ -159,7 +159,7 @@ def redrive(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Try dead letters again: each waits anew, in its old place, with all its tries and its whole lifespan."""
+    """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
     from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterDesk, settled
     from jobs.cli.topics_work import read_table
 

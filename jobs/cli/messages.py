@@ -92,8 +92,8 @@ def subscribe(
             delivery=delivery,
         )
     if json:
-        told = {"secret": subscription.secret} if subscription.secret else {}
-        print_json({"address": subscription.address, "terminates": subscription.terminates, **told})
+        secret = {"secret": subscription.secret} if subscription.secret else {}
+        print_json({"address": subscription.address, "terminates": subscription.terminates, **secret})
     else:
         say(subscription.address)
         if subscription.secret:

@@ -129,7 +129,7 @@ def down(path: Path, report: Report = to_stderr) -> bool:
     log = logfiles.LogTail(home.log(SUPERVISOR))
     if pid:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)  # whoever holds the lock wrote this pid, so it is no stranger's
+            os.kill(pid, signal.SIGTERM)  # the holder of the lock wrote this pid, so it is one of ours
             os.kill(pid, signal.SIGCONT)  # when it was stopped, it would not see the other
     while home.owner() is not None:
         _pass_on(log, report)
@@ -330,7 +330,7 @@ def _stop_timeout(home: Home) -> float:
 
 
 def _stack_settings(home: Home) -> StackSettings:
-    """Those that the engine was started with, or the defaults where that cannot be told."""
+    """Those that the engine was started with, or the defaults where they cannot be read."""
     try:
         return load_settings(home.settings_file, environ={}).stack
     except ConfigError:

@@ -1,10 +1,10 @@
 """Which of several processes does what must be done once: a lease, decided by the order of a log.
 
 Candidates follow the `lease` log. Whoever holds the lease appends a renewal every few seconds; when none has come for
-`LEASE_S`, the others append claims for the next term, and the first of these in the log has it. Nobody needs another's
-clock: everyone counts from when it saw a record. We took a log rather than a consumer group of Kafka's because the
-decision is then a fold that can be tested, because the holder can tell by itself that it may have lost the lease, and
-because nothing but reading and appending is asked of the broker.
+`LEASE_S`, the others append claims for the next term, and the first of these in the log has it. No clocks are
+compared: each candidate counts from when it saw a record. Why a log and not a Kafka consumer group: the decision is
+a fold that can be tested, the holder knows by itself that it may have lost the lease, and the broker needs to do
+nothing but read and append.
 
 `Lease` decides, `LeaseKeeper` reads and appends, `SingletonTasks` runs what must be done once.
 """
@@ -101,7 +101,7 @@ class Lease:
         """What to append now: a renewal of what is ours, a claim of what is free, or nothing."""
         if self.mine:
             return LeaseRecord(kind="renewal", holder=self.me, term=self.term)
-        # What an earlier process of our name held is free: it is gone, or we could not listen where it did.
+        # A lease of an earlier process of our name is free: it is gone, or we could not listen where it did.
         free = not self.holder or self.holder.partition("#")[0] == self.me.partition("#")[0]
         if free or now - self.seen > LEASE_S:
             return LeaseRecord(kind="claim", holder=self.me, term=self.term + 1)
@@ -126,7 +126,7 @@ _RELEASE_S = 1.0
 
 
 def name_of(host: str, port: int) -> str:
-    """A name that no other process has at this time: nobody else listens there."""
+    """A name that no other process has at this time, since only one can listen there."""
     return f"{socket.gethostname()}-{uuid.getnode():x}/{host}:{port}"
 
 
@@ -137,11 +137,11 @@ class LeaseKeeper:
     def __init__(self, kafka: KafkaSettings, name: str, changed: Callable[[bool], None]) -> None:
         self._lease = Lease(f"{name}#{uuid.uuid4().hex[:8]}")
         self._changed = changed
-        # Whoever waits longer for an answer than the lease lasts cannot hold it.
+        # A candidate that waits longer for an answer than the lease lasts cannot hold it.
         kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
         self._writer = LogWriter(kafka, LEASE_LOG)
-        # The others' words are old when they come from before our start, but how old nobody can tell: they count from
-        # now, so that a holder that lives has the time to renew.
+        # Records from before our start are of unknown age. They count from now, so that a holder that lives has the
+        # time to renew.
         self._follower: LogFollower[LeaseRecord] = LogFollower(kafka, LEASE_LOG, decode, self._apply, forgetful=True)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -155,7 +155,7 @@ class LeaseKeeper:
 
     @property
     def holder(self) -> str:
-        """Who has it, as far as we have read; empty for nobody."""
+        """Who has it, as far as we have read; empty when it is free."""
         return self._lease.holder
 
     def start(self) -> None:

@@ -5,8 +5,8 @@ expired, the directory's sync, demand-based publishing) is done by the first; wh
 waits. Workers share the memory of repeated requests, and a directory in which each leaves its metrics.
 
 A worker that dies is replaced; its connections are lost, what waited to be accepted is not. So is one whose event loop
-does not come round any more: each shows its parent that it does, and the parent shows it them, for nobody can ask the
-parent by HTTP. No worker outlives the parent, however that ends.
+does not come round any more. Each worker shows its parent that it does, by the time of a file, and the parent shows it
+the workers, since the parent does not serve HTTP. No worker outlives the parent, however that ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _POLL_S = 0.1
 _PUBLISH_S = 1.0
 
 # Between the death of a worker and its successor: the first at once, then longer. After so many in a row without one
-# that lived for a while there is no hope here; whoever supervises us decides.
+# that lived for a while we give up and leave it to our own supervisor.
 _WAITS = RestartWaits(first_s=0.1, longest_s=5.0, forget_s=10.0)
 _HOPELESS = 8
 
@@ -122,18 +122,18 @@ class WorkerMetrics(Registry):
         """
         loop = asyncio.get_running_loop()
         writer = ThreadPoolExecutor(1, "metrics")
-        told = False
+        logged = False
         try:
             while True:
                 hindered = bool(obstacle())
                 try:
                     await loop.run_in_executor(writer, self._leave, super().text(), not hindered)
-                    told = False
+                    logged = False
                 except FileNotFoundError:
                     return
                 except OSError as error:
-                    logger.log(logging.DEBUG if told else logging.ERROR, "metrics cannot be left: %s", error)
-                    told = True
+                    logger.log(logging.DEBUG if logged else logging.ERROR, "metrics cannot be left: %s", error)
+                    logged = True
                 await asyncio.sleep(_POLL_S if hindered else _PUBLISH_S)
         finally:
             writer.shutdown(wait=False)

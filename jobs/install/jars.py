@@ -39,7 +39,7 @@ Pins = Mapping[str, str]
 
 
 def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where fetched things are kept: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
+    """Where fetched jars are stored: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
     if chosen := environ.get("ARBORCAST_CACHE"):
         return Path(chosen).expanduser().absolute()
     user = environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -97,7 +97,7 @@ def fetch(java: Callable[[], Java], report: Report, cache: Path | None = None, s
     with _disk_errors(cache), _locked(cache, report):
         for which in missing:
             if is_fetched(which, cache):
-                continue  # by whoever held the lock
+                continue  # by the process that had the lock
             with _draft(cache, which) as draft:
                 if source is None:
                     _resolve(which, draft, cache, java(), report)

@@ -170,9 +170,9 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Ite
             _note(waiting, record, first_undelivered)
         rows = waiting.execute("select subscription, value from waiting order by batch, partition, offset")
         for subscription, value in rows:
-            kept = parked.decode(value)
-            if isinstance(kept, parked.Parked):
-                yield Record(*notifications.encode(msgspec.structs.replace(kept.notification, only=subscription)))
+            decoded = parked.decode(value)
+            if isinstance(decoded, parked.Parked):
+                yield Record(*notifications.encode(msgspec.structs.replace(decoded.notification, only=subscription)))
     with LogReading(kafka, "notifications") as log:
         ends = log.ends()
         for record in log.read({number: Stretch(first, ends[number]) for number, first in first_undelivered.items()}):
@@ -182,7 +182,7 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Ite
 def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered: dict[int, int]) -> None:
     delivery, of_tries = parked.decode_key(record.key)
     if of_tries:
-        return  # tries begin anew
+        return  # attempts are counted from 0 again
     place = delivery.place
     if record.value is None:
         waiting.execute("delete from waiting where key = ?", (record.key,))
@@ -195,8 +195,8 @@ def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered
 
 
 def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[Record]:
-    """The letters that were in the log when it ended there, and all later ones: whether one that was taken out since is
-    among what was read of `parked`, or has been given up again, nobody knows."""
+    """The letters that were in the log when it ended there, and all later ones: a letter that was taken out since may
+    be among what was read of `parked`, or may have been given up again."""
     with closing(sqlite3.connect("")) as letters:
         letters.execute("create table letters (key blob primary key, value)")
         for record in _all(kafka, "dead"):
@@ -216,10 +216,10 @@ def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[Record]:
     store = PullStore(limits)
     for record in _all(kafka, PULL_LOG):
         store.apply(*pull.decode(record.key, record.value), record.offset)
-    kept = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
-    kept |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
+    unsettled = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
+    unsettled |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
     for record in _all(kafka, PULL_LOG):
-        if record.offset in kept:
+        if record.offset in unsettled:
             yield Record(record.key, record.value)
 
 

@@ -44,7 +44,7 @@ class SealedSecrets:
 
     def __init__(self) -> None:
         self._table = RoutingTable()
-        # The table forgets those of ended subscriptions; in the log they are until somebody takes them away.
+        # The table forgets those of ended subscriptions; in the log they stay until they are removed.
         self._beside: set[str] = set()
 
     def apply(self, record: ControlRecord) -> None:

@@ -1,8 +1,7 @@
 """What the engine was like: samples in memory for the last minutes, and in a ring of two files for the last day.
 
-Files in the data directory, because they outlive every restart, cost nothing while nobody looks, and can be read when
-the engine is down, which is when people ask. What became of deliveries is in the tables for as long as those keep it;
-this is only about how the engine felt.
+Files in the data directory, because they outlive every restart, cost nothing while they are not read, and can be read
+when the engine is down, which is when people ask. What became of deliveries is in the tables; this is only about load.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class MetricsHistory:
         """The last minutes."""
         return list(self._recent)
 
-    def kept(self) -> list[MetricsSample]:
+    def stored(self) -> list[MetricsSample]:
         """All that is in the files."""
         return read_history(self._folder)
 
@@ -76,7 +75,7 @@ def files_in(folder: Path) -> tuple[Path, Path]:
 
 
 def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
-    """All samples kept there since a time (seconds of the epoch), the oldest first. What cannot be read is left out."""
+    """The samples there since a time (seconds of the epoch), the oldest first. What cannot be read is left out."""
     current, older = files_in(folder)
     found = [*_read(older, since), *_read(current, since)]
     return sorted(found, key=lambda sample: sample.at)

@@ -67,10 +67,10 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
     if url is not None:
         base = base_url(url)
         try:
-            kept = decode_samples(get(f"{base}/history.json", 30.0))
+            stored = decode_samples(get(f"{base}/history.json", 30.0))
         except (OSError, ValueError) as error:
             raise StackError(f"no history can be had from {base}: {error}") from error
-        return _since(start, kept, EngineWatch([base]).look().endpoints), base
+        return _since(start, stored, EngineWatch([base]).look().endpoints), base
     try:
         endpoints = EngineWatch([metrics_address(path)]).look().endpoints
     except StackError:
@@ -81,12 +81,16 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
     return _since(start, read_history(folder), endpoints), str(path)
 
 
-def _since(start: float, kept: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> Seen:
-    """What is kept of that time; if that is nothing, of which time there is something."""
-    samples = [sample for sample in kept if sample.at >= start]
+def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> Seen:
+    """The samples of that time; without any, of which time there are some."""
+    samples = [sample for sample in stored if sample.at >= start]
     if len(samples) >= _FEWEST:
         return Seen(samples, endpoints)
-    there = f"what is kept goes from {_date(kept[0].at)} to {_date(kept[-1].at)}" if kept else "nothing is kept at all"
+    there = (
+        f"what is kept goes from {_date(stored[0].at)} to {_date(stored[-1].at)}"
+        if stored
+        else "nothing is kept at all"
+    )
     return Seen(samples, endpoints, there)
 
 

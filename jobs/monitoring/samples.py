@@ -166,7 +166,7 @@ def _processes(readings: Scrape) -> dict[str, ProcessFigures]:
         names = ("arborcast_process_memory_bytes", "arborcast_process_threads", "arborcast_process_descriptors")
         counts = readings.by("arborcast_processes", label)
     else:
-        # Gateways and jobs that nobody of ours supervises speak for themselves.
+        # Without our supervisor, gateways and jobs report their own processes.
         label, counts = "component", {}
         cpu = readings.by("process_cpu_seconds_total", label)
         names = ("process_resident_memory_bytes", "process_threads", "process_open_fds")
@@ -180,7 +180,7 @@ def _processes(readings: Scrape) -> dict[str, ProcessFigures]:
 
 
 def grown(before: float, after: float) -> float:
-    """By how much a counter has grown; one that is smaller than before began anew."""
+    """By how much a counter has grown; one that is smaller than before was reset."""
     return after - before if after >= before else after
 
 

@@ -173,7 +173,7 @@ class StackMonitor:
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
-            "/history.json": Page(_JSON, lambda: encode_samples(self._history.kept())),
+            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored())),
             "/recent.json": Page(_JSON, self._recent_page),
         }
 
@@ -197,7 +197,7 @@ class StackMonitor:
 
     def _recent_page(self) -> bytes:
         now = self.look().sample
-        # The last that is kept may be this very look.
+        # The last one stored may be this one.
         return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
 
     def _status_page(self) -> bytes:

@@ -106,7 +106,7 @@ def _state(last: MetricsSample, width: int) -> list[str]:
         f"refused {figures.count(sum(last.refused.values()))}",
     ]
     if last.suspended:
-        # First: it is what somebody has to do something about.
+        # First: an operator has to act on it.
         facts.insert(0, f"SUSPENDED {figures.count(last.suspended)}")
     open_ones = sum(number for state, number in last.breakers.items() if state != "closed")
     if open_ones:

@@ -1,4 +1,4 @@
-"""An engine seen from outside: the last minutes, from whoever shows them."""
+"""An engine seen from outside: its last minutes, from the process that shows them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(1)  # it died before we asked to be told
+        sys.exit(1)  # the parent died before prctl took effect
     os.execvp(command[0], command)  # noqa: S606 -- no shell on purpose
 
 

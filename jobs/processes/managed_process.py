@@ -47,7 +47,7 @@ class ManagedProcess:
 
 
 class Deadline:
-    """One limit for several steps, so that their sum is bounded and not each of them; by a clock that nobody sets."""
+    """One limit for several steps, so that their sum is bounded and not each of them; by the monotonic clock."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

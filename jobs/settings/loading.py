@@ -1,8 +1,8 @@
 """The one place that reads settings: a TOML file, `ARBORCAST_…` variables, options. Everything deeper gets values.
 
 Stronger first: command line option, environment variable, file, default. Every value keeps its origin, for
-`arborcast config show` and for errors. A key that nobody knows is an error, with the nearest known one named: a
-setting with a typing error in it, silently ignored, is found at three in the morning.
+`arborcast config show` and for errors. An unknown key is an error that names the nearest known one: a
+misspelt setting that is silently ignored is found at three in the morning.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def policy_of(settings: Settings, gateway_port: int | None = None) -> AddressPol
     own: set[tuple[str, int]] = set()
     for host, port in _services(settings, gateway_port or settings.gateway.port):
         if not port:
-            continue  # chosen by the system, and known to nobody yet
+            continue  # chosen by the system, and not known yet
         name = host.lower().removesuffix(".")
         own.add((name, port))
         own.update((address, port) for address in _addresses(name, port))

@@ -33,7 +33,7 @@ _ASKS = 3
 
 _DEADLINE, _PAUSE = 1 / 4, 1 / 6
 
-# Somebody whose answers are no, at once, is not asked in a loop.
+# A part that answers no at once must not be asked in a busy loop.
 _REPROACH_S = 0.5
 
 
@@ -88,7 +88,7 @@ class LivenessWatch:
 
 Report = Callable[[str], None]
 
-# Whoever waits in front of a terminal gets uneasy about then.
+# After so long without a line a person at a terminal gets uneasy.
 _SILENCE_S = 4.0
 
 
@@ -248,8 +248,8 @@ class Part:
         self._kill()
         self._drain()
         ran = now - self.process.started
-        # However long it took, a start that led nowhere was no healthy life: else one that is slow to fail would be
-        # forgiven for ever, and nobody told.
+        # A start that led nowhere was no healthy life, however long it took: else a part that is slow to fail would be
+        # restarted for ever without a report.
         wait = self.process.died(now, ran if self._state is PartState.READY else 0.0)
         self.restarts += 1
         self._id = None
@@ -262,7 +262,7 @@ class Part:
     def _kill(self) -> None:
         processes.kill_all(self.members())
         if self.process.popen is not None:
-            # Gone, unless it hangs in the kernel, where nobody can help it and we must not hang with it.
+            # Gone, unless it hangs in the kernel; then we must not hang with it.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.popen.wait(timeout=2)
 

@@ -1,8 +1,8 @@
 """Does a part live? One question for each, put by the supervisor again and again, and by the doctor when it is asked.
 
-An open port is no answer: the kernel opens connections for a process that is stopped. A refusal is one: whoever turns a
-client away, or cuts it off, runs. Each question has a deadline in seconds, and gives why the answer is no: empty, when
-the part lives.
+An open port is no answer: the kernel opens connections for a process that is stopped. A refusal is one: a process that
+refuses a client, or closes its connection, runs. Each question has a deadline in seconds, and gives why the answer is
+no: empty, when the part lives.
 """
 
 from __future__ import annotations

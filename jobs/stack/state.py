@@ -32,7 +32,7 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
 
 
 def answers(kafka: KafkaSettings) -> bool:
-    """Whether somebody listens where a broker should. The Kafka client would take half a minute to find out."""
+    """Whether a process listens where a broker should. The Kafka client would take half a minute to find out."""
     for server in kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         try:
@@ -77,7 +77,7 @@ class PartStatus:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The supervisor and its parts. `problem` says why the engine stopped, if nobody asked it to."""
+    """The supervisor and its parts. `problem` says why the engine stopped without a request."""
 
     supervisor: ProcessId
     since: float
@@ -101,7 +101,7 @@ def write(path: Path, status: EngineStatus) -> None:
 
 
 def touch(path: Path) -> None:
-    """Says that whoever wrote it still runs."""
+    """Says that its writer still runs."""
     with contextlib.suppress(OSError):
         os.utime(path)
 

@@ -23,7 +23,7 @@ from jobs.stack.parts import Part, PartSpec, Report
 from jobs.stack.state import EngineStatus, PartState
 
 # Until the engine was ready for the first time, a part may die this often before we say so instead of trying again:
-# somebody is waiting for an answer, and most such deaths are a wrong setting.
+# a person waits for the answer, and most such deaths are a wrong setting.
 _FIRST_ATTEMPTS = 2
 
 _LOOK_S = 0.05  # while a part starts or stops

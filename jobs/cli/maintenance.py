@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from core.errors import ConfigError
+from core.errors import ConfigError, SecretError
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
 from jobs.terminal import console, print_json, say
 
@@ -180,7 +180,6 @@ def remove(
     home: HomeOption = None,
 ) -> None:
     """Take a key out of the key file, unless a secret in the control log is still sealed with it."""
-    from core.errors import SecretError
     from core.security.keyring import KeyRing, remove_key
     from jobs.maintenance.resealing import reseal as reseal_all
 
@@ -193,7 +192,6 @@ def remove(
 
 
 def _keys(path: Path) -> dict[str, bytes]:
-    from core.errors import SecretError
     from core.security.keyring import parse_keys
 
     try:

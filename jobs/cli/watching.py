@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from core.errors import ConfigError
-from jobs.cli.common import ConfigOption, HomeOption, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, beginning, settings_of
 from jobs.terminal import error_console
 
 if TYPE_CHECKING:
@@ -62,9 +63,6 @@ def report(
     url: UrlOption = None,
 ) -> None:
     """Write what `top` shows, over a longer time, as one HTML page that needs nothing else."""
-    import time
-
-    from jobs.cli.common import beginning
     from jobs.monitoring.report import history_for, write_report
 
     now = time.time()

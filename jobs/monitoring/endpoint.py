@@ -11,13 +11,17 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
 
 import psutil
 
 from core.errors import ConfigError
 from core.telemetry.metrics import CONTENT_TYPE, Registry
-from dispatch.monitoring.metrics import JobMetrics
 from jobs.settings.stack import MetricsSettings
+
+if TYPE_CHECKING:
+    # Loads Spark, which neither a gateway nor the supervisor has any use for.
+    from dispatch.monitoring.metrics import JobMetrics
 
 
 def declare_process(metrics: Registry) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,3 +45,18 @@ def test_the_old_word_for_dead_letters_goes_on_working_with_a_hint() -> None:
     assert (old.exit_code, "dead-letters" in old.stderr) == (0, True)
     assert "List dead letters" in old.stdout
     assert CliRunner().invoke(app, ["dead-letters", "list", "--help"]).stderr == ""
+
+
+SPARK = {"deltalake", "numpy", "pandas", "pyarrow", "pyspark"}
+LOGS = {"kafka", "lxml", "pycurl", "rich.console", "uvloop"}
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [("jobs.cli", SPARK | LOGS | {"psutil"}), ("jobs.engine.commands", SPARK | LOGS), ("jobs.gateway.__main__", SPARK)],
+)
+def test_nothing_heavy_is_loaded_that_is_not_needed(module: str, heavy: set[str]) -> None:
+    """`--help` and `status` answer at once, and a gateway has no memory to spare for Spark."""
+    code = f"import sys, {module}; print(*sorted({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -274,7 +274,7 @@ def test_lines_of_others_in_json(line: str) -> None:
 
 
 def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:
-    text = (ROOT / "dispatch" / "log4j2.properties").read_text(encoding="utf-8")
+    text = (ROOT / "dispatch" / "spark" / "log4j2.properties").read_text(encoding="utf-8")
     (pattern,) = re.findall(
         r"^appender\.stderr\.layout\.pattern = %replace\{.+\}\{\[(.+)&&\[\^(.+)\]\]\}\{\?\}$", text, re.M
     )

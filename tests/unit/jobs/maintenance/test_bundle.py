@@ -69,7 +69,7 @@ def test_everything_that_is_read_beside_the_code_is_in_the_zip(tmp_path: Path) -
 
     with zipfile.ZipFile(code) as archive:
         assert set(archive.namelist()) == here
-    assert "dispatch/log4j2.properties" in here
+    assert "dispatch/spark/log4j2.properties" in here
 
 
 def test_same_code_makes_the_same_bytes(tmp_path: Path) -> None:

@@ -82,23 +82,7 @@ class Settings:
 
 
 SECTIONS: Mapping[str, type] = {
-    "kafka": KafkaSettings,
-    "topics": TopicSettings,
-    "directory": DirectorySettings,
-    "gateway": GatewaySettings,
-    "tls": TlsSettings,
-    "access": AccessSettings,
-    "limits": LimitSettings,
-    "dispatch": DispatchSettings,
-    "push": PushSettings,
-    "retry": RetrySettings,
-    "outbound": OutboundSettings,
-    "tables": TableSettings,
-    "secrets": SecretSettings,
-    "stack": StackSettings,
-    "metrics": MetricsSettings,
-    "logging": LoggingSettings,
-    "tracing": TracingSettings,
+    name: cls for name, cls in typing.get_type_hints(Settings).items() if name not in ("home", "origins")
 }
 
 

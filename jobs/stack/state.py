@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from jobs.processes.processes import ProcessId
 
@@ -96,7 +97,7 @@ class EngineStatus:
 def write(path: Path, status: EngineStatus) -> None:
     """Replaces the file in one step, so that a reader finds the old state or the new one, never half of it."""
     draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps(asdict(status), indent=1) + "\n", encoding="utf-8")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n")
     os.replace(draft, path)
 
 
@@ -117,24 +118,6 @@ def age_s(path: Path) -> float:
 def read(path: Path) -> EngineStatus | None:
     """The state last written; None when there is none that can be understood."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        parts = {
-            name: PartStatus(
-                PartState(part["state"]),
-                part["since"],
-                _process(part["process"]),
-                part["restarts"],
-                part["last_exit"],
-                part.get("hangs", 0),
-                part.get("silent_since", 0.0),
-            )
-            for name, part in document["parts"].items()
-        }
-        supervisor = ProcessId(**document["supervisor"])
-        return EngineStatus(supervisor, document["since"], document["addresses"], parts, document["problem"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
+    except (OSError, ValueError):
         return None
-
-
-def _process(document: dict[str, float] | None) -> ProcessId | None:
-    return None if document is None else ProcessId(int(document["pid"]), document["created"])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 subscriptions_app = typer.Typer(help="Who is subscribed, and who is suspended.", no_args_is_help=True)
 
 
-class _State(StrEnum):
+class _Activity(StrEnum):
     ACTIVE = "active"
     PAUSED = "paused"
     SUSPENDED = "suspended"
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 @subscriptions_app.command("list")
 def list_subscriptions(
-    state: Annotated[_State | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state: Annotated[_Activity | None, typer.Option("--state", help="Only those in this state.")] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", help="Only those of this URL.", metavar="URL")] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only those that get this topic.", metavar="TOPIC")
@@ -85,7 +85,7 @@ def list_subscriptions(
 
     for each in facts:
         # In lines rather than columns: cut off, an id would be of no use.
-        suspended = each["suspended"] if each["state"] == _State.SUSPENDED else None
+        suspended = each["suspended"] if each["state"] == _Activity.SUSPENDED else None
         why = (
             f" since {suspended['at']}: {suspended['reason']}, failing since {suspended['failing_since']}"
             if suspended
@@ -94,7 +94,7 @@ def list_subscriptions(
         console().print(
             Text.assemble(
                 f"{each['subscription']}  ",
-                (one_line(each["state"] + why), "" if each["state"] == _State.ACTIVE else "bold"),
+                (one_line(each["state"] + why), "" if each["state"] == _Activity.ACTIVE else "bold"),
                 f"  {one_line(each['endpoint'])}  ",
                 (one_line(each["expression"]) or "every topic", "cyan"),
             ),

@@ -196,7 +196,7 @@ def _beaten(file: Path) -> int:
         return 0
 
 
-class _Worker(ManagedProcess):
+class _WorkerProcess(ManagedProcess):
     def __init__(self, number: int, listener: socket.socket) -> None:
         super().__init__(_WAITS)
         self.number = number
@@ -217,7 +217,7 @@ class Workers:
         self._metrics = Registry()
         declare_workers(self._metrics, lambda: self._hung)
         self._arguments = arguments
-        self._workers = [_Worker(number, listener) for number, listener in enumerate(listeners)]
+        self._workers = [_WorkerProcess(number, listener) for number, listener in enumerate(listeners)]
         self._stopping = False
 
     def run(self) -> int:
@@ -259,7 +259,7 @@ class Workers:
                 logger.error("worker %d ended with status %d; another one is started", worker.number, code)
         return 0
 
-    def _hangs(self, worker: _Worker, at: float, folder: Path) -> bool:
+    def _hangs(self, worker: _WorkerProcess, at: float, folder: Path) -> bool:
         """Whether it does not come round any more, which is counted and said."""
         beaten = _beaten(folder / f"{worker.number}{_BEAT}")
         if worker.silence is None:
@@ -281,7 +281,7 @@ class Workers:
         file.with_suffix(".new").write_text(self._metrics.text())
         file.with_suffix(".new").rename(file)
 
-    def _start(self, worker: _Worker, memory: int, folder: Path) -> None:
+    def _start(self, worker: _WorkerProcess, memory: int, folder: Path) -> None:
         descriptors = (worker.listener.fileno(), memory)
         command = [sys.executable, "-m", "jobs.gateway", *self._arguments, "--worker", str(worker.number)]
         command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1]), "--share", str(folder)]

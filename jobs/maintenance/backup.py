@@ -35,7 +35,7 @@ from core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.parked import roomy
-from jobs.maintenance.archive import BackupError, Contents, Manifest, Record, read_log, seal, verify, write_log
+from jobs.maintenance.archive import BackupError, BackupRecord, Contents, Manifest, read_log, seal, verify, write_log
 from topic_model.projections.pull_store import PullLimits, PullStore
 from topic_model.records import notifications, pull
 
@@ -117,7 +117,7 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
     logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until))
     logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits))
     for name in ("retained", "control"):
-        logs[name] = write_log(folder, name, (Record(each.key, each.value) for each in _all(kafka, name)))
+        logs[name] = write_log(folder, name, (BackupRecord(each.key, each.value) for each in _all(kafka, name)))
     manifest = Manifest(made_ms, logs)
     seal(folder, manifest)
     return manifest
@@ -162,7 +162,7 @@ def _spans(log: LogReading, firsts: dict[int, int], ends: dict[int, int]) -> Ite
             yield BatchSpan(record.timestamp, evaluation.batch, evaluation.partition, min(offsets), max(offsets))
 
 
-def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Iterator[Record]:
+def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Iterator[BackupRecord]:
     # A temporary SQLite file, deleted with the connection: what waits need not fit into memory.
     with closing(sqlite3.connect("")) as waiting:
         waiting.execute("create table waiting (key blob primary key, batch, partition, offset, subscription, value)")
@@ -172,11 +172,13 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Ite
         for subscription, value in rows:
             decoded = parked.decode(value)
             if isinstance(decoded, parked.Parked):
-                yield Record(*notifications.encode(msgspec.structs.replace(decoded.notification, only=subscription)))
+                yield BackupRecord(
+                    *notifications.encode(msgspec.structs.replace(decoded.notification, only=subscription))
+                )
     with LogReading(kafka, "notifications") as log:
         ends = log.ends()
         for record in log.read({number: Stretch(first, ends[number]) for number, first in first_undelivered.items()}):
-            yield Record(record.key, record.value)
+            yield BackupRecord(record.key, record.value)
 
 
 def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered: dict[int, int]) -> None:
@@ -194,7 +196,7 @@ def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered
     # Else its notification is dispatched again as a whole.
 
 
-def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[Record]:
+def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[BackupRecord]:
     """The letters that were in the log when it ended there, and all later ones: a letter that was taken out since may
     be among what was read of `parked`, or may have been given up again."""
     with closing(sqlite3.connect("")) as letters:
@@ -208,10 +210,10 @@ def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[Record]:
             delivery, _ = parked.decode_key(key)
             # Batches and offsets start again at 0, and their letters must not replace these.
             place = delivery.place._replace(redrive=delivery.place.redrive or dead_letters.decode(value).at_ms)
-            yield Record(delivery._replace(place=place).key(), value)
+            yield BackupRecord(delivery._replace(place=place).key(), value)
 
 
-def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[Record]:
+def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[BackupRecord]:
     """What waits or was claimed and not settled, as it was put in."""
     store = PullStore(limits)
     for record in _all(kafka, PULL_LOG):
@@ -220,7 +222,7 @@ def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[Record]:
     unsettled |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
     for record in _all(kafka, PULL_LOG):
         if record.offset in unsettled:
-            yield Record(record.key, record.value)
+            yield BackupRecord(record.key, record.value)
 
 
 # How many records are under way at a time.
@@ -255,7 +257,7 @@ def _require_empty(kafka: KafkaSettings, log: str) -> None:
             )
 
 
-def _fill(producer: Producer, topic: str, log: str, records: Iterator[Record]) -> None:
+def _fill(producer: Producer, topic: str, log: str, records: Iterator[BackupRecord]) -> None:
     failures: list[BaseException] = []
     with translated(f"Kafka topic {topic} cannot be written"):
         partitions = len(producer.partitions_for(topic))

@@ -25,7 +25,7 @@ from jobs.monitoring.samples import (
     thinned,
 )
 from jobs.monitoring.stack_monitor import get
-from jobs.monitoring.watching import EngineWatch, Seen, base_url, metrics_address
+from jobs.monitoring.watching import EngineView, EngineWatch, base_url, metrics_address
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
 
@@ -59,7 +59,7 @@ h2 { font-size: 1.1rem; margin: 1.6rem 0 .2rem; }
 """
 
 
-def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
+def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, str]:
     """The history of an engine: a remote one's by its address, else that in a data directory, running or not.
 
     Raises StackError when there is none.
@@ -81,20 +81,20 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
     return _since(start, read_history(folder), endpoints), str(path)
 
 
-def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> Seen:
+def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> EngineView:
     """The samples of that time; without any, of which time there are some."""
     samples = [sample for sample in stored if sample.at >= start]
     if len(samples) >= _FEWEST:
-        return Seen(samples, endpoints)
+        return EngineView(samples, endpoints)
     there = (
         f"what is kept goes from {_date(stored[0].at)} to {_date(stored[-1].at)}"
         if stored
         else "nothing is kept at all"
     )
-    return Seen(samples, endpoints, there)
+    return EngineView(samples, endpoints, there)
 
 
-def write_report(output: Path, seen: Seen, where: str, start: float, now: float) -> None:
+def write_report(output: Path, seen: EngineView, where: str, start: float, now: float) -> None:
     """Write the page in one step. Raises StackError when the file cannot be written."""
     draft = output.with_name(f"{output.name}.{os.getpid()}")
     try:
@@ -104,7 +104,7 @@ def write_report(output: Path, seen: Seen, where: str, start: float, now: float)
         raise StackError(f"the report cannot be written to {output}: {error.strerror}") from error
 
 
-def page(seen: Seen, where: str, start: float, now: float) -> str:
+def page(seen: EngineView, where: str, start: float, now: float) -> str:
     """The whole page."""
     samples = seen.samples
     about = f"{_date(start)} to {_date(now)}, {len(samples)} samples"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from jobs.monitoring import figures
 from jobs.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
-from jobs.monitoring.watching import EngineWatch, Seen
+from jobs.monitoring.watching import EngineView, EngineWatch
 from jobs.terminal import console
 
 _LABEL, _NOW = 20, 9
@@ -25,7 +25,7 @@ _PROCESSES, _FEWEST_ENDPOINTS = 8, 2
 _NARROWEST = 4
 
 
-def frame(seen: Seen, where: str, width: int = 80, height: int = 24) -> list[str]:
+def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> list[str]:
     """At most `height` lines of at most `width` characters; made for 80 by 24, and good from 60 by 20 on.
 
     What there is no room for is left out from below; what is wrong stands on top.
@@ -144,7 +144,7 @@ def _processes(samples: Sequence[MetricsSample], width: int) -> list[str]:
     return lines
 
 
-def _endpoints(seen: Seen, width: int, room: int) -> list[str]:
+def _endpoints(seen: EngineView, width: int, room: int) -> list[str]:
     if room < _FEWEST_ENDPOINTS or not seen.endpoints:
         return []
     name = max(18, width - 38)

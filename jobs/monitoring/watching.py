@@ -38,7 +38,7 @@ class _NotOurs(ValueError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class EngineView:
     """What can be shown: the last minutes, the slowest endpoints, and what stands in the way of seeing more."""
 
     samples: Sequence[MetricsSample] = ()
@@ -57,38 +57,38 @@ class EngineWatch:
     clock: Callable[[], float] = time.time
     find: Callable[[], str] | None = None
     _samples: deque[MetricsSample] = field(default_factory=deque)
-    _last: Seen = Seen()
+    _last: EngineView = EngineView()
 
     def __post_init__(self) -> None:
         self.urls = [base_url(url) for url in self.urls]
 
-    def look(self) -> Seen:
+    def look(self) -> EngineView:
         """Never raises. What cannot be reached is said in `problem`, beside what was seen last."""
         try:
             urls = self.urls if self.find is None else [base_url(self.find())]
         except ArborcastError as error:
-            self._last = Seen(self._last.samples, self._last.endpoints, str(error))
+            self._last = EngineView(self._last.samples, self._last.endpoints, str(error))
         else:
             self._last = self._look(urls)
         return self._last
 
-    def _look(self, urls: Sequence[str]) -> Seen:
+    def _look(self, urls: Sequence[str]) -> EngineView:
         texts, endpoints, problems = {}, [], []
         for url in urls:
             try:
                 if len(urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
-                    return Seen(_decoded(recent), self._slowest(url))
+                    return EngineView(_decoded(recent), self._slowest(url))
                 texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
                 endpoints += self._slowest(url)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problems.append(f"{url}: {_words(error)}")
         if not texts:
-            return Seen(self._last.samples, self._last.endpoints, "; ".join(problems))
+            return EngineView(self._last.samples, self._last.endpoints, "; ".join(problems))
         self._samples.append(sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
         while self._samples[0].at < self._samples[-1].at - RECENT_S:
             self._samples.popleft()
         endpoints.sort(key=lambda one: -float(one["mean_s"]))
-        return Seen(tuple(self._samples), endpoints, "; ".join(problems))
+        return EngineView(tuple(self._samples), endpoints, "; ".join(problems))
 
     def _slowest(self, url: str) -> list[dict[str, Any]]:
         status = self._optional(f"{url}/status.json")

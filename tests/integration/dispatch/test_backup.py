@@ -23,7 +23,7 @@ from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tri
 from dispatch.operations.audit import audit
 from dispatch.operations.dead_letters import DeadLetterDesk
 from jobs.maintenance import backup
-from jobs.maintenance.archive import BackupError, Contents, Record, read_log, write_log
+from jobs.maintenance.archive import BackupError, BackupRecord, Contents, read_log, write_log
 from jobs.maintenance.backup import restore
 from jobs.processes import ports
 from tests.support.command import Engine
@@ -131,7 +131,7 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
     stays, sent, purged, meanwhile, delivered = (letter(name) for name in names)
     dying = letter("dying meanwhile")
 
-    def write(folder: Path, log: str, given: Iterable[Record]) -> Contents:
+    def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
         """Everything happens around the reading of what is parked."""
         if log == "notifications":
             dead.bury(*dying)

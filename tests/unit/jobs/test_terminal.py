@@ -33,7 +33,7 @@ from jobs.engine.doctor import Check
 from jobs.monitoring import top_frame
 from jobs.monitoring.report import page
 from jobs.monitoring.samples import MetricsSample
-from jobs.monitoring.watching import EngineWatch, Seen
+from jobs.monitoring.watching import EngineView, EngineWatch
 from jobs.processes import ports
 from jobs.processes.logfiles import JsonLines
 from tests.support.table_rows import NOON, attempt, fill, record
@@ -242,7 +242,7 @@ def test_letters_that_a_terminal_lacks_stop_nothing(monkeypatch: pytest.MonkeyPa
 def test_top_and_report() -> None:
     endpoints = [{"endpoint": ENDPOINT, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}]
     samples = [MetricsSample(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]
-    seen = Seen(samples, endpoints, ODD)
+    seen = EngineView(samples, endpoints, ODD)
 
     drawn = io.StringIO()
     looks = EngineWatch(["http://127.0.0.1:9"])

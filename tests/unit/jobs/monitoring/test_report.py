@@ -13,7 +13,7 @@ from jobs.monitoring.figures import line_plot
 from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.report import history_for, page, write_report
 from jobs.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
-from jobs.monitoring.watching import Seen
+from jobs.monitoring.watching import EngineView
 from jobs.processes.errors import StackError
 from tests.support.xpath import elements
 
@@ -38,7 +38,7 @@ def samples(count: int = 500) -> list[MetricsSample]:
 
 
 def test_the_page_needs_nothing_but_itself() -> None:
-    text = page(Seen(samples(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
+    text = page(EngineView(samples(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
     document = html.document_fromstring(text)
     assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
     assert not re.search(r"url\(|@import", text)
@@ -60,7 +60,7 @@ def test_the_page_needs_nothing_but_itself() -> None:
 
 
 def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
-    assert "Nothing was recorded" in page(Seen(), "x", 0, 1)
+    assert "Nothing was recorded" in page(EngineView(), "x", 0, 1)
     with pytest.raises(StackError, match="no history"):
         history_for(None, tmp_path, 0)
 

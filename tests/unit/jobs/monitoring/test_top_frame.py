@@ -14,13 +14,13 @@ from jobs.monitoring import figures, top_frame
 from jobs.monitoring.history import encode_samples
 from jobs.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
 from jobs.monitoring.top_frame import frame
-from jobs.monitoring.watching import EngineWatch, Seen, base_url
+from jobs.monitoring.watching import EngineView, EngineWatch, base_url
 from jobs.processes.errors import StackError
 
 NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor")
 
 
-def busy_engine(count: int = 120) -> Seen:
+def busy_engine(count: int = 120) -> EngineView:
     """Ten minutes of 1,000/s, each to three subscribers, of which one is slow."""
     samples = []
     for number in range(count):
@@ -45,7 +45,7 @@ def busy_engine(count: int = 120) -> Seen:
         )
     slow = {"endpoint": f"http://{'slow.' * 20}example/", "pushes": 12, "failed": 3, "mean_s": 2.5, "longest": 15.0}
     quick = {"endpoint": "http://quick.example/", "pushes": 120_000, "failed": 0, "mean_s": 0.002, "longest": 0.1}
-    return Seen(samples, [slow, quick])
+    return EngineView(samples, [slow, quick])
 
 
 def line(lines: list[str], start: str) -> str:
@@ -83,18 +83,18 @@ def test_it_fits_whatever_the_size(width: int, height: int) -> None:
 def test_what_is_wrong_is_said_first() -> None:
     seen = busy_engine(3)
     down = MetricsSample(at=seen.samples[-1].at + 5, parts={"kafka": False, "gateway": True})
-    assert "NOT READY: kafka" in frame(Seen([*seen.samples, down]), "x")[0]
-    assert "refused" in frame(Seen(problem="http://h:1: refused"), "x")[2]
+    assert "NOT READY: kafka" in frame(EngineView([*seen.samples, down]), "x")[0]
+    assert "refused" in frame(EngineView(problem="http://h:1: refused"), "x")[2]
 
 
 def test_one_moment_is_enough() -> None:
-    lines = frame(Seen([MetricsSample(at=0)]), "x")
+    lines = frame(EngineView([MetricsSample(at=0)]), "x")
     assert line(lines, "accepted /s").split() == ["accepted", "/s", "-"]
 
 
 def test_an_endpoint_cannot_write_to_the_terminal() -> None:
     evil = {"endpoint": "http://\x1b[2J\u202eevil/", "pushes": 1, "failed": 0, "mean_s": 1.0, "longest": 1.0}
-    text = "\n".join(frame(Seen(busy_engine(3).samples, [evil]), "x", 80, 30))
+    text = "\n".join(frame(EngineView(busy_engine(3).samples, [evil]), "x", 80, 30))
     assert "http://?[2J?evil/" in text
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
 
@@ -135,7 +135,7 @@ def test_numbers_as_people_read_them(write: object, value: float | None, expecte
 def test_suspended_subscriptions_stand_out() -> None:
     seen = busy_engine(2)
     samples = [msgspec.structs.replace(each, suspended=2) for each in seen.samples]
-    assert "SUSPENDED 2   subscriptions 3" in line(frame(Seen(samples, []), "here"), "SUSPENDED")
+    assert "SUSPENDED 2   subscriptions 3" in line(frame(EngineView(samples, []), "here"), "SUSPENDED")
 
 
 class Terminal(io.StringIO):
@@ -212,7 +212,9 @@ def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
         waiting={"parked": 1_234_567, "due": 99_999},
         refused={"InvalidRequest": 88_888.0},
     )
-    lines = frame(Seen([*seen.samples, troubled], seen.endpoints, "no answer"), "/srv/" + "long/" * 40, width, height)
+    lines = frame(
+        EngineView([*seen.samples, troubled], seen.endpoints, "no answer"), "/srv/" + "long/" * 40, width, height
+    )
     assert len(lines) <= height
     assert "NOT READY: dispatch" in lines[0]
     assert lines[0].endswith("00:10:00 UTC")

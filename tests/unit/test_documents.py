@@ -71,7 +71,7 @@ def test_settings(document: Path) -> None:
 
 @every_document
 def test_tests_and_files(document: Path) -> None:
-    folders = ("tests", "benchmarks", "docs", "core", "directory", "dispatch", "ingest", "jobs", "topic_model")
+    folders = ("tests", "benchmarks", "docs", "dispatch", "ingest", "jobs", "directory", "topic_model", "core")
     there = {str(file.relative_to(ROOT)) for folder in folders for file in (ROOT / folder).rglob("*.*")}
     there |= {file.name for file in ROOT.glob("*.*")}
     for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", text_of(document)):

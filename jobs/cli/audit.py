@@ -63,7 +63,7 @@ def audit(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that matches = delivered + dead + expired + cancelled + pending, and name every notification where not.
+    """Check that matches = delivered + dead + expired + cancelled + pending, and name notifications that break it.
 
     The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
     """

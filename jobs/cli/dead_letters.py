@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Found = tuple[Delivery, DeadLetter]
 
-letters_app = typer.Typer(help="Deliveries that were given up: their messages are kept.", no_args_is_help=True)
+letters_app = typer.Typer(help="Deliveries that were given up, with their messages.", no_args_is_help=True)
 
 EndpointOption = Annotated[str | None, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
 SinceOption = Annotated[
@@ -118,7 +118,7 @@ def show(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print everything that is kept of a dead letter: what it was, why it was given up, and the message."""
+    """Print everything that is stored of a dead letter: what it was, why it was given up, and the message."""
     wanted = _wanted(subscription, None, None, None, None, None, notification, None)
     shown = 0
     for _, letter in _search(kafka_of(config, home), wanted):
@@ -211,20 +211,20 @@ def purge(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Throw dead letters away, with their messages. That they were, stays on record."""
+    """Delete dead letters, with their messages. That there were such stays on record."""
     from dispatch.operations.dead_letters import DeadLetterDesk
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
     asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
     purged = 0
-    if asked and (yes or agreed(f"Throw {asked:,} dead letters away for good?")):
+    if asked and (yes or agreed(f"Delete {asked:,} dead letters for good?")):
         with DeadLetterDesk(kafka) as desk:
             purged = desk.purge(islice(_search(kafka, wanted), asked))
     if json:
         print_json({"purged": purged})
     else:
-        console().print(f"{purged:,} dead letters were thrown away", highlight=False)
+        console().print(f"{purged:,} dead letters were deleted", highlight=False)
 
 
 def _wanted(

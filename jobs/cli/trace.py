@@ -51,7 +51,7 @@ def trace(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tell every step of a notification: accepted, stored, matched by which expression, each attempt, and the end.
+    """Show every step of a notification: accepted, stored, matched by which expression, each attempt, and the end.
 
     Reads the tables and what the logs have beyond them, so it knows of the last second too.
     """
@@ -70,7 +70,7 @@ def why(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tell why a subscription has a notification, or has it not."""
+    """Explain why a subscription got a notification, or did not."""
     # The address ends with the id, and is what people have.
     story = _story(notification, subscription.rstrip("/").rsplit("/", 1)[-1], config, home)
     if json:

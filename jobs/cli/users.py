@@ -26,13 +26,13 @@ StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the password fr
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    group = typer.Typer(help="Keep the gateway's local users.", no_args_is_help=True)
+    group = typer.Typer(help="The gateway's local users.", no_args_is_help=True)
     group.command("add")(add)
     group.command("remove")(remove)
     group.command("list")(list_users)
     group.command("check")(check)
     app.add_typer(group, name="users")
-    access_group = typer.Typer(help="Who may do what, against what is there.", no_args_is_help=True)
+    access_group = typer.Typer(help="Find subscriptions whose owners lost the right to them.", no_args_is_help=True)
     # A group of one command would be that command.
     access_group.callback()(lambda: None)
     access_group.command("check")(check_access)
@@ -127,12 +127,12 @@ def _password(stdin: bool, *, confirm: bool) -> str:
 
 
 def check_access(
-    end: Annotated[bool, typer.Option("--end", help="End those of which it is certain.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="End those for which it is certain.")] = False,
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List subscriptions whose owners might not make them today. The exit status is 1 when any are left.
+    """List subscriptions whose owners could not make them today. The exit status is 1 when any are left.
 
     Rights are checked when a subscription is made; what is taken away later is found here.
     """
@@ -170,7 +170,7 @@ def _rights(settings: Settings) -> tuple[Any, Any, bool]:
     access = settings.access
     methods = access.chosen()
     if not methods:
-        raise ConfigError("access.methods is not set: nobody has to say who it is, and everybody may do everything")
+        raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
     policy = DEFAULT
     if access.policy_file:
         try:
@@ -200,7 +200,7 @@ def _finding_facts(finding: Finding, *, ended: bool) -> dict[str, Any]:
 def _show_findings(found: list[Finding], ended: list[Finding]) -> None:
     out = console()
     if not found:
-        out.print("every subscription belongs to somebody who might make it today", highlight=False)
+        out.print("the owner of every subscription could make it today", highlight=False)
         return
     from rich.markup import escape
 
@@ -211,4 +211,4 @@ def _show_findings(found: list[Finding], ended: list[Finding]) -> None:
         line = f"{subscription.id}  {subscription.owner or 'nobody'}  {topics}  {finding.reason}  ({state})"
         out.print(escape(one_line(line)), highlight=False, soft_wrap=True)
     if not ended and any(finding.certain for finding in found):
-        out.print("end those of which it is certain with --end", highlight=False)
+        out.print("end those for which it is certain with --end", highlight=False)

@@ -62,7 +62,7 @@ def report(
     home: HomeOption = None,
     url: UrlOption = None,
 ) -> None:
-    """Write what `top` shows, over a longer time, as one HTML page that needs nothing else."""
+    """Write what `top` shows, over a longer time, as one HTML page that loads nothing else."""
     from jobs.monitoring.report import history_for, write_report
 
     now = time.time()

@@ -112,7 +112,7 @@ audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exce
 	rm -f "$$said"; exit $$status
 
 pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/install/jars.xml
-	$(BIN)/python -m jobs.install.pin_jars
+	$(BIN)/python -m jobs.install.jars
 
 clean: ## Remove what tools leave behind; .venv and data stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -202,7 +202,7 @@ class RetrySettings:
         2.0, "How long until the first probe; each further one waits twice as long.", minimum=0.05, unit="s"
     )
     longest_probe_s: float = setting(60.0, "But never longer than this.", minimum=0.05, unit="s")
-    hot_budget_s: float = setting(
+    batch_wait_s: float = setting(
         2.0,
         "A push that takes longer is taken out of the batch, and its endpoint is served by the redelivery, beside the "
         "batches, until it answers quickly again. The same happens to the rest of a lane that would hold its batch for "

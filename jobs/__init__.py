@@ -11,7 +11,7 @@
     terminal, printable_console what people read
 
 Wiring only: it reads settings, builds the parts of the other packages and runs them; it decides nothing about
-notifications. No file directly in here may carry the name of a package we import (`kafka`, `dispatch`, ...):
+notifications. No file directly in here may have the name of a package that we import (`kafka`, `dispatch`, ...):
 spark-submit puts a script's own folder first on the import path.
 """
 

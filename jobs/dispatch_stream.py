@@ -184,7 +184,7 @@ def _beat(target: str) -> None:
 
 def _write_ready(target: str) -> None:
     content = {"pid": os.getpid(), "at": time.time()}
-    # Whoever watches for the file must never see half of it.
+    # A reader must never see half of the file.
     temporary = Path(f"{target}.{os.getpid()}")
     temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(target)

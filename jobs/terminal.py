@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from core.printable import as_json, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterable
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 
 def say(line: object) -> None:
@@ -48,9 +51,9 @@ def print_document(data: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
-def console() -> Console:
-    """Where people read."""
-    return _console_class()()
+def console(file: TextIO | None = None) -> Console:
+    """Where people read: standard output, or `file`."""
+    return _console_class()(file=file)
 
 
 def error_console() -> Console:
@@ -68,8 +71,26 @@ def guard() -> None:
 
 @functools.cache
 def _console_class() -> type[Console]:
-    # Loaded when something is printed in colour: `--help` and `--json` do without.
-    from jobs.printable_console import PrintableConsole
+    # Rich is loaded when something is printed in colour: `--help` and `--json` do without.
+    from rich.console import Console
+    from rich.text import Text
+
+    class PrintableConsole(Console):
+        """Its own control codes (colours, a cursor that is moved) are beside the text in rich's segments, so all that
+        is in the text is foreign."""
+
+        def __init__(self, **named: Any) -> None:
+            # Topics and addresses have colons, which would be taken for the names of emoji.
+            super().__init__(emoji=False, **named)
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            """Whatever is printed comes by here, nested things several times."""
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+        def render_str(self, text: str, **named: Any) -> Text:
+            """Texts once more before they are measured, so that a table makes room for what is written out."""
+            return super().render_str(printable(text), **named)
 
     return PrintableConsole
 

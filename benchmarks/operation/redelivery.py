@@ -78,7 +78,7 @@ def running(kafka: KafkaSettings, known: Known, file: Path) -> Iterator[Redelive
         kafka,
         PushSettings(),
         RetrySettings(first_probe_s=0.2, longest_probe_s=1.0),
-        AddressPolicy(OutboundSettings(reach="loopback")),
+        AddressPolicy(OutboundSettings(scope="loopback")),
         known,
         file,
     )

@@ -42,7 +42,7 @@ from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscri
 
 TOPICS = ("storm/a", "storm/b", "storm/c", "storm/a/deep")
 
-HOT_BUDGET_S = 1.0
+BATCH_WAIT_S = 1.0
 
 # Short waits, so that a storm has many of them; and many starts in a row are nothing to be careful about here.
 SETTINGS = {
@@ -52,7 +52,7 @@ SETTINGS = {
     "retry.longest_retry_after_s": "2",
     "retry.first_probe_s": "0.3",
     "retry.longest_probe_s": "2",
-    "retry.hot_budget_s": str(HOT_BUDGET_S),
+    "retry.batch_wait_s": str(BATCH_WAIT_S),
     "push.connect_timeout_s": "2",
     "push.total_timeout_s": "4",
     "dispatch.task_slots": "2",
@@ -164,7 +164,7 @@ class Storm:
         for publisher in self._publishers:
             for what, count in publisher.refused.items():
                 refused[what] += count
-        findings = judge(record, books, HOT_BUDGET_S)
+        findings = judge(record, books, BATCH_WAIT_S)
         return Outcome(record, findings, report, before, after, dict(refused), time.monotonic() - began, self.problems)
 
     @property

@@ -30,7 +30,7 @@ from core.security.ip_addresses import (
 )
 from core.settings import setting
 
-_REACH: dict[str, frozenset[Kind]] = {
+_SCOPES: dict[str, frozenset[Kind]] = {
     "public": frozenset({"public"}),
     "private": frozenset({"public", "private"}),
     "loopback": frozenset({"public", "loopback"}),
@@ -43,7 +43,7 @@ _NOT_IN_URLS = frozenset('"<>\\^`{|}\x7f')
 class OutboundSettings:
     """Where pushes, and requests to publishers, may go. Checked on the concrete address of every new connection."""
 
-    reach: Literal["public", "private", "loopback"] = setting(
+    scope: Literal["public", "private", "loopback"] = setting(
         "public",
         "public: only globally routable addresses. private: also those of private networks (10/8, 172.16/12, "
         "192.168/16, fc00::/7). loopback: also this machine; `arborcast up` with its own broker and a gateway on "
@@ -145,10 +145,10 @@ class AddressPolicy:
         if refusal is not None:
             return refusal
         kind = kind_of(address)
-        if kind in _REACH[self.settings.reach] or any(address in network for network in self._allowed):
+        if kind in _SCOPES[self.settings.scope] or any(address in network for network in self._allowed):
             return None
-        reach = self.settings.reach
-        return Refusal(kind, f"leads to {address}, which is {MEANING[kind]}; outbound.reach is {reach}")
+        scope = self.settings.scope
+        return Refusal(kind, f"leads to {address}, which is {MEANING[kind]}; outbound.scope is {scope}")
 
     def _check_port(self, port: int) -> Refusal | None:
         if not self._ports or any(low <= port <= high for low, high in self._ports):

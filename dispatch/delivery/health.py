@@ -82,7 +82,7 @@ WELL = Health()
 
 def quick_s(settings: RetrySettings) -> float:
     """How long a quick answer takes at most: half of what a batch would wait, in seconds."""
-    return settings.hot_budget_s / 2
+    return settings.batch_wait_s / 2
 
 
 def probing(health: Health) -> Health:

@@ -80,7 +80,7 @@ class Settlement:
     ) -> None:
         self.report = PartitionReport()
         self._journal = journal
-        self._impatient = retry.hot_budget_s < push.total_timeout_s
+        self._impatient = retry.batch_wait_s < push.total_timeout_s
         self._retry = retry
         self._batch = batch
         self._watched = watched

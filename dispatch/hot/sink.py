@@ -162,7 +162,7 @@ class _Worker:
         self.spans = make_push_spans(job.tracing)
         self.shown = Shown(job.under_way)
         self.pump = Pump(
-            self.transport, self._envelope_of, job.push.max_in_flight, job.retry.hot_budget_s, spans=self.spans
+            self.transport, self._envelope_of, job.push.max_in_flight, job.retry.batch_wait_s, spans=self.spans
         )
 
     def serves(self, job: SinkJob) -> bool:
@@ -314,8 +314,8 @@ def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
     """A batch waits for nobody longer than the hot budget."""
     return dataclasses.replace(
         push,
-        connect_timeout_s=min(push.connect_timeout_s, retry.hot_budget_s),
-        total_timeout_s=min(push.total_timeout_s, retry.hot_budget_s),
+        connect_timeout_s=min(push.connect_timeout_s, retry.batch_wait_s),
+        total_timeout_s=min(push.total_timeout_s, retry.batch_wait_s),
     )
 
 

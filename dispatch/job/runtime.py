@@ -262,7 +262,7 @@ class DispatchJob:
     def _stop(self) -> None:
         self._gate.close()
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
-        if not self._gate.wait_empty(2 * self._settings.retry.hot_budget_s + _STOP_MARGIN_S):
+        if not self._gate.wait_empty(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
         for keeper in self._keepers:
             keeper.stop(timeout_s=5.0)

@@ -58,7 +58,7 @@ class Bearer:
     def check(self, token: str) -> Identity:
         """Who the token is about. Raises WrongToken.
 
-        One that was good is remembered for access.remember_s, as long as it is good itself, and the keys are the same:
+        One that was good is remembered for access.cache_s, as long as it is good itself, and the keys are the same:
         to check a signature with each request would cost as much as half the rest of the request.
         """
         keys = self._keys.value
@@ -70,7 +70,7 @@ class Bearer:
         if known is not None and self._steady() < known[0] and self._clock() < known[1]:
             return known[2]
         identity, expires = self._checked(token)
-        remembered = self._settings.remember_s
+        remembered = self._settings.cache_s
         if remembered:
             self._good[token] = self._steady() + remembered, expires, identity
             self._good.move_to_end(token)

@@ -82,7 +82,7 @@ class AccessSettings:
         "The file that says who may publish to, subscribe to and manage which topics. Without one, everybody who has "
         "proved who it is publishes and subscribes everywhere, and manages only what is its own.",
     )
-    remember_s: float = setting(
+    cache_s: float = setting(
         60.0,
         "A password that was right is not checked again for so long; neither is a change of groups seen.",
         minimum=0,

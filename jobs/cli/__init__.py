@@ -1,11 +1,11 @@
 """The `arborcast` command: one module per group of commands, assembled here.
 
-    engine, configuration, keys     the embedded engine, settings, the key file
+    engine, configuration           the embedded engine; settings, and what a Spark cluster gets
     messages, topics, subscriptions a client for the shell; what the engine knows
-    users, access                   who may come in, and who might not any more
-    trace, audit, dead, replay      what became of notifications, and what to do about it
-    watching, backup                how it is; what to keep
-    common, log_access, topics_work, topics_output      what several of them share
+    users                           who may come in, and who might not any more
+    trace, audit, dead_letters      what became of notifications, and what to do about it
+    watching, maintenance           how it is; backups and keys
+    common, topics_work             what several of them share
 
 Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command that needs it, so that `--help` and
 `status` answer at once.
@@ -19,15 +19,12 @@ import typer
 
 from core.errors import ArborcastError, ConfigError
 from jobs.cli import (
-    access,
     audit,
-    backup,
     configuration,
-    dead,
+    dead_letters,
     engine,
-    keys,
+    maintenance,
     messages,
-    replay,
     subscriptions,
     topics,
     trace,
@@ -46,17 +43,14 @@ app = typer.Typer(
 engine.register(app)
 messages.register(app)
 configuration.register(app)
-keys.register(app)
 topics.register(app)
 subscriptions.register(app)
 users.register(app)
-access.register(app)
 trace.register(app)
 watching.register(app)
 audit.register(app)
-dead.register(app)
-replay.register(app)
-backup.register(app)
+dead_letters.register(app)
+maintenance.register(app)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

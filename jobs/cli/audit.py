@@ -53,7 +53,7 @@ def audit(
     until: UntilOption = None,
     subscription: SubscriptionOption = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Match everything anew, and look for all that waits or was given up.")
+        bool, typer.Option("--deep", help="Match everything again, and look for all that waits or was given up.")
     ] = False,
     limit: Annotated[int, typer.Option(help="Name so many notifications that do not balance.", min=1)] = 100,
     patience: Annotated[
@@ -63,7 +63,7 @@ def audit(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that matches = delivered + dead + expired + cancelled + pending, and name every notification where not.
+    """Check that matches = delivered + dead + expired + cancelled + pending, and name notifications that break it.
 
     The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
     """
@@ -78,8 +78,8 @@ def audit(
         error_console().print(f"the audit could not be made: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_UNKNOWN)
     if subscription is not None:
-        kept = report.subscriptions.get(subscription)
-        report.subscriptions = {} if kept is None else {subscription: kept}
+        found = report.subscriptions.get(subscription)
+        report.subscriptions = {} if found is None else {subscription: found}
     if json:
         print_json(report.as_json())
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from datetime import UTC, datetime
@@ -123,18 +122,18 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     port, and its logs must not be taken for these.
     """
     from core.eventlog.settings import KafkaSettings
-    from jobs.engine.commands import status
+    from jobs.stack.state import reachable_kafka
 
     settings = settings_of(config, home)
-    running = status(settings.home)["addresses"].get("kafka")
-    if running:
-        return dataclasses.replace(settings.kafka, bootstrap_servers=running)
-    if settings.stack.broker == "embedded" and settings.kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
+    kafka = reachable_kafka(settings)
+    if kafka is not settings.kafka:
+        return kafka
+    if settings.stack.broker == "embedded" and kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
         raise InfrastructureError(
             f"no engine runs in {settings.home}, so its logs cannot be read: start it, or name another with --home; "
             'where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
         )
-    return settings.kafka
+    return kafka
 
 
 def moment_ms(option: str, text: str) -> int:

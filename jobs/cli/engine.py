@@ -185,7 +185,7 @@ def fetch(
         typer.Option("--from", help="Take the jars from this folder instead of the network.", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Fetch and verify the jars, and have Java archive their classes; does nothing when that is done."""
+    """Fetch and verify the jars, and make the archive of their classes; does nothing when that is done."""
     from jobs.engine.commands import to_stderr
     from jobs.install import class_archive, jars
     from jobs.install.java import find_java

@@ -92,8 +92,8 @@ def subscribe(
             delivery=delivery,
         )
     if json:
-        told = {"secret": subscription.secret} if subscription.secret else {}
-        print_json({"address": subscription.address, "terminates": subscription.terminates, **told})
+        secret = {"secret": subscription.secret} if subscription.secret else {}
+        print_json({"address": subscription.address, "terminates": subscription.terminates, **secret})
     else:
         say(subscription.address)
         if subscription.secret:
@@ -119,7 +119,7 @@ def rotate_secret(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Have a subscription's pushes signed with another secret; prints it when the broker made it, this once."""
+    """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
     given = _read_secret(secret_file)
     with _client(None, config, home) as client:
         secret = client.rotate_secret(
@@ -156,7 +156,7 @@ def listen(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Subscribe a small receiver of our own and print what arrives, until Ctrl-C. With --json one line per message."""
+    """Start a small receiver, subscribe it, and print what arrives, until Ctrl-C. With --json one line per message."""
     from ingest.client.listener import Listener
 
     arrived: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""`arborcast subscriptions`: who is subscribed, who is held, and letting go on what the engine has suspended."""
+"""`arborcast subscriptions`: who is subscribed, who is suspended, and how a suspension is ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 subscriptions_app = typer.Typer(help="Who is subscribed, and who is suspended.", no_args_is_help=True)
 
 
-class _State(StrEnum):
+class _Activity(StrEnum):
     ACTIVE = "active"
     PAUSED = "paused"
     SUSPENDED = "suspended"
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 @subscriptions_app.command("list")
 def list_subscriptions(
-    state: Annotated[_State | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state: Annotated[_Activity | None, typer.Option("--state", help="Only those in this state.")] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", help="Only those of this URL.", metavar="URL")] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only those that get this topic.", metavar="TOPIC")
@@ -85,12 +85,16 @@ def list_subscriptions(
 
     for each in facts:
         # In lines rather than columns: cut off, an id would be of no use.
-        held = each["suspended"] if each["state"] == _State.SUSPENDED else None
-        why = f" since {held['at']}: {held['reason']}, failing since {held['failing_since']}" if held else ""
+        suspended = each["suspended"] if each["state"] == _Activity.SUSPENDED else None
+        why = (
+            f" since {suspended['at']}: {suspended['reason']}, failing since {suspended['failing_since']}"
+            if suspended
+            else ""
+        )
         console().print(
             Text.assemble(
                 f"{each['subscription']}  ",
-                (one_line(each["state"] + why), "" if each["state"] == _State.ACTIVE else "bold"),
+                (one_line(each["state"] + why), "" if each["state"] == _Activity.ACTIVE else "bold"),
                 f"  {one_line(each['endpoint'])}  ",
                 (one_line(each["expression"]) or "every topic", "cyan"),
             ),
@@ -124,7 +128,7 @@ def resume(
         chosen = [_suspended(name.rstrip("/").rpartition("/")[2], table, suspensions) for name in subscription]
     else:
         chosen = [each.id for each in _all_suspended(table, suspensions) if endpoint in (None, each.consumer.address)]
-    # Their own records are left alone, which somebody may be changing at this moment.
+    # Their own records are not written, since a client may be changing them at this moment.
     records = [record for name in dict.fromkeys(chosen) for record in suspensions.taking_back(name)]
     if records:
         with closing(ControlLog(kafka)) as log:

@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, kafka_of, namespaces_of, settings_of
-from jobs.cli.topics_work import facts_of, label_of, node_document, record_document, report
 from jobs.terminal import console, error_console, print_document, print_json
 
 if TYPE_CHECKING:
@@ -59,14 +58,14 @@ def list_topics(
     tree = commands.read_tree(_settings(config, home).kafka)
     records = _records(tree, commands.matching(tree, expression, namespaces_of(namespace)))
     if json:
-        print_json([record_document(record) for record in records])
+        print_json([_record_document(record) for record in records])
         return
     from rich.markup import escape
     from rich.table import Table
 
     table = Table("topic", "code", "facts", box=None, pad_edge=False)
     for record in records:
-        table.add_row(*(escape(one_line(each)) for each in (record.path, record.code, facts_of(record))))
+        table.add_row(*(escape(one_line(each)) for each in (record.path, record.code, _facts_of(record))))
     console().print(table)
 
 
@@ -82,7 +81,7 @@ def show_tree(
 
     tree = commands.read_tree(_settings(config, home).kafka)
     if json:
-        print_json([node_document(tree, path, depth) for path in sorted(tree.roots())])
+        print_json([_node_document(tree, path, depth) for path in sorted(tree.roots())])
         return
     from rich.tree import Tree
 
@@ -92,7 +91,7 @@ def show_tree(
     while waiting:
         branch, paths, levels = waiting.pop()
         for path in paths:
-            node = branch.add(label_of(tree, path))
+            node = branch.add(_label_of(tree, path))
             if levels is None or levels > 1:
                 waiting.append((node, sorted(tree.children(path)), levels and levels - 1))
     console().print(drawing)
@@ -133,7 +132,7 @@ def add(
     def plan(tree: TopicTree) -> list[ControlRecord]:
         return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
 
-    report(commands.change_tree(_settings(config, home).kafka, plan), json)
+    _report(commands.change_tree(_settings(config, home).kafka, plan), json)
 
 
 @topics_app.command()
@@ -151,7 +150,7 @@ def remove(
 
     path = commands.one_topic(topic, namespaces_of(namespace))
     kafka = _settings(config, home).kafka
-    report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
+    _report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
 
 
 @topics_app.command()
@@ -169,7 +168,7 @@ def move(
 
     namespaces = namespaces_of(namespace)
     old, new = commands.one_topic(topic, namespaces), commands.one_topic(target, namespaces)
-    report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_move(tree, old, new)), json)
+    _report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_move(tree, old, new)), json)
 
 
 @topics_app.command()
@@ -186,7 +185,7 @@ def rename(
     from topic_model.tree.plans import plan_rename
 
     path = commands.one_topic(topic, namespaces_of(namespace))
-    report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_rename(tree, path, name)), json)
+    _report(commands.change_tree(_settings(config, home).kafka, lambda tree: plan_rename(tree, path, name)), json)
 
 
 @topics_app.command("import")
@@ -321,3 +320,59 @@ def who(
 
 def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:
     return [record for path in paths if (record := tree.get(path)) is not None]
+
+
+def _facts_of(record: TopicRecord) -> str:
+    """What a topic has to say beside its code, in words."""
+    policy = record.policy
+    words = [*record.message_types]
+    words += ["final"] * record.final + ["retain"] * policy.retain
+    words += [f"priority {policy.priority}"] * bool(policy.priority)
+    words += [f"routing {policy.routing}"] * bool(policy.routing)
+    words += [f"publishers {', '.join(policy.publishers)}"] * bool(policy.publishers)
+    return ", ".join(words)
+
+
+def _record_document(record: TopicRecord) -> dict[str, Any]:
+    """A topic's facts, every one of them."""
+    import msgspec
+
+    policy = msgspec.structs.asdict(record.policy)
+    return {**msgspec.structs.asdict(record), "policy": policy}
+
+
+def _node_document(tree: TopicTree, path: TopicPath, depth: int | None) -> dict[str, Any]:
+    """A node with what is below it; a topic path is at most 64 levels deep, so recursion is safe."""
+    below = [] if depth == 1 else sorted(tree.children(path))
+    children = [_node_document(tree, child, depth and depth - 1) for child in below]
+    return {"path": path, "topic": path in tree, "children": children}
+
+
+def _label_of(tree: TopicTree, path: TopicPath) -> str:
+    """The line of a node in the drawn tree, in rich's markup."""
+    from rich.markup import escape
+
+    from topic_model.topics import last_step
+
+    name = escape(one_line(last_step(path)))
+    record = tree.get(path)
+    if record is None:
+        return f"[dim]{name}[/]"
+    facts = ", ".join(word for word in (record.code, _facts_of(record)) if word)
+    return f"{name}  [cyan]{escape(one_line(facts))}[/]" if facts else name
+
+
+def _report(records: Iterable[ControlRecord], json: bool) -> None:
+    """What was appended, in a line for people or as JSON."""
+    from topic_model.records.control import TopicRecord, TopicRemoved
+
+    put = [record.path for record in records if isinstance(record, TopicRecord)]
+    removed = [record.path for record in records if isinstance(record, TopicRemoved)]
+    if json:
+        print_json({"put": put, "removed": removed})
+        return
+    for word, paths in (("put", put), ("removed", removed)):
+        for path in paths:
+            console().print(one_line(f"{word} {path}"), markup=False, highlight=False, soft_wrap=True)
+    if not put and not removed:
+        console().print("nothing to change")

@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from core.errors import ConfigError, TopicError
 from core.eventlog.settings import KafkaSettings
-from core.printable import one_line
 from directory.entries import ldif
 from directory.entries.changes import Put, Workspace, in_writing_order
 from directory.entries.dn import parse_dn
 from directory.entries.entries import EntrySet
 from directory.entries.mapping import NAMES, Listing
 from directory.entries.reader import read_listing
-from jobs.terminal import console, print_json
 from topic_model.documents import (
     read_json,
     read_topic_namespace,
@@ -40,68 +38,6 @@ from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 from topic_model.tree.plans import plan_create, plan_update
 from topic_model.tree.tree import TopicTree
-
-if TYPE_CHECKING:
-    from topic_model.records.control import ControlRecord, TopicRecord
-    from topic_model.topics import TopicPath
-    from topic_model.tree.tree import TopicTree
-
-
-def facts_of(record: TopicRecord) -> str:
-    """What a topic has to say beside its code, in words."""
-    policy = record.policy
-    words = [*record.message_types]
-    words += ["final"] * record.final + ["retain"] * policy.retain
-    words += [f"priority {policy.priority}"] * bool(policy.priority)
-    words += [f"routing {policy.routing}"] * bool(policy.routing)
-    words += [f"publishers {', '.join(policy.publishers)}"] * bool(policy.publishers)
-    return ", ".join(words)
-
-
-def record_document(record: TopicRecord) -> dict[str, Any]:
-    """A topic's facts, every one of them."""
-    import msgspec
-
-    policy = msgspec.structs.asdict(record.policy)
-    return {**msgspec.structs.asdict(record), "policy": policy}
-
-
-def node_document(tree: TopicTree, path: TopicPath, depth: int | None) -> dict[str, Any]:
-    """A node with what is below it; a topic path is at most 64 levels deep, so recursion is safe."""
-    below = [] if depth == 1 else sorted(tree.children(path))
-    children = [node_document(tree, child, depth and depth - 1) for child in below]
-    return {"path": path, "topic": path in tree, "children": children}
-
-
-def label_of(tree: TopicTree, path: TopicPath) -> str:
-    """The line of a node in the drawn tree, in rich's markup."""
-    from rich.markup import escape
-
-    from topic_model.topics import last_step
-
-    name = escape(one_line(last_step(path)))
-    record = tree.get(path)
-    if record is None:
-        return f"[dim]{name}[/]"
-    facts = ", ".join(word for word in (record.code, facts_of(record)) if word)
-    return f"{name}  [cyan]{escape(one_line(facts))}[/]" if facts else name
-
-
-def report(records: Iterable[ControlRecord], json: bool) -> None:
-    """What was appended, in a line for people or as JSON."""
-    from topic_model.records.control import TopicRecord, TopicRemoved
-
-    put = [record.path for record in records if isinstance(record, TopicRecord)]
-    removed = [record.path for record in records if isinstance(record, TopicRemoved)]
-    if json:
-        print_json({"put": put, "removed": removed})
-        return
-    for word, paths in (("put", put), ("removed", removed)):
-        for path in paths:
-            console().print(one_line(f"{word} {path}"), markup=False, highlight=False, soft_wrap=True)
-    if not put and not removed:
-        console().print("nothing to change")
-
 
 Format = Literal["ldif", "topicset", "json"]
 

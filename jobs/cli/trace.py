@@ -51,7 +51,7 @@ def trace(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tell every step of a notification: accepted, stored, matched by which expression, each attempt, and the end.
+    """Show every step of a notification: accepted, stored, matched by which expression, each attempt, and the end.
 
     Reads the tables and what the logs have beyond them, so it knows of the last second too.
     """
@@ -59,7 +59,7 @@ def trace(
     if json:
         print_json(document(story))
     else:
-        for line in told(story):
+        for line in format_story(story):
             console().print(line, soft_wrap=True)
 
 
@@ -70,13 +70,13 @@ def why(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tell why a subscription has a notification, or has it not."""
+    """Explain why a subscription got a notification, or did not."""
     # The address ends with the id, and is what people have.
     story = _story(notification, subscription.rstrip("/").rsplit("/", 1)[-1], config, home)
     if json:
         print_json(document(story))
     else:
-        for line in told(story):
+        for line in format_story(story):
             console().print(line, soft_wrap=True)
 
 
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def told(story: Story) -> Iterable[Text]:
+def format_story(story: Story) -> Iterable[Text]:
     """The story for people, line by line. Times are UTC."""
     from rich.text import Text
 

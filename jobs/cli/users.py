@@ -1,20 +1,24 @@
-"""`arborcast users`: the local file of users that the gateway asks when access.methods is set."""
+"""`arborcast users`, `arborcast access`: who may come in, and whether owners may still have their subscriptions."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from core.errors import ConfigError
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from core.printable import one_line
+from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
+    from ingest.access.policy import Finding
     from ingest.access.users_file import User
+    from jobs.settings.loading import Settings
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the password from the first line of standard input.")]
@@ -22,12 +26,17 @@ StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the password fr
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    group = typer.Typer(help="Keep the gateway's local users.", no_args_is_help=True)
+    group = typer.Typer(help="The gateway's local users.", no_args_is_help=True)
     group.command("add")(add)
     group.command("remove")(remove)
     group.command("list")(list_users)
     group.command("check")(check)
     app.add_typer(group, name="users")
+    access_group = typer.Typer(help="Find subscriptions whose owners lost the right to them.", no_args_is_help=True)
+    # A group of one command would be that command.
+    access_group.callback()(lambda: None)
+    access_group.command("check")(check_access)
+    app.add_typer(access_group, name="access")
 
 
 def add(
@@ -57,7 +66,7 @@ def add(
 
 
 def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = None) -> None:
-    """Remove a user. A password that was right a moment ago is remembered for access.remember_s."""
+    """Remove a user. A password that was right a moment ago is remembered for access.cache_s."""
     from ingest.access.users_file import write_users
 
     path = _path(config, home)
@@ -115,3 +124,91 @@ def _password(stdin: bool, *, confirm: bool) -> str:
         return sys.stdin.readline().rstrip("\r\n")
     password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=confirm)
     return password
+
+
+def check_access(
+    end: Annotated[bool, typer.Option("--end", help="End those for which it is certain.")] = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List subscriptions whose owners could not make them today. The exit status is 1 when any are left.
+
+    Rights are checked when a subscription is made; what is taken away later is found here.
+    """
+    from ingest.access.policy import review
+    from jobs.cli.topics_work import read_table
+
+    settings = settings_of(config, home)
+    find, policy, others = _rights(settings)
+    kafka = kafka_of(config, home)
+    table = read_table(kafka)
+    found = list(review(table.subscriptions(), find, policy, others_know_users=others))
+    ended = [finding for finding in found if finding.certain] if end else []
+    if ended:
+        from contextlib import closing
+
+        from topic_model.records.control import ending
+        from topic_model.records.control_log import ControlLog
+
+        at_ms = int(time.time() * 1000)
+        records = [record for each in ended for record in ending(each.subscription.id, "removed", at_ms)]
+        with closing(ControlLog(kafka)) as log:
+            log.append(records)
+    if json:
+        print_json([_finding_facts(finding, ended=finding in ended) for finding in found])
+    else:
+        _show_findings(found, ended)
+    if len(found) > len(ended):
+        raise typer.Exit(1)
+
+
+def _rights(settings: Settings) -> tuple[Any, Any, bool]:
+    from ingest.access.policy import DEFAULT, read_policy
+    from jobs.gateway.parts import user_source
+
+    access = settings.access
+    methods = access.chosen()
+    if not methods:
+        raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
+    policy = DEFAULT
+    if access.policy_file:
+        try:
+            policy = read_policy(Path(access.policy_file).read_text(encoding="utf-8"), access.policy_file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the policy file {access.policy_file} cannot be read: {error}") from error
+    others = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
+    if set(methods) == {"bearer"}:
+        # All users are the issuer's; there is no file of ours to look into.
+        return (lambda _name: None), policy, others
+    return user_source(settings).find, policy, others
+
+
+def _finding_facts(finding: Finding, *, ended: bool) -> dict[str, Any]:
+    subscription = finding.subscription
+    return {
+        "id": subscription.id,
+        "owner": subscription.owner,
+        "topics": [each.text for each in subscription.topics],
+        "endpoint": subscription.consumer.address,
+        "reason": finding.reason,
+        "certain": finding.certain,
+        "ended": ended,
+    }
+
+
+def _show_findings(found: list[Finding], ended: list[Finding]) -> None:
+    out = console()
+    if not found:
+        out.print("the owner of every subscription could make it today", highlight=False)
+        return
+    from rich.markup import escape
+
+    for finding in found:
+        subscription = finding.subscription
+        topics = " and ".join(each.text for each in subscription.topics) or "everything"
+        state = "ended" if finding in ended else "there" if finding.certain else "there, not certain"
+        line = f"{subscription.id}  {subscription.owner or 'nobody'}  {topics}  {finding.reason}  ({state})"
+        out.print(escape(one_line(line)), highlight=False, soft_wrap=True)
+    if not ended and any(finding.certain for finding in found):
+        out.print("end those for which it is certain with --end", highlight=False)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from core.errors import ConfigError
-from jobs.cli.common import ConfigOption, HomeOption, settings_of
+from jobs.cli.common import ConfigOption, HomeOption, beginning, settings_of
 from jobs.terminal import error_console
 
 if TYPE_CHECKING:
-    from jobs.monitoring.watching import Watch
+    from jobs.monitoring.watching import EngineWatch
 
 UrlOption = Annotated[
     list[str] | None,
@@ -61,10 +62,7 @@ def report(
     home: HomeOption = None,
     url: UrlOption = None,
 ) -> None:
-    """Write what `top` shows, over a longer time, as one HTML page that needs nothing else."""
-    import time
-
-    from jobs.cli.common import beginning
+    """Write what `top` shows, over a longer time, as one HTML page that loads nothing else."""
     from jobs.monitoring.report import history_for, write_report
 
     now = time.time()
@@ -75,15 +73,15 @@ def report(
         raise ConfigError("a report needs the one address of an embedded engine: others keep no history")
     seen, where = history_for(url[0] if url else None, settings_of(config, home).home, start)
     write_report(output, seen, where, start, now)
-    of_what = f"{len(seen.moments)} moments" if not seen.problem else f"nothing in this time; {seen.problem}"
+    of_what = f"{len(seen.samples)} samples" if not seen.problem else f"nothing in this time; {seen.problem}"
     error_console().print(f"wrote {output}: {of_what}", highlight=False, soft_wrap=True)
 
 
-def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[Watch, str]:
-    from jobs.monitoring.watching import Watch, metrics_address
+def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[EngineWatch, str]:
+    from jobs.monitoring.watching import EngineWatch, metrics_address
 
     if urls:
-        return Watch(urls), ", ".join(urls)
+        return EngineWatch(urls), ", ".join(urls)
     path = settings_of(config, home).home
     metrics_address(path)  # raises when no engine runs there; one that stops meanwhile is waited for
-    return Watch(find=lambda: metrics_address(path)), str(path)
+    return EngineWatch(find=lambda: metrics_address(path)), str(path)

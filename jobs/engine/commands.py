@@ -18,12 +18,12 @@ import psutil
 
 from core.errors import ConfigError
 from core.telemetry import log_format
-from jobs.monitoring.history import History
+from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.stack_monitor import StackMonitor, serve
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import PartFailed
+from jobs.processes.managed_process import Deadline
 from jobs.processes.processes import ProcessId, Signals
-from jobs.processes.timing import Deadline
 from jobs.settings.loading import Settings, level_of, load_settings
 from jobs.settings.outbound import describe
 from jobs.settings.stack import StackSettings
@@ -102,7 +102,7 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
 
     with Signals().installed() as signals:
         supervisor = Supervisor(engine.parts(settings, tools, home), settings.stack, home, addresses, report, signals)
-        history = History(home.metrics, settings.metrics.history_hours * 3600)
+        history = MetricsHistory(home.metrics, settings.metrics.history_hours * 3600)
         monitor = StackMonitor(
             lambda: supervisor.status, engine.metrics_urls(settings), history, settings.metrics.sample_s
         )
@@ -126,10 +126,10 @@ def down(path: Path, report: Report = to_stderr) -> bool:
                 sweep(home, report)
         return False
     limit = Deadline(_stop_timeout(home) + 5.0)
-    log = logfiles.Follower(home.log(SUPERVISOR))
+    log = logfiles.LogTail(home.log(SUPERVISOR))
     if pid:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)  # whoever holds the lock wrote this pid, so it is no stranger's
+            os.kill(pid, signal.SIGTERM)  # the holder of the lock wrote this pid, so it is one of ours
             os.kill(pid, signal.SIGCONT)  # when it was stopped, it would not see the other
     while home.owner() is not None:
         _pass_on(log, report)
@@ -218,7 +218,7 @@ def _left_behind(first: ProcessId, home: Home) -> list[psutil.Process]:
 def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> None:
     log = home.log(SUPERVISOR)
     logfiles.rotate(log, settings.stack.log_bytes)
-    follower = logfiles.Follower(log)
+    follower = logfiles.LogTail(log)
     with log.open("ab") as output:
         # The daemon inherits the lock itself, so that there is no moment in which another `up` could get in.
         daemon = subprocess.Popen(
@@ -240,7 +240,7 @@ def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> No
 
 
 def _wait_for_daemon(
-    daemon: subprocess.Popen[bytes], home: Home, log: logfiles.Follower, report: Report
+    daemon: subprocess.Popen[bytes], home: Home, log: logfiles.LogTail, report: Report
 ) -> EngineStatus:
     """Passes on what the daemon reports until all parts are ready. Has no time limit: the daemon has one per part."""
     while True:
@@ -257,7 +257,7 @@ def _wait_for_daemon(
         time.sleep(0.05)
 
 
-def _pass_on(log: logfiles.Follower, report: Report) -> None:
+def _pass_on(log: logfiles.LogTail, report: Report) -> None:
     for line in log.new_lines():
         # What is not in our form is the daemon's last word, which its status repeats as the problem.
         message = log_format.message_of(line)
@@ -274,7 +274,7 @@ class _Companion:
 
     def start(self) -> None:
         if self._command:
-            self._process = subprocess.Popen(processes.leashed(self._command))
+            self._process = subprocess.Popen(processes.dying_with_us(self._command))
 
     def stop(self) -> None:
         if self._process is None:
@@ -330,7 +330,7 @@ def _stop_timeout(home: Home) -> float:
 
 
 def _stack_settings(home: Home) -> StackSettings:
-    """Those that the engine was started with, or the defaults where that cannot be told."""
+    """Those that the engine was started with, or the defaults where they cannot be read."""
     try:
         return load_settings(home.settings_file, environ={}).stack
     except ConfigError:

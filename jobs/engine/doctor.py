@@ -301,7 +301,7 @@ def _kafka_safety(settings: Settings) -> Iterator[Check]:
     # The embedded broker is ours, and one: what it promises is written where it is made.
     if settings.stack.broker == "embedded":
         return
-    # A refused connection has been told of already, and waiting for it would take long.
+    # A refused connection is reported already, and waiting for it would take long.
     kafka = dataclasses.replace(settings.kafka, request_timeout_s=min(settings.kafka.request_timeout_s, 3.0))
     try:
         facts = kafka_safety.examine(kafka)

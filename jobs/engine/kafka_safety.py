@@ -28,7 +28,7 @@ Level = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class KafkaRisk:
     """One thing that is not as it should be: "fail" where something acknowledged can be lost."""
 
     level: Level
@@ -80,7 +80,7 @@ def _newest_ms(kafka: KafkaSettings, name: str) -> int | None:
         return max((record.timestamp for record in log.read(last)), default=None)
 
 
-def unsafe(facts: ClusterFacts, kafka: KafkaSettings, longest_wait_s: float, now_ms: int) -> list[Finding]:
+def unsafe(facts: ClusterFacts, kafka: KafkaSettings, longest_wait_s: float, now_ms: int) -> list[KafkaRisk]:
     """What is unsafe, the worst first. `longest_wait_s` is how long a delivery may be tried."""
     found = [*_of_cluster(facts, kafka), *_of_clocks(facts, now_ms), *_of_missing(facts, kafka)]
     for specification in specifications(kafka):
@@ -90,34 +90,34 @@ def unsafe(facts: ClusterFacts, kafka: KafkaSettings, longest_wait_s: float, now
     return sorted(found, key=lambda finding: finding.level != "fail")
 
 
-def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
+def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk]:
     if kafka.replication > facts.brokers:
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"kafka.replication = {kafka.replication}, and there are {facts.brokers} brokers",
             "No log can be created so: lower kafka.replication, or start the missing brokers.",
         )
     if facts.brokers > 1 and kafka.replication == 1:
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"kafka.replication = 1 on {facts.brokers} brokers",
             "Any broker's disk may take a share of the logs with it: set kafka.replication = 3 before the first start.",
         )
     if facts.broker_configs.get("auto.create.topics.enable") == "true":
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             "the brokers create topics that somebody only asks for (auto.create.topics.enable)",
             "A log could come into being with one partition and a week's retention: set it to false.",
         )
     if facts.broker_configs.get("log.cleaner.enable") == "false":
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             "the brokers compact nothing (log.cleaner.enable)",
             "The logs of subscriptions and of what waits would grow for ever: set it to true.",
         )
     longest = int(facts.broker_configs.get("socket.request.max.bytes", _LONGEST_REQUEST))
     if longest < kafka.max_record_bytes + PARKED_OVERHEAD:
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"the brokers take requests of {longest} bytes (socket.request.max.bytes), and kafka.max_record_bytes is "
             f"{kafka.max_record_bytes}",
@@ -125,11 +125,11 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
         )
 
 
-def _of_clocks(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
+def _of_clocks(facts: ClusterFacts, now_ms: int) -> Iterator[KafkaRisk]:
     ahead = {name: when - now_ms for name, when in facts.newest_ms.items() if when - now_ms > _CLOCKS_MS}
     if ahead:
         name = max(ahead, key=lambda each: ahead[each])
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             f"the newest record of {name} is from {ahead[name] / 1000:.0f} s in the future",
             "The clock of a gateway, of the job, or of this machine is wrong, and lifespans and retries go by it: "
@@ -137,13 +137,13 @@ def _of_clocks(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
         )
 
 
-def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
+def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk]:
     missing = [each.name for each in specifications(kafka) if each.name not in facts.topics]
     # Where there is none at all the engine was never started, and makes them.
     if not missing or not facts.topics:
         return
     for name in missing:
-        yield Finding(
+        yield KafkaRisk(
             "fail" if name == kafka.topic("control") else "warn",
             f"{name} does not exist, others of our logs do",
             "A log that this release is the first to have is made at the next start. If it was there before, what it "
@@ -153,35 +153,35 @@ def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
 
 def _of_topic(
     specification: LogSpecification, topic: TopicFacts, brokers: int, kafka: KafkaSettings, longest_wait_s: float
-) -> Iterator[Finding]:
+) -> Iterator[KafkaRisk]:
     name, configs = specification.name, topic.configs
     alter = f"kafka-configs --alter --topic {name} --add-config"
     replicas = min((each.replicas for each in topic.partitions), default=0)
     if brokers > 1 and replicas == 1:
-        yield Finding(
+        yield KafkaRisk(
             "fail", f"{name} has one replica on {brokers} brokers", "Add replicas with kafka-reassign-partitions."
         )
     elif replicas < kafka.replication:
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             f"{name} has {replicas} replicas, kafka.replication asks for {kafka.replication}",
             "Add replicas with kafka-reassign-partitions.",
         )
     needed, minimum = min_insync_replicas(replicas), int(configs.get("min.insync.replicas", "1"))
     if minimum < needed:
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"{name} acknowledges what {minimum} of {replicas} replicas have (min.insync.replicas)",
             f"{alter} min.insync.replicas={needed}",
         )
     elif 1 < replicas <= minimum:
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             f"{name} needs all of its {replicas} replicas (min.insync.replicas = {minimum}): any broker stops it",
             f"{alter} min.insync.replicas={needed}",
         )
     if replicas > 1 and configs.get("unclean.leader.election.enable") == "true":
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"{name} may be led by a replica that was behind (unclean.leader.election.enable)",
             f"{alter} unclean.leader.election.enable=false",
@@ -190,19 +190,19 @@ def _of_topic(
     leaderless = sum(each.leader < 0 for each in topic.partitions)
     behind = sum(each.in_sync < each.replicas for each in topic.partitions)
     if leaderless:
-        yield Finding("fail", f"{leaderless} partitions of {name} have no leader", "Start the brokers that are away.")
+        yield KafkaRisk("fail", f"{leaderless} partitions of {name} have no leader", "Start the brokers that are away.")
     elif behind:
-        yield Finding("warn", f"{behind} partitions of {name} lack replicas", "A broker is away, or too slow.")
+        yield KafkaRisk("warn", f"{behind} partitions of {name} lack replicas", "A broker is away, or too slow.")
     largest = int(configs.get("max.message.bytes", "0"))
     if largest < int(specification.configs["max.message.bytes"]):
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"{name} takes records of {largest} bytes, kafka.max_record_bytes = {kafka.max_record_bytes}",
             f"{alter} max.message.bytes={specification.configs['max.message.bytes']}",
         )
     stamps, wanted = configs.get("message.timestamp.type", ""), specification.configs["message.timestamp.type"]
     if stamps != wanted:
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             f"{name} has message.timestamp.type = {stamps}",
             f"A gateway or a worker whose clock is wrong could have its records refused, or deleted early: {alter} "
@@ -211,16 +211,16 @@ def _of_topic(
     yield from _of_retention(specification, configs, alter, longest_wait_s)
 
 
-def _of_partitions(specification: LogSpecification, topic: TopicFacts) -> Iterator[Finding]:
+def _of_partitions(specification: LogSpecification, topic: TopicFacts) -> Iterator[KafkaRisk]:
     name, count = specification.name, len(topic.partitions)
     if specification.ordered and count != 1:
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"{name} has {count} partitions, and its order must be one",
             "Nothing starts on it: delete it when it is not ours, or choose another kafka.prefix.",
         )
     elif count < specification.partitions:
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             f"{name} has {count} partitions, kafka.partitions asks for {specification.partitions}",
             "Fewer tasks than that can work at a time. Partitions are added with kafka-topics --alter while the engine "
@@ -230,44 +230,44 @@ def _of_partitions(specification: LogSpecification, topic: TopicFacts) -> Iterat
 
 def _of_retention(
     specification: LogSpecification, configs: Mapping[str, str], alter: str, longest_wait_s: float
-) -> Iterator[Finding]:
+) -> Iterator[KafkaRisk]:
     name, policy = specification.name, configs.get("cleanup.policy", "")
     if ("compact" in policy) != specification.compacted or (specification.compacted and "delete" in policy):
         wanted = "compact" if specification.compacted else "delete"
-        yield Finding("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
+        yield KafkaRisk("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
         return
     if specification.name.endswith(LEASE_LOG):
-        return  # nobody needs old words about the lease
+        return  # old records of the lease are not needed
     if specification.compacted:
         yield from _of_compaction(specification, configs, alter)
         return
     kept_ms = int(configs.get("retention.ms", "-1"))
     if 0 <= kept_ms < longest_wait_s * 1000:
-        yield Finding(
+        yield KafkaRisk(
             "fail",
             f"{name} is kept for {kept_ms / _HOUR_MS:g} h, deliveries may be tried for {longest_wait_s / 3600:g} h",
             f"{alter} retention.ms={int(longest_wait_s * 1000)}, or lower the lifespan",
         )
     elif 0 <= kept_ms < int(specification.configs["retention.ms"]):
         wanted_ms = int(specification.configs["retention.ms"])
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             f"{name} is kept for {kept_ms / _HOUR_MS:g} h, kafka.retention_hours is {wanted_ms // _HOUR_MS}",
             f"Audits and replays reach back so far only: {alter} retention.ms={wanted_ms}",
         )
     if int(configs.get("retention.bytes", "-1")) >= 0:
-        yield Finding(
+        yield KafkaRisk(
             "warn",
             f"{name} is cut at {configs['retention.bytes']} bytes a partition, however young its records are",
             f"{alter} retention.bytes=-1, and watch the disks",
         )
 
 
-def _of_compaction(specification: LogSpecification, configs: Mapping[str, str], alter: str) -> Iterator[Finding]:
+def _of_compaction(specification: LogSpecification, configs: Mapping[str, str], alter: str) -> Iterator[KafkaRisk]:
     for key in ("min.compaction.lag.ms", "delete.retention.ms"):
         wanted, is_ms = specification.configs.get(key), int(configs.get(key, "0"))
         if wanted is not None and is_ms < int(wanted):
-            yield Finding(
+            yield KafkaRisk(
                 "warn",
                 f"{specification.name} forgets what was ended after {is_ms / _HOUR_MS:g} h ({key})",
                 f"A process that was away for longer would not hear of it: {alter} {key}={wanted}",

@@ -1,9 +1,7 @@
 """The gateway as a process: `python -m jobs.gateway --config arborcast.toml`, one or several workers of it.
 
-process, parts          one gateway, put together from its parts
-workers                 several on one port
-duties, lease_keeper    what must be done once, however many there are
-metrics                 what it shows of itself
+`process` and `parts` put one gateway together, `workers` runs several on one port, `lease` what only one of them may
+do, and `metrics` declares what it shows. What a request means is in `ingest`.
 """
 
 from __future__ import annotations

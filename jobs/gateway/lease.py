@@ -1,12 +1,12 @@
 """Which of several processes does what must be done once: a lease, decided by the order of a log.
 
 Candidates follow the `lease` log. Whoever holds the lease appends a renewal every few seconds; when none has come for
-`LEASE_S`, the others append claims for the next term, and the first of these in the log has it. Nobody needs another's
-clock: everyone counts from when it saw a record. We took a log rather than a consumer group of Kafka's because the
-decision is then a fold that can be tested, because the holder can tell by itself that it may have lost the lease, and
-because nothing but reading and appending is asked of the broker.
+`LEASE_S`, the others append claims for the next term, and the first of these in the log has it. No clocks are
+compared: each candidate counts from when it saw a record. Why a log and not a Kafka consumer group: the decision is
+a fold that can be tested, the holder knows by itself that it may have lost the lease, and the broker needs to do
+nothing but read and append.
 
-`Lease` is pure; `LeaseKeeper` reads and appends.
+`Lease` decides, `LeaseKeeper` reads and appends, `SingletonTasks` runs what must be done once.
 """
 
 from __future__ import annotations
@@ -30,78 +30,6 @@ from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import LEASE_LOG
 from core.eventlog.writers import LogWriter
 from directory.sync.sync import DirectorySync
-
-Work = Callable[[], Coroutine[Any, Any, None]]
-
-
-class Duties:
-    """`work` makes the tasks, by name. Made and used on the event loop. `failed` is called with what ended a task."""
-
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        name: str,
-        work: Mapping[str, Work],
-        sync: DirectorySync | None,
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._work = work
-        self._sync = sync
-        self._failed = failed
-        self._tasks: list[asyncio.Task[None]] = []
-        self._synced = False
-        self._closing = False
-        self._keeper = LeaseKeeper(kafka, name, self._changed)
-
-    @property
-    def ours(self) -> bool:
-        """Whether they are done by this process now."""
-        return self._keeper.holds
-
-    def start(self) -> None:
-        """Begin to try for the lease."""
-        self._keeper.start()
-
-    def cancel(self) -> None:
-        """End the tasks; none begins any more."""
-        self._closing = True
-        self._end_tasks()
-
-    def stop(self) -> None:
-        """Let go of the lease. Waits for Kafka a moment: not for the event loop's thread."""
-        self._keeper.stop()
-
-    def _changed(self, holds: bool) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._switch, holds)
-
-    def _switch(self, holds: bool) -> None:
-        self._end_tasks()
-        if self._sync is not None:
-            if not holds:
-                self._sync.pause()
-            elif self._synced:
-                self._sync.resume()
-            elif not self._closing:
-                self._sync.allow_while(lambda: self._keeper.holds)
-                self._sync.start()
-                self._synced = True
-        if holds and not self._closing:
-            for name, make in self._work.items():
-                task = self._loop.create_task(make(), name=name)
-                task.add_done_callback(self._ended)
-                self._tasks.append(task)
-
-    def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._tasks.clear()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
 
 # After so long without a renewal a lease is free. Beside it a takeover takes up to a look (RENEW_S) and an append.
 LEASE_S = 5.0
@@ -173,7 +101,7 @@ class Lease:
         """What to append now: a renewal of what is ours, a claim of what is free, or nothing."""
         if self.mine:
             return LeaseRecord(kind="renewal", holder=self.me, term=self.term)
-        # What an earlier process of our name held is free: it is gone, or we could not listen where it did.
+        # A lease of an earlier process of our name is free: it is gone, or we could not listen where it did.
         free = not self.holder or self.holder.partition("#")[0] == self.me.partition("#")[0]
         if free or now - self.seen > LEASE_S:
             return LeaseRecord(kind="claim", holder=self.me, term=self.term + 1)
@@ -198,7 +126,7 @@ _RELEASE_S = 1.0
 
 
 def name_of(host: str, port: int) -> str:
-    """A name that no other process has at this time: nobody else listens there."""
+    """A name that no other process has at this time, since only one can listen there."""
     return f"{socket.gethostname()}-{uuid.getnode():x}/{host}:{port}"
 
 
@@ -209,11 +137,11 @@ class LeaseKeeper:
     def __init__(self, kafka: KafkaSettings, name: str, changed: Callable[[bool], None]) -> None:
         self._lease = Lease(f"{name}#{uuid.uuid4().hex[:8]}")
         self._changed = changed
-        # Whoever waits longer for an answer than the lease lasts cannot hold it.
+        # A candidate that waits longer for an answer than the lease lasts cannot hold it.
         kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
         self._writer = LogWriter(kafka, LEASE_LOG)
-        # The others' words are old when they come from before our start, but how old nobody can tell: they count from
-        # now, so that a holder that lives has the time to renew.
+        # Records from before our start are of unknown age. They count from now, so that a holder that lives has the
+        # time to renew.
         self._follower: LogFollower[LeaseRecord] = LogFollower(kafka, LEASE_LOG, decode, self._apply, forgetful=True)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -227,7 +155,7 @@ class LeaseKeeper:
 
     @property
     def holder(self) -> str:
-        """Who has it, as far as we have read; empty for nobody."""
+        """Who has it, as far as we have read; empty when it is free."""
         return self._lease.holder
 
     def start(self) -> None:
@@ -285,3 +213,81 @@ class LeaseKeeper:
             self._told = holds
             logger.info("what must be done once is %s", "ours" if holds else "no longer ours")
             self._changed(holds)
+
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class SingletonTasks:
+    """The tasks that run in one gateway only, the one that holds the lease: ending what has expired, asking publishers
+    for what is wanted, the directory's sync.
+
+    Begun with the lease and cancelled without it. For the moment in which two processes believe to have it, tasks do no
+    harm twice; the sync, which must not run twice, looks at the lease before each of its runs. `work` makes the tasks,
+    by name. Made and used on the event loop. `failed` is called with what ended a task.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        name: str,
+        work: Mapping[str, Work],
+        sync: DirectorySync | None,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work = work
+        self._sync = sync
+        self._failed = failed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._synced = False
+        self._closing = False
+        self._keeper = LeaseKeeper(kafka, name, self._changed)
+
+    @property
+    def ours(self) -> bool:
+        """Whether they are done by this process now."""
+        return self._keeper.holds
+
+    def start(self) -> None:
+        """Begin to try for the lease."""
+        self._keeper.start()
+
+    def cancel(self) -> None:
+        """End the tasks; none begins any more."""
+        self._closing = True
+        self._end_tasks()
+
+    def stop(self) -> None:
+        """Let go of the lease. Waits for Kafka a moment: not for the event loop's thread."""
+        self._keeper.stop()
+
+    def _changed(self, holds: bool) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._switch, holds)
+
+    def _switch(self, holds: bool) -> None:
+        self._end_tasks()
+        if self._sync is not None:
+            if not holds:
+                self._sync.pause()
+            elif self._synced:
+                self._sync.resume()
+            elif not self._closing:
+                self._sync.allow_while(lambda: self._keeper.holds)
+                self._sync.start()
+                self._synced = True
+        if holds and not self._closing:
+            for name, make in self._work.items():
+                task = self._loop.create_task(make(), name=name)
+                task.add_done_callback(self._ended)
+                self._tasks.append(task)
+
+    def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))

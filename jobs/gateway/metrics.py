@@ -34,7 +34,7 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
     )
 
 
-def declare_duties(metrics: Registry, ours: Callable[[], bool]) -> None:
+def declare_singletons(metrics: Registry, ours: Callable[[], bool]) -> None:
     """Who does what must be done once."""
     metrics.gauge(
         "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())

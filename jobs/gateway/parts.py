@@ -55,7 +55,7 @@ def ensure_home(settings: Settings) -> None:
 
 
 def gate(settings: Settings) -> Gate | None:
-    """What stands before the operations; None where nothing is limited and nobody has to say who it is.
+    """Authentication and limits before the operations; None where nothing is limited and no client has to authenticate.
 
     Raises ConfigError for files of users or of policy that cannot be read.
     """
@@ -65,7 +65,7 @@ def gate(settings: Settings) -> Gate | None:
     if not access.chosen():
         return Gate(rates, proxies=trusted) if rates else None
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    users = Users(user_source(settings), remember_s=access.remember_s, guesses=guesses)
+    users = Users(user_source(settings), remember_s=access.cache_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
     bearer = Bearer(access) if "bearer" in access.chosen() else None
@@ -96,14 +96,17 @@ def user_source(settings: Settings) -> UserSource:
 
 
 def public_url(settings: Settings, host: str, port: int) -> str:
-    """What clients are told to use; empty for plain HTTP to where we listen."""
+    """The URL that clients are given; empty for plain HTTP to where we listen."""
     if settings.gateway.public_url or not settings.tls.certificate_file:
         return settings.gateway.public_url
     return f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def check_exposed(settings: Settings) -> None:
-    """Who can reach a gateway that asks nobody who it is, can read and send everything. Raises ConfigError."""
+    """Refuse a gateway without authentication on the network: its clients could read and send everything.
+
+    Raises ConfigError.
+    """
     host = settings.gateway.host
     if settings.access.chosen() or settings.access.open_network or is_loopback(host):
         return

@@ -30,16 +30,16 @@ from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
 from ingest.state.repeats import RepeatMemory, Repeats, remember_history
 from ingest.state.retained import RetainedMessages
-from jobs.gateway.lease import Duties, Work, name_of
+from jobs.gateway.lease import SingletonTasks, Work, name_of
 from jobs.gateway.metrics import (
     declare_directory,
-    declare_duties,
     declare_handshakes,
     declare_inflight,
     declare_log,
     declare_pull_points,
     declare_ready,
     declare_routing,
+    declare_singletons,
 )
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
@@ -73,13 +73,13 @@ class GatewayProcess:
         self._settings = settings
         self._share = share
         # What must be done once may be done by the first of several workers, if no other gateway does it already.
-        self._has_duties = share is None or share.first
-        self._duties: Duties | None = None
+        self._runs_singletons = share is None or share.first
+        self._singletons: SingletonTasks | None = None
         self._name = name_of(host, port)
         self._memory = RepeatMemory(settings.gateway.deduplication_window_s, share.memory if share else None)
         self._remembers = False
         self._log = ControlLog(settings.kafka)
-        self._sync = directory_sync(settings, self._log) if self._has_duties else None
+        self._sync = directory_sync(settings, self._log) if self._runs_singletons else None
         pull_points = PullPoints()
         registrations = Registrations()
         owners = Owners()
@@ -156,9 +156,9 @@ class GatewayProcess:
         await self._server.serve(sockets=[listener])
         for task in self._tasks:
             task.cancel()
-        if self._duties is not None:
-            self._duties.cancel()
-            await _within(_STOP_S, self._duties.stop)
+        if self._singletons is not None:
+            self._singletons.cancel()
+            await _within(_STOP_S, self._singletons.stop)
         await self._pulls.close()
         await asyncio.gather(
             self._notifications.stop(),
@@ -194,15 +194,15 @@ class GatewayProcess:
         await self._view.until_caught_up()
         await self._pull_view.until_caught_up()
         self._spawn(self._pulls.sweep_forever(partial(end_orphans, self._gateway)), "pull-points")
-        if self._has_duties:
-            self._duties = self._make_duties()
-            self._duties.start()
+        if self._runs_singletons:
+            self._singletons = self._make_singleton_tasks()
+            self._singletons.start()
 
-    def _make_duties(self) -> Duties:
+    def _make_singleton_tasks(self) -> SingletonTasks:
         work: dict[str, Work] = {"expiry": partial(end_expired_forever, self._gateway)}
         if self._settings.gateway.demand_publishing:
             work["demand"] = lambda: DemandWorker(self._gateway, lambda: self._view.applied).run()
-        return Duties(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)
+        return SingletonTasks(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)
 
     async def _remember_history(self) -> None:
         window_s = self._settings.gateway.deduplication_window_s
@@ -264,7 +264,7 @@ class GatewayProcess:
         declare_ready(metrics, lambda: not self._own_obstacle())
         if self._tls is not None:
             declare_handshakes(metrics, self._tls.handshakes)
-        declare_duties(metrics, lambda: self._duties is not None and self._duties.ours)
+        declare_singletons(metrics, lambda: self._singletons is not None and self._singletons.ours)
 
 
 async def _within(seconds: float, work: Callable[[], None]) -> None:

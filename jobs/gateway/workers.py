@@ -5,8 +5,8 @@ expired, the directory's sync, demand-based publishing) is done by the first; wh
 waits. Workers share the memory of repeated requests, and a directory in which each leaves its metrics.
 
 A worker that dies is replaced; its connections are lost, what waited to be accepted is not. So is one whose event loop
-does not come round any more: each shows its parent that it does, and the parent shows it them, for nobody can ask the
-parent by HTTP. No worker outlives the parent, however that ends.
+does not come round any more. Each worker shows its parent that it does, by the time of a file, and the parent shows it
+the workers, since the parent does not serve HTTP. No worker outlives the parent, however that ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import mmap
-import os
 import signal
 import socket
 import subprocess
@@ -26,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from core.liveness import OwnTime, Silence
@@ -34,8 +33,8 @@ from core.telemetry.metrics import Registry, merged
 from ingest.settings import GatewaySettings
 from ingest.state.repeats import TABLE_BYTES
 from jobs.gateway.metrics import declare_workers
-from jobs.processes import leash
-from jobs.processes.timing import failures_after, wait_before_start
+from jobs.processes.managed_process import ManagedProcess, RestartWaits
+from jobs.processes.processes import dying_with_us
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -43,9 +42,8 @@ _POLL_S = 0.1
 _PUBLISH_S = 1.0
 
 # Between the death of a worker and its successor: the first at once, then longer. After so many in a row without one
-# that lived for a while there is no hope here; whoever supervises us decides.
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
-_LIVED_S = 10.0
+# that lived for a while we give up and leave it to our own supervisor.
+_WAITS = RestartWaits(first_s=0.1, longest_s=5.0, forget_s=10.0)
 _HOPELESS = 8
 
 # Beyond what a worker itself takes at most to stop.
@@ -124,18 +122,18 @@ class WorkerMetrics(Registry):
         """
         loop = asyncio.get_running_loop()
         writer = ThreadPoolExecutor(1, "metrics")
-        told = False
+        logged = False
         try:
             while True:
                 hindered = bool(obstacle())
                 try:
                     await loop.run_in_executor(writer, self._leave, super().text(), not hindered)
-                    told = False
+                    logged = False
                 except FileNotFoundError:
                     return
                 except OSError as error:
-                    logger.log(logging.DEBUG if told else logging.ERROR, "metrics cannot be left: %s", error)
-                    told = True
+                    logger.log(logging.DEBUG if logged else logging.ERROR, "metrics cannot be left: %s", error)
+                    logged = True
                 await asyncio.sleep(_POLL_S if hindered else _PUBLISH_S)
         finally:
             writer.shutdown(wait=False)
@@ -198,16 +196,13 @@ def _beaten(file: Path) -> int:
         return 0
 
 
-@dataclass
-class _Worker:
-    number: int
-    listener: socket.socket
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    due: float = 0.0
-    failures: int = field(default=0)
-    silence: Silence | None = None
-    beats: bool = False
+class _WorkerProcess(ManagedProcess):
+    def __init__(self, number: int, listener: socket.socket) -> None:
+        super().__init__(_WAITS)
+        self.number = number
+        self.listener = listener
+        self.silence: Silence | None = None
+        self.beats = False
 
 
 class Workers:
@@ -222,7 +217,7 @@ class Workers:
         self._metrics = Registry()
         declare_workers(self._metrics, lambda: self._hung)
         self._arguments = arguments
-        self._workers = [_Worker(number, listener) for number, listener in enumerate(listeners)]
+        self._workers = [_WorkerProcess(number, listener) for number, listener in enumerate(listeners)]
         self._stopping = False
 
     def run(self) -> int:
@@ -246,28 +241,25 @@ class Workers:
             self._looked = own_s
             _beat(folder / f"{_PARENT}{_BEAT}")
             for worker in self._workers:
-                if worker.process is not None and self._hangs(worker, own_s, folder):
-                    worker.process.kill()
+                if worker.popen is not None and self._hangs(worker, own_s, folder):
+                    worker.popen.kill()
         now = time.monotonic()
         for worker in self._workers:
-            if worker.process is None:
-                if now >= worker.due and not self._stopping:
-                    self._start(worker, memory, folder)
-            elif (code := worker.process.poll()) is not None:
-                worker.process = None
+            if worker.is_due(now) and not self._stopping:
+                self._start(worker, memory, folder)
+            elif (code := worker.exit_code()) is not None:
+                worker.died(now, now - worker.started)
                 for left in folder.glob(f"{worker.number}.*"):
                     left.unlink(missing_ok=True)
                 if code == _CONFIG_ERROR:
                     return _CONFIG_ERROR
-                worker.failures = failures_after(worker.failures, now - worker.started, _LIVED_S)
                 if worker.failures >= _HOPELESS:
                     logger.critical("worker %d ended %d times in a row: stopping", worker.number, worker.failures)
                     return 1
-                worker.due = now + wait_before_start(worker.failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
                 logger.error("worker %d ended with status %d; another one is started", worker.number, code)
         return 0
 
-    def _hangs(self, worker: _Worker, at: float, folder: Path) -> bool:
+    def _hangs(self, worker: _WorkerProcess, at: float, folder: Path) -> bool:
         """Whether it does not come round any more, which is counted and said."""
         beaten = _beaten(folder / f"{worker.number}{_BEAT}")
         if worker.silence is None:
@@ -289,12 +281,11 @@ class Workers:
         file.with_suffix(".new").write_text(self._metrics.text())
         file.with_suffix(".new").rename(file)
 
-    def _start(self, worker: _Worker, memory: int, folder: Path) -> None:
+    def _start(self, worker: _WorkerProcess, memory: int, folder: Path) -> None:
         descriptors = (worker.listener.fileno(), memory)
-        command = [sys.executable, leash.__file__, str(os.getpid()), sys.executable, "-m", "jobs.gateway"]
-        command += [*self._arguments, "--worker", str(worker.number), "--share", str(folder)]
-        command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1])]
-        worker.process = subprocess.Popen(command, pass_fds=descriptors)  # noqa: S603 -- of our own making
+        command = [sys.executable, "-m", "jobs.gateway", *self._arguments, "--worker", str(worker.number)]
+        command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1]), "--share", str(folder)]
+        worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603 -- of our own making
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
 
@@ -305,17 +296,17 @@ class Workers:
 
     def _tell(self, number: int) -> None:
         for worker in self._workers:
-            if worker.process is not None and worker.process.poll() is None:
-                worker.process.send_signal(number)
+            if worker.popen is not None and worker.exit_code() is None:
+                worker.popen.send_signal(number)
 
     def _end(self) -> None:
         self._tell(signal.SIGTERM)
         deadline = time.monotonic() + self._stop_s
         for worker in self._workers:
-            if worker.process is not None:
+            if worker.popen is not None:
                 try:
-                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+                    worker.popen.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     logger.warning("worker %d did not stop in time and is killed", worker.number)
-                    worker.process.kill()
-                    worker.process.wait()
+                    worker.popen.kill()
+                    worker.popen.wait()

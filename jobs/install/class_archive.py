@@ -95,7 +95,7 @@ def _running(spec: PartSpec, settings: StackSettings) -> Iterator[Part]:
     try:
         while part.state is not PartState.READY:
             part.step(time.monotonic())
-            if part.failures:
+            if part.process.failures:
                 raise StackError(f"{spec.name} {part.status.last_exit}; {_last_lines(spec.log)}")
             time.sleep(_STEP_S)
         yield part

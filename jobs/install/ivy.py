@@ -25,7 +25,7 @@ _QUIET_S = 2.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class IvyResult:
     """How a run of Ivy went: `problem` is empty when all is there, else says why, and `jar` of which, if known."""
 
     problem: str = ""
@@ -34,7 +34,7 @@ class Outcome:
 
 def retrieve(
     descriptor: Path, conf: str, into: Path, cache: Path, java: Path, expected: int, report: Callable[[str], None]
-) -> Outcome:
+) -> IvyResult:
     """Resolves one configuration of the descriptor and copies its jars into a folder.
 
     `cache` is Ivy's own, kept so that an interrupted fetch goes on where it was; `report` gets a line per download,
@@ -81,25 +81,25 @@ def retrieve(
     return diagnose(lines, process.returncode)
 
 
-def diagnose(lines: list[str], code: int) -> Outcome:
+def diagnose(lines: list[str], code: int) -> IvyResult:
     """What Ivy's output says about how it went."""
     for line in lines:
         if "no space left on device" in line.lower():
-            return Outcome("No space left on device")
+            return IvyResult("No space left on device")
     why = next((match["why"] for line in lines if (match := _SERVER.search(line))), "")
     for line in lines:
         if match := _FAILED.search(line):
-            return Outcome(match["why"] or why or "the download failed", match["jar"])
+            return IvyResult(match["why"] or why or "the download failed", match["jar"])
     for line in lines:
         if match := _UNRESOLVED.search(line):
             name, _, revision = match["module"].partition("#")[2].partition(";")
-            return Outcome(
+            return IvyResult(
                 f"{match['module']}: {match['why']}" + (f" ({why})" if why else ""), f"{name}-{revision}.jar"
             )
     if code != 0:
         last = next((line for line in reversed(lines) if line), "")
-        return Outcome(why or last or f"Ivy ended with code {code}")
-    return Outcome()
+        return IvyResult(why or last or f"Ivy ended with code {code}")
+    return IvyResult()
 
 
 def proxy_options(environ: Mapping[str, str]) -> list[str]:

@@ -13,14 +13,16 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
-from jobs.install import ivy
+from jobs.install import ivy, java
 from jobs.install.java import Java
 from jobs.processes.errors import HomeError, JarError
+from jobs.terminal import complain, say
 
 SETS = ("spark", "broker", "wsdl")
 
@@ -37,7 +39,7 @@ Pins = Mapping[str, str]
 
 
 def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where fetched things are kept: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
+    """Where fetched jars are stored: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
     if chosen := environ.get("ARBORCAST_CACHE"):
         return Path(chosen).expanduser().absolute()
     user = environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -95,7 +97,7 @@ def fetch(java: Callable[[], Java], report: Report, cache: Path | None = None, s
     with _disk_errors(cache), _locked(cache, report):
         for which in missing:
             if is_fetched(which, cache):
-                continue  # by whoever held the lock
+                continue  # by the process that had the lock
             with _draft(cache, which) as draft:
                 if source is None:
                     _resolve(which, draft, cache, java(), report)
@@ -196,3 +198,38 @@ def _disk_errors(cache: Path) -> Iterator[None]:
         raise HomeError(
             f"cannot write to the cache {cache}: {why}. Make room, or set ARBORCAST_CACHE to another folder."
         ) from error
+
+
+_FOLDER = Path(__file__).parent
+
+
+def pinned_lines(which: str, work: Path) -> list[str]:
+    """The lines of one set, as sha256sum would write them. Raises JarError when a jar cannot be had."""
+    into = work / which
+    into.mkdir()
+    expected = len(pins(which))
+    outcome = ivy.retrieve(_FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, say)
+    if outcome.problem:
+        raise JarError(f"could not fetch {outcome.jar or which}: {outcome.problem}", outcome.jar)
+    return [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {which}/{path.name}" for path in sorted(into.glob("*.jar"))
+    ]
+
+
+def pin() -> None:
+    """Write jars.sha256 again after a change of jars.xml: python -m jobs.install.jars, or `make pins`.
+
+    Downloads everything into an empty cache, so that what gets pinned is what the repositories hand out today. Read the
+    difference before you commit it: a jar that changed without a new version is a reason to stop.
+    """
+    with tempfile.TemporaryDirectory() as work:
+        lines = [line for which in SETS for line in pinned_lines(which, Path(work))]
+    (_FOLDER / "jars.sha256").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        pin()
+    except JarError as error:
+        complain(error)
+        sys.exit(1)

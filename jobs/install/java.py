@@ -33,7 +33,7 @@ _WAY_OUT = (
     "(without make: pip install 'arborcast[java]')."
 )
 
-# Where systems and version managers put a Java that is on nobody's PATH.
+# Where systems and version managers put a Java that is not on the PATH.
 _COMMON_PLACES = (
     "/usr/lib/jvm/*",
     "/usr/lib64/jvm/*",

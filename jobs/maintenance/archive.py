@@ -30,7 +30,7 @@ class BackupError(ArborcastError):
     """A backup that cannot be written, read, or restored, and why."""
 
 
-class Record(NamedTuple):
+class BackupRecord(NamedTuple):
     """A record to be appended to a log."""
 
     key: bytes
@@ -52,10 +52,10 @@ class Manifest(msgspec.Struct, frozen=True):
     v: int = VERSION
 
 
-_record = msgspec.msgpack.Decoder(Record)
+_record = msgspec.msgpack.Decoder(BackupRecord)
 
 
-def write_log(folder: Path, log: str, records: Iterable[Record]) -> Contents:
+def write_log(folder: Path, log: str, records: Iterable[BackupRecord]) -> Contents:
     """Write a log's file; complete on disk when it returns. Raises BackupError."""
     count = 0
     try:
@@ -111,7 +111,7 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
-def read_log(folder: Path, log: str) -> Iterator[Record]:
+def read_log(folder: Path, log: str) -> Iterator[BackupRecord]:
     """The records of a log, in their order. Raises BackupError."""
     try:
         with gzip.open(_file(folder, log)) as opened:

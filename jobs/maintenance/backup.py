@@ -1,4 +1,4 @@
-"""Taking a backup of an engine that may be running.
+"""Backing up the logs of an engine that may be running, and filling the logs of one that was never started.
 
 The order in which the logs are read is what makes it whole. Something moves from `notifications` to `parked` to `dead`,
 each time written at its new place before it leaves the old one; so they are read in that order of places, after it is
@@ -20,13 +20,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from core.eventlog.client import ConsumerRecord
+from core.errors import InfrastructureError
+from core.eventlog.client import (
+    ConsumerRecord,
+    Producer,
+    as_infrastructure_error,
+    make_producer,
+    partition_of_key,
+    translated,
+)
 from core.eventlog.scan import LogReading, Stretch
 from core.eventlog.settings import KafkaSettings
-from core.eventlog.topics import PULL_LOG
+from core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from dispatch.logs import attempts, dead_letters, parked
+from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.parked import roomy
-from jobs.maintenance.archive import Contents, Manifest, Record, seal, write_log
+from jobs.maintenance.archive import BackupError, BackupRecord, Contents, Manifest, read_log, seal, verify, write_log
 from topic_model.projections.pull_store import PullLimits, PullStore
 from topic_model.records import notifications, pull
 
@@ -34,7 +43,7 @@ from topic_model.records import notifications, pull
 _CLOCKS_MS = 60_000
 
 
-class Evaluated(NamedTuple):
+class BatchSpan(NamedTuple):
     """A record about what a batch has made of notifications of one partition: from which offset to which, and when it
     was written."""
 
@@ -45,7 +54,7 @@ class Evaluated(NamedTuple):
     last: int
 
 
-class Progress(NamedTuple):
+class BatchProgress(NamedTuple):
     """How far batches have come for certain.
 
     What lies at or behind `begins` of its partition may be under way. In other partitions what was accepted after
@@ -56,7 +65,7 @@ class Progress(NamedTuple):
     behind: Mapping[int, int]
     before_ms: int | None
 
-    def first_owed(self, partition: int, at_before: int) -> int:
+    def first_undelivered(self, partition: int, at_before: int) -> int:
         """The first offset of a partition that is not settled or parked for certain. `at_before` is the first that was
         written at `before_ms` or later."""
         if partition in self.begins:
@@ -64,16 +73,16 @@ class Progress(NamedTuple):
         return max(at_before, self.behind.get(partition, 0))
 
 
-def progress(seen: Iterable[Evaluated]) -> Progress:
+def progress(seen: Iterable[BatchSpan]) -> BatchProgress:
     """What the newest records say. A batch begins when the one before it has come to its end, all outcomes written: so
     everything before the newest batch is done, and the newest may be cut off anywhere.
 
-    Before batches had numbers of their own they began anew with a new checkpoint, and clocks differ: older is what
+    Before batches had numbers of their own they started again with a new checkpoint, and clocks differ: older is what
     has a lower number, or is older by more than clocks differ.
     """
     known = list(seen)
     if not known:
-        return Progress({}, {}, None)
+        return BatchProgress({}, {}, None)
     newest = max(known)
     begins: dict[int, int] = {}
     behind: dict[int, int] = {}
@@ -84,7 +93,7 @@ def progress(seen: Iterable[Evaluated]) -> Progress:
             before_ms = max(before_ms or 0, each.written_ms - _CLOCKS_MS)
         else:
             begins[each.partition] = min(begins.get(each.partition, each.first), each.first)
-    return Progress(begins, behind, before_ms)
+    return BatchProgress(begins, behind, before_ms)
 
 
 # How far back the newest batches are looked for, in seconds, before all of the log is read.
@@ -93,22 +102,22 @@ _LOOKS_BACK_S = (60, 600, 3_600, 86_400)
 _EVER = 1 << 62
 
 
-def take(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
+def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
     """Write a backup into a folder that has none; what is in it.
 
     `limits` are those of the gateways' pull points. Raises InfrastructureError, RecordVersionError, BackupError.
     """
     made_ms = int(time.time() * 1000)
-    owed = _first_owed(kafka)
+    undelivered = _first_undelivered(kafka)
     # Before the parked deliveries are read; what had left the log by then waits among them, or is done.
     letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
-    # Some of what is owed waits in `parked`, the rest was not dispatched yet. One file: first the older.
-    logs["notifications"] = write_log(folder, "notifications", _owed(kafka, owed))
+    # Some of what is undelivered waits in `parked`, the rest was not dispatched yet. One file: first the older.
+    logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered))
     logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until))
     logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits))
     for name in ("retained", "control"):
-        logs[name] = write_log(folder, name, (Record(each.key, each.value) for each in _all(kafka, name)))
+        logs[name] = write_log(folder, name, (BackupRecord(each.key, each.value) for each in _all(kafka, name)))
     manifest = Manifest(made_ms, logs)
     seal(folder, manifest)
     return manifest
@@ -125,70 +134,71 @@ def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
         return log.ends()
 
 
-def _first_owed(kafka: KafkaSettings) -> dict[int, int]:
+def _first_undelivered(kafka: KafkaSettings) -> dict[int, int]:
     """Where in each partition begins what no batch is done with for certain."""
     found = _progress(kafka)
     with LogReading(kafka, "notifications") as log:
         firsts = log.beginnings()
         at = firsts if found.before_ms is None else log.at(found.before_ms)
-        return {number: max(first, found.first_owed(number, at[number])) for number, first in firsts.items()}
+        return {number: max(first, found.first_undelivered(number, at[number])) for number, first in firsts.items()}
 
 
-def _progress(kafka: KafkaSettings) -> Progress:
+def _progress(kafka: KafkaSettings) -> BatchProgress:
     with LogReading(kafka, "attempts") as log:
         ends, now_ms = log.ends(), int(time.time() * 1000)
         for back_s in _LOOKS_BACK_S:
-            found = progress(_evaluated(log, log.at(now_ms - back_s * 1000), ends))
+            found = progress(_spans(log, log.at(now_ms - back_s * 1000), ends))
             # Without a batch before the newest one, its beginning may lie further back.
             if found.before_ms is not None:
                 return found
-        return progress(_evaluated(log, log.beginnings(), ends))
+        return progress(_spans(log, log.beginnings(), ends))
 
 
-def _evaluated(log: LogReading, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[Evaluated]:
+def _spans(log: LogReading, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[BatchSpan]:
     for record in log.read({number: Stretch(first, ends[number]) for number, first in firsts.items()}):
         _, evaluation = attempts.decode_all(record.value or attempts.NOTHING)
         if evaluation is not None and evaluation.matched:
             offsets = [each.offset for each in evaluation.matched]
-            yield Evaluated(record.timestamp, evaluation.batch, evaluation.partition, min(offsets), max(offsets))
+            yield BatchSpan(record.timestamp, evaluation.batch, evaluation.partition, min(offsets), max(offsets))
 
 
-def _owed(kafka: KafkaSettings, first_owed: dict[int, int]) -> Iterator[Record]:
-    # A file of SQLite's that goes with the connection: what waits need not fit into memory.
+def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Iterator[BackupRecord]:
+    # A temporary SQLite file, deleted with the connection: what waits need not fit into memory.
     with closing(sqlite3.connect("")) as waiting:
         waiting.execute("create table waiting (key blob primary key, batch, partition, offset, subscription, value)")
         for record in _all(kafka, "parked"):
-            _note(waiting, record, first_owed)
+            _note(waiting, record, first_undelivered)
         rows = waiting.execute("select subscription, value from waiting order by batch, partition, offset")
         for subscription, value in rows:
-            kept = parked.decode(value)
-            if isinstance(kept, parked.Parked):
-                yield Record(*notifications.encode(msgspec.structs.replace(kept.notification, only=subscription)))
+            decoded = parked.decode(value)
+            if isinstance(decoded, parked.Parked):
+                yield BackupRecord(
+                    *notifications.encode(msgspec.structs.replace(decoded.notification, only=subscription))
+                )
     with LogReading(kafka, "notifications") as log:
         ends = log.ends()
-        for record in log.read({number: Stretch(first, ends[number]) for number, first in first_owed.items()}):
-            yield Record(record.key, record.value)
+        for record in log.read({number: Stretch(first, ends[number]) for number, first in first_undelivered.items()}):
+            yield BackupRecord(record.key, record.value)
 
 
-def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_owed: dict[int, int]) -> None:
+def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered: dict[int, int]) -> None:
     delivery, of_tries = parked.decode_key(record.key)
     if of_tries:
-        return  # tries begin anew
+        return  # attempts are counted from 0 again
     place = delivery.place
     if record.value is None:
         waiting.execute("delete from waiting where key = ?", (record.key,))
-    elif place.redrive or place.offset < first_owed.get(place.partition, 0):
+    elif place.redrive or place.offset < first_undelivered.get(place.partition, 0):
         waiting.execute(
             "insert or replace into waiting values (?, ?, ?, ?, ?, ?)",
             (record.key, place.batch, place.partition, place.offset, delivery.subscription, record.value),
         )
+    # Else its notification is dispatched again as a whole.
 
-    # Else its notification is dispatched anew as a whole.
 
-
-def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[Record]:
-    """The letters that were in the log when it ended there, and all later ones: whether one that was taken out since is
-    among what was read of `parked`, or has been given up again, nobody knows."""
+def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[BackupRecord]:
+    """The letters that were in the log when it ended there, and all later ones: a letter that was taken out since may
+    be among what was read of `parked`, or may have been given up again."""
     with closing(sqlite3.connect("")) as letters:
         letters.execute("create table letters (key blob primary key, value)")
         for record in _all(kafka, "dead"):
@@ -198,18 +208,86 @@ def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[Record]:
                 letters.execute("delete from letters where key = ?", (record.key,))
         for key, value in letters.execute("select key, value from letters order by rowid"):
             delivery, _ = parked.decode_key(key)
-            # Batches and offsets begin anew, and their letters must not take the place of these.
+            # Batches and offsets start again at 0, and their letters must not replace these.
             place = delivery.place._replace(redrive=delivery.place.redrive or dead_letters.decode(value).at_ms)
-            yield Record(delivery._replace(place=place).key(), value)
+            yield BackupRecord(delivery._replace(place=place).key(), value)
 
 
-def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[Record]:
+def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[BackupRecord]:
     """What waits or was claimed and not settled, as it was put in."""
     store = PullStore(limits)
     for record in _all(kafka, PULL_LOG):
         store.apply(*pull.decode(record.key, record.value), record.offset)
-    kept = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
-    kept |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
+    unsettled = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
+    unsettled |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
     for record in _all(kafka, PULL_LOG):
-        if record.offset in kept:
-            yield Record(record.key, record.value)
+        if record.offset in unsettled:
+            yield BackupRecord(record.key, record.value)
+
+
+# How many records are under way at a time.
+_AT_ONCE = 2_000
+
+_FLUSH_S = 60.0
+
+
+def restore(folder: Path, kafka: KafkaSettings) -> Manifest:
+    """Make the logs and append what the backup holds; returns what that was.
+
+    Raises BackupError when the backup is damaged, or when there is anything in one of the logs: nothing is ever mixed
+    with what an engine has written. Raises InfrastructureError when Kafka does not take it; the logs are filled in
+    part then, and have to be deleted, or another prefix chosen, before it is tried again.
+    """
+    manifest = verify(folder)
+    ensure_topics(kafka)
+    for specification in specifications(kafka):
+        _require_empty(kafka, specification.name.removeprefix(kafka.prefix))
+    with closing(make_producer(roomy(kafka))) as producer:
+        for log in manifest.logs:
+            _fill(producer, kafka.topic(log), log, read_log(folder, log))
+    return manifest
+
+
+def _require_empty(kafka: KafkaSettings, log: str) -> None:
+    with LogReading(kafka, log) as reading:
+        if any(reading.ends().values()):
+            raise BackupError(
+                f"Kafka topic {kafka.topic(log)} is not empty: a backup is only restored where no engine was started "
+                "yet. Choose another kafka.prefix, or stop everything and delete the topics of this one"
+            )
+
+
+def _fill(producer: Producer, topic: str, log: str, records: Iterator[BackupRecord]) -> None:
+    failures: list[BaseException] = []
+    with translated(f"Kafka topic {topic} cannot be written"):
+        partitions = len(producer.partitions_for(topic))
+    under_way = 0
+    for record in records:
+        with translated(f"Kafka topic {topic} cannot be written"):
+            future = producer.send(
+                topic, value=record.value, key=record.key, partition=_partition(log, record.key, partitions)
+            )
+        future.add_errback(failures.append)
+        under_way += 1
+        if under_way == _AT_ONCE:
+            _flush(producer, topic, failures)
+            under_way = 0
+    _flush(producer, topic, failures)
+
+
+def _flush(producer: Producer, topic: str, failures: list[BaseException]) -> None:
+    deadline = time.monotonic() + _FLUSH_S
+    with translated(f"Kafka topic {topic} cannot be written"):
+        producer.flush(timeout=_FLUSH_S)
+    if failures:
+        raise as_infrastructure_error(f"Kafka topic {topic} did not take a record", failures[0])
+    if time.monotonic() > deadline:
+        raise InfrastructureError(f"Kafka topic {topic} did not take the records within {_FLUSH_S:g} s")
+
+
+def _partition(log: str, key: bytes, partitions: int) -> int:
+    """The partition in which the engine would have put it: who looks for a record looks there."""
+    if log == "dead":
+        delivery, _ = parked.decode_key(key)
+        return partition_of_subscription(delivery.subscription, partitions)
+    return partition_of_key(key, partitions)

@@ -1,6 +1,6 @@
 """What a Spark cluster needs of ours, in one folder: `arborcast bundle`.
 
-    arborcast.zip        the four packages, for spark-submit's --py-files
+    arborcast.zip        our packages, for spark-submit's --py-files
     dispatch_stream.py   the job's script
     spark.properties     the tuned settings, naming the jars and the zip; with a secret in it, for its owner alone
     spark-cluster.properties    what a standalone cluster's master and workers are started with, to prove that they
@@ -60,12 +60,12 @@ def write_bundle(
     Raises ConfigError when the folder cannot be written.
     """
     code, script, file, cluster = folder / CODE, folder / SCRIPT, folder / PROPERTIES, folder / CLUSTER
-    told = needs_secret(settings, master)
+    guarded_by_secret = needs_secret(settings, master)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if told:
-            kept = secret_in(cluster.read_text(encoding="utf-8")) if cluster.exists() else ""
-            settings = dataclasses.replace(settings, spark_secret=kept or secrets.token_urlsafe(32))
+        if guarded_by_secret:
+            secret = secret_in(cluster.read_text(encoding="utf-8")) if cluster.exists() else ""
+            settings = dataclasses.replace(settings, spark_secret=secret or secrets.token_urlsafe(32))
             write_properties(cluster, {**guarded(settings), **MASTER_ONLY})
         _write_zip(code)
         script.write_bytes((_folder_of("jobs") / SCRIPT).read_bytes())
@@ -73,7 +73,7 @@ def write_bundle(
         write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
     except OSError as error:
         raise ConfigError(f"the bundle cannot be written to {folder}: {error.strerror}") from error
-    return Bundle(code, script, file, cluster if told else None)
+    return Bundle(code, script, file, cluster if guarded_by_secret else None)
 
 
 def _write_zip(target: Path) -> None:

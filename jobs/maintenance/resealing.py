@@ -28,8 +28,8 @@ _LOOKS = 5
 
 
 @dataclass
-class Report:
-    """How many secrets of how many subscriptions were sealed anew (or would be), and what there is after it."""
+class ResealingReport:
+    """How many secrets of how many subscriptions were sealed again (or would be), and what there is after it."""
 
     subscriptions: int = 0
     secrets: int = 0
@@ -44,7 +44,7 @@ class SealedSecrets:
 
     def __init__(self) -> None:
         self._table = RoutingTable()
-        # The table forgets those of ended subscriptions; in the log they are until somebody takes them away.
+        # The table forgets those of ended subscriptions; in the log they stay until they are removed.
         self._beside: set[str] = set()
 
     def apply(self, record: ControlRecord) -> None:
@@ -56,10 +56,10 @@ class SealedSecrets:
             case Tombstone(key=key):
                 self._beside.discard(key.removeprefix(resealing_key("")))
 
-    def look(self, keys: KeyRing) -> tuple[list[ControlRecord], Report]:
+    def look(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
         """The records after which the first key has sealed everything, and what they are about."""
         records: list[ControlRecord] = []
-        report = Report()
+        report = ResealingReport()
         for subscription in self._table.subscriptions():
             ids = [key_id(each) for each in sealed_in(subscription)]
             report.sealed.update(ids)
@@ -76,7 +76,7 @@ class SealedSecrets:
         return records, report
 
 
-def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> Report:
+def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> ResealingReport:
     """Have the first key seal everything. Raises InfrastructureError when Kafka is away; running it again goes on."""
     secrets = SealedSecrets()
     subscriptions = done = 0
@@ -94,4 +94,4 @@ def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> Rep
             for start in range(0, len(records), _AT_ONCE):
                 log.append(records[start : start + _AT_ONCE])
             subscriptions, done = subscriptions + report.subscriptions, done + report.secrets
-    return Report(subscriptions, done, report.sealed, report.stuck)
+    return ResealingReport(subscriptions, done, report.sealed, report.stuck)

@@ -1,4 +1,4 @@
-"""A small HTTP server for pages that are made when somebody asks."""
+"""A small HTTP server for pages that are made when they are requested."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
 
 import psutil
 
 from core.errors import ConfigError
 from core.telemetry.metrics import CONTENT_TYPE, Registry
-from dispatch.monitoring.metrics import JobMetrics
 from jobs.settings.stack import MetricsSettings
+
+if TYPE_CHECKING:
+    # Loads Spark, which neither a gateway nor the supervisor has any use for.
+    from dispatch.monitoring.metrics import JobMetrics
 
 
 def declare_process(metrics: Registry) -> None:
@@ -48,7 +52,7 @@ class Page:
 class Endpoint:
     """Serves pages by path, one request after the other in one thread of its own, which ends with the process.
 
-    One thread, because whoever asks often must not be able to take more than one thread's share from the engine.
+    One thread, because frequent requests must not take more than one thread's share from the engine.
     """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page], name: str) -> None:
@@ -77,7 +81,7 @@ class Endpoint:
 
 
 class _Server(HTTPServer):
-    # Finding out our own name may take seconds where there is no name server, and nobody asks for it.
+    # Finding out our own name may take seconds where there is no name server, and it is not needed.
     def server_bind(self) -> None:
         if os.name == "posix":
             # Connections of a process that was killed keep its port for a minute, and its successor out of it.
@@ -87,7 +91,7 @@ class _Server(HTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that go away in the middle are nobody's fault."""
+        """Clients that disconnect in the middle are no error."""
 
 
 def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
@@ -122,12 +126,12 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
 
 _SLOWEST = 20
 
-# How soon a port that somebody else has is tried again.
+# How soon a port that is in use is tried again.
 _PAUSE_S = 5.0
 
 
 def serve_job_sometime(metrics: JobMetrics, settings: MetricsSettings, pause_s: float = _PAUSE_S) -> None:
-    """Begin to serve, now or when whoever has the port has left it: a job that nobody can look at still delivers."""
+    """Begin to serve, now or when the port becomes free: a job without this endpoint still delivers."""
 
     def serve() -> bool:
         try:

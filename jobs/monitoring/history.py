@@ -1,8 +1,7 @@
-"""What the engine was like: moments in memory for the last minutes, and in a ring of two files for the last day.
+"""What the engine was like: samples in memory for the last minutes, and in a ring of two files for the last day.
 
-Files in the data directory, because they outlive every restart, cost nothing while nobody looks, and can be read when
-the engine is down, which is when people ask. What became of deliveries is in the tables for as long as those keep it;
-this is only about how the engine felt.
+Files in the data directory, because they outlive every restart, cost nothing while they are not read, and can be read
+when the engine is down, which is when people ask. What became of deliveries is in the tables; this is only about load.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from jobs.monitoring.moments import Moment
+from jobs.monitoring.samples import MetricsSample
 
 logger = logging.getLogger(__name__)
 
 RECENT_S = 600.0
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Moment)
+_decoder = msgspec.json.Decoder(MetricsSample)
 
 
-class History:
+class MetricsHistory:
     """Written by one thread."""
 
     def __init__(self, folder: Path, keep_s: float) -> None:
@@ -33,41 +32,41 @@ class History:
         self._keep_s = keep_s
         self._file_began: float | None = None
         self._troubled = False
-        self._recent: deque[Moment] = deque()
+        self._recent: deque[MetricsSample] = deque()
 
-    def add(self, moment: Moment) -> None:
-        """Keep a moment. A full disk costs the history, and one line in the log, never the engine."""
-        self._recent.append(moment)
-        while self._recent[0].at < moment.at - RECENT_S:
+    def add(self, sample: MetricsSample) -> None:
+        """Keep a sample. A full disk costs the history, and one line in the log, never the engine."""
+        self._recent.append(sample)
+        while self._recent[0].at < sample.at - RECENT_S:
             self._recent.popleft()
         try:
-            self._write(moment)
+            self._write(sample)
             self._troubled = False
         except OSError as error:
             if not self._troubled:
                 logger.warning("the history of metrics in %s is not kept: %s", self._folder, error.strerror)
             self._troubled = True
 
-    def recent(self) -> list[Moment]:
+    def recent(self) -> list[MetricsSample]:
         """The last minutes."""
         return list(self._recent)
 
-    def kept(self) -> list[Moment]:
+    def stored(self) -> list[MetricsSample]:
         """All that is in the files."""
         return read_history(self._folder)
 
-    def _write(self, moment: Moment) -> None:
+    def _write(self, sample: MetricsSample) -> None:
         current, older = files_in(self._folder)
         if self._file_began is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             first = next(_read(current, 0.0), None)
-            self._file_began = first.at if first else moment.at
+            self._file_began = first.at if first else sample.at
             _end_line(current)
-        if moment.at - self._file_began > self._keep_s:
+        if sample.at - self._file_began > self._keep_s:
             current.replace(older)
-            self._file_began = moment.at
+            self._file_began = sample.at
         with current.open("ab") as stream:
-            stream.write(_encoder.encode(moment) + b"\n")
+            stream.write(_encoder.encode(sample) + b"\n")
 
 
 def files_in(folder: Path) -> tuple[Path, Path]:
@@ -75,33 +74,33 @@ def files_in(folder: Path) -> tuple[Path, Path]:
     return folder / "history.jsonl", folder / "history.1.jsonl"
 
 
-def read_history(folder: Path, since: float = 0.0) -> list[Moment]:
-    """All moments kept there since a time (seconds of the epoch), the oldest first. What cannot be read is left out."""
+def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
+    """The samples there since a time (seconds of the epoch), the oldest first. What cannot be read is left out."""
     current, older = files_in(folder)
     found = [*_read(older, since), *_read(current, since)]
-    return sorted(found, key=lambda moment: moment.at)
+    return sorted(found, key=lambda sample: sample.at)
 
 
-def encode_moments(moments: list[Moment]) -> bytes:
+def encode_samples(samples: list[MetricsSample]) -> bytes:
     """As JSON."""
-    return _encoder.encode(moments)
+    return _encoder.encode(samples)
 
 
-def decode_moments(document: bytes) -> list[Moment]:
+def decode_samples(document: bytes) -> list[MetricsSample]:
     """From JSON. Raises ValueError (msgspec.DecodeError is one) for anything else."""
-    return msgspec.json.decode(document, type=list[Moment])
+    return msgspec.json.decode(document, type=list[MetricsSample])
 
 
-def _read(file: Path, since: float) -> Iterator[Moment]:
+def _read(file: Path, since: float) -> Iterator[MetricsSample]:
     try:
         with file.open("rb") as stream:
             for line in stream:
                 try:
-                    moment = _decoder.decode(line)
+                    sample = _decoder.decode(line)
                 except msgspec.DecodeError:
                     continue  # half a line: its writer was killed
-                if moment.at >= since:
-                    yield moment
+                if sample.at >= since:
+                    yield sample
     except OSError:
         return
 

@@ -12,9 +12,9 @@ from typing import Any
 from core.printable import as_html
 from jobs.monitoring import figures
 from jobs.monitoring.figures import Points, line_plot
-from jobs.monitoring.history import decode_moments, read_history
-from jobs.monitoring.moments import (
-    Moment,
+from jobs.monitoring.history import decode_samples, read_history
+from jobs.monitoring.samples import (
+    MetricsSample,
     cpu_shares,
     grown,
     grown_buckets,
@@ -25,7 +25,7 @@ from jobs.monitoring.moments import (
     thinned,
 )
 from jobs.monitoring.stack_monitor import get
-from jobs.monitoring.watching import Seen, Watch, base_url, metrics_address
+from jobs.monitoring.watching import EngineView, EngineWatch, base_url, metrics_address
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
 
@@ -59,7 +59,7 @@ h2 { font-size: 1.1rem; margin: 1.6rem 0 .2rem; }
 """
 
 
-def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
+def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, str]:
     """The history of an engine: a remote one's by its address, else that in a data directory, running or not.
 
     Raises StackError when there is none.
@@ -67,12 +67,12 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
     if url is not None:
         base = base_url(url)
         try:
-            kept = decode_moments(get(f"{base}/history.json", 30.0))
+            stored = decode_samples(get(f"{base}/history.json", 30.0))
         except (OSError, ValueError) as error:
             raise StackError(f"no history can be had from {base}: {error}") from error
-        return _since(start, kept, Watch([base]).look().endpoints), base
+        return _since(start, stored, EngineWatch([base]).look().endpoints), base
     try:
-        endpoints = Watch([metrics_address(path)]).look().endpoints
+        endpoints = EngineWatch([metrics_address(path)]).look().endpoints
     except StackError:
         endpoints = ()  # it does not run now; what it was like is in its files
     folder = Home(path).metrics
@@ -81,16 +81,20 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[Seen, str]:
     return _since(start, read_history(folder), endpoints), str(path)
 
 
-def _since(start: float, kept: Sequence[Moment], endpoints: Sequence[dict[str, Any]]) -> Seen:
-    """What is kept of that time; if that is nothing, of which time there is something."""
-    moments = [moment for moment in kept if moment.at >= start]
-    if len(moments) >= _FEWEST:
-        return Seen(moments, endpoints)
-    there = f"what is kept goes from {_date(kept[0].at)} to {_date(kept[-1].at)}" if kept else "nothing is kept at all"
-    return Seen(moments, endpoints, there)
+def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> EngineView:
+    """The samples of that time; without any, of which time there are some."""
+    samples = [sample for sample in stored if sample.at >= start]
+    if len(samples) >= _FEWEST:
+        return EngineView(samples, endpoints)
+    there = (
+        f"what is kept goes from {_date(stored[0].at)} to {_date(stored[-1].at)}"
+        if stored
+        else "nothing is kept at all"
+    )
+    return EngineView(samples, endpoints, there)
 
 
-def write_report(output: Path, seen: Seen, where: str, start: float, now: float) -> None:
+def write_report(output: Path, seen: EngineView, where: str, start: float, now: float) -> None:
     """Write the page in one step. Raises StackError when the file cannot be written."""
     draft = output.with_name(f"{output.name}.{os.getpid()}")
     try:
@@ -100,16 +104,16 @@ def write_report(output: Path, seen: Seen, where: str, start: float, now: float)
         raise StackError(f"the report cannot be written to {output}: {error.strerror}") from error
 
 
-def page(seen: Seen, where: str, start: float, now: float) -> str:
+def page(seen: EngineView, where: str, start: float, now: float) -> str:
     """The whole page."""
-    moments = seen.moments
-    about = f"{_date(start)} to {_date(now)}, {len(moments)} moments"
+    samples = seen.samples
+    about = f"{_date(start)} to {_date(now)}, {len(samples)} samples"
     body = [f"<h1>Arborcast at {as_html(where)}</h1>", f'<p class="about">{about}</p>']
-    if len(moments) < _FEWEST:
+    if len(samples) < _FEWEST:
         body.append(f"<p>Nothing was recorded in this time{as_html('; ' * bool(seen.problem) + seen.problem)}.</p>")
     else:
-        growth = Growth(moments)
-        body += [_tiles(moments, growth), '<div class="plots">', *_plots(moments), "</div>"]
+        growth = Growth(samples)
+        body += [_tiles(samples, growth), '<div class="plots">', *_plots(samples), "</div>"]
         body += [_reasons(growth), _slowest(seen.endpoints)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Arborcast report</title>'
@@ -119,15 +123,15 @@ def page(seen: Seen, where: str, start: float, now: float) -> str:
 
 
 class Growth:
-    """By how much counters grew over all moments; restarts in between do not make anything smaller."""
+    """By how much counters grew over all samples; restarts in between do not make anything smaller."""
 
-    def __init__(self, moments: Sequence[Moment]) -> None:
+    def __init__(self, samples: Sequence[MetricsSample]) -> None:
         self.accepted = self.pushes = self.reused = 0.0
         self.attempts: dict[str, float] = {}
         self.errors: dict[str, float] = {}
         self.refused: dict[str, float] = {}
         sums: dict[float, float] = {}
-        for earlier, later in itertools.pairwise(moments):
+        for earlier, later in itertools.pairwise(samples):
             self.accepted += grown(earlier.accepted, later.accepted)
             self.pushes += grown(earlier.pushes, later.pushes)
             self.reused += grown(earlier.reused, later.reused)
@@ -144,15 +148,15 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
         sums[name] = sums.get(name, 0.0) + value
 
 
-def _tiles(moments: Sequence[Moment], growth: Growth) -> str:
-    last = moments[-1]
+def _tiles(samples: Sequence[MetricsSample], growth: Growth) -> str:
+    last = samples[-1]
     tiles = [
         ("notifications accepted", figures.count(growth.accepted)),
         ("delivered", figures.count(growth.attempts.get("delivered", 0))),
         ("dead", figures.count(growth.attempts.get("dead", 0))),
         ("delivery, median", figures.seconds(quantile(growth.delivery, 0.5))),
         ("delivery, 99 %", figures.seconds(quantile(growth.delivery, 0.99))),
-        ("longest lag", figures.seconds(max(moment.lag_seconds for moment in moments))),
+        ("longest lag", figures.seconds(max(sample.lag_seconds for sample in samples))),
         ("parked at the end", figures.count(last.waiting.get("parked", 0))),
         ("connections reused", figures.percent(growth.reused / growth.pushes if growth.pushes else None)),
         ("subscriptions", figures.count(last.subscriptions)),
@@ -161,8 +165,8 @@ def _tiles(moments: Sequence[Moment], growth: Growth) -> str:
     return f'<div class="tiles">{inner}</div>'
 
 
-def _plots(moments: Sequence[Moment]) -> Iterable[str]:
-    points = thinned(moments, _POINTS)
+def _plots(samples: Sequence[MetricsSample]) -> Iterable[str]:
+    points = thinned(samples, _POINTS)
     spacing = sorted(later.at - earlier.at for earlier, later in itertools.pairwise(points))
     gap = 4 * spacing[len(spacing) // 2] + 1
     at = [point.at for point in points]
@@ -224,8 +228,8 @@ def _plots(moments: Sequence[Moment]) -> Iterable[str]:
         yield plot(title, {name: [_of(point, name, attribute) for point in points] for name in processes}, write)
 
 
-def _of(moment: Moment, process: str, attribute: str) -> float | None:
-    known = moment.processes.get(process)
+def _of(sample: MetricsSample, process: str, attribute: str) -> float | None:
+    known = sample.processes.get(process)
     return None if known is None else float(getattr(known, attribute))
 
 

@@ -21,9 +21,8 @@ import psutil
 
 from core.telemetry.metrics import CONTENT_TYPE, Registry, merged
 from jobs.monitoring.endpoint import Endpoint, Page
-from jobs.monitoring.exposition import Readings
-from jobs.monitoring.history import History, encode_moments
-from jobs.monitoring.moments import Moment, ProcessFigures, moment_of
+from jobs.monitoring.history import MetricsHistory, encode_samples
+from jobs.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
 from jobs.processes.processes import resident, words
 from jobs.stack.state import EngineStatus, PartState
 
@@ -123,7 +122,7 @@ class Look:
 
     at: float
     text: str
-    moment: Moment
+    sample: MetricsSample
     endpoints: list[dict[str, Any]]
 
 
@@ -134,7 +133,7 @@ class StackMonitor:
         self,
         status: Callable[[], EngineStatus | None],
         urls: Mapping[str, str],
-        history: History,
+        history: MetricsHistory,
         sample_s: float,
         fetch: Callable[[str], bytes] | None = None,
     ) -> None:
@@ -174,7 +173,7 @@ class StackMonitor:
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
-            "/history.json": Page(_JSON, lambda: encode_moments(self._history.kept())),
+            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored())),
             "/recent.json": Page(_JSON, self._recent_page),
         }
 
@@ -194,22 +193,22 @@ class StackMonitor:
         if "dispatch" in texts:
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
                 endpoints = json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))["slowest_endpoints"]
-        return Look(now, text, moment_of(now, Readings.of(text)), endpoints)
+        return Look(now, text, sample_of(now, Scrape.of(text)), endpoints)
 
     def _recent_page(self) -> bytes:
-        now = self.look().moment
-        # The last that is kept may be this very look.
-        return encode_moments([*(moment for moment in self._history.recent() if moment.at < now.at), now])
+        now = self.look().sample
+        # The last one stored may be this one.
+        return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
 
     def _status_page(self) -> bytes:
         look = self.look()
-        document = {"at": look.at, "slowest_endpoints": look.endpoints, "now": msgspec.to_builtins(look.moment)}
+        document = {"at": look.at, "slowest_endpoints": look.endpoints, "now": msgspec.to_builtins(look.sample)}
         return json.dumps(document).encode()
 
     def _sample_forever(self) -> None:
         while not self._stop.wait(self._sample_s):
             try:
-                self._history.add(self.look().moment)
+                self._history.add(self.look().sample)
             except Exception:
                 logger.exception("the engine could not look at itself")
 

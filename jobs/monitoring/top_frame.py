@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
+from rich.live import Live
+from rich.text import Text
+
 from jobs.monitoring import figures
-from jobs.monitoring.moments import Moment, cpu_shares, quantiles, rates, thinned
-from jobs.monitoring.watching import Seen, Watch
+from jobs.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
+from jobs.monitoring.watching import EngineView, EngineWatch
+from jobs.terminal import console
 
 _LABEL, _NOW = 20, 9
 
@@ -21,21 +25,21 @@ _PROCESSES, _FEWEST_ENDPOINTS = 8, 2
 _NARROWEST = 4
 
 
-def frame(seen: Seen, where: str, width: int = 80, height: int = 24) -> list[str]:
+def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> list[str]:
     """At most `height` lines of at most `width` characters; made for 80 by 24, and good from 60 by 20 on.
 
     What there is no room for is left out from below; what is wrong stands on top.
     """
-    if not seen.moments:
+    if not seen.samples:
         lines = [_headline("", "", where, width), "", *_wrapped(seen.problem or "nothing is known yet", width)]
         return [figures.printable(line).rstrip() for line in lines[:height]]
-    last = seen.moments[-1]
+    last = seen.samples[-1]
     head = [_headline(_health(last), _clock(last), where, width)]
     if seen.problem:
         problem = f"! {seen.problem}"
         head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
-    head += [*_charts(seen.moments, width), *_state(last, width)]
-    processes = _processes(seen.moments, width)
+    head += [*_charts(seen.samples, width), *_state(last, width)]
+    processes = _processes(seen.samples, width)
     gap = [""] if len(head) + len(processes) + 1 <= height else []
     lines = [*head, *gap, *processes, *gap]
     lines += _endpoints(seen, width, height - len(lines))
@@ -51,18 +55,18 @@ def _headline(state: str, at: str, where: str, width: int) -> str:
     return f"{left}   {state}" + at.rjust(max(len(at) + 1, width - len(left) - 3 - len(state)))
 
 
-def _health(last: Moment) -> str:
+def _health(last: MetricsSample) -> str:
     away = [part for part, ready in sorted(last.parts.items()) if not ready]
     return f"NOT READY: {', '.join(away)}" if away else "ready" if last.parts else ""
 
 
-def _clock(last: Moment) -> str:
+def _clock(last: MetricsSample) -> str:
     return datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
 
 
-def _charts(moments: Sequence[Moment], width: int) -> list[str]:
+def _charts(samples: Sequence[MetricsSample], width: int) -> list[str]:
     room = max(0, width - _LABEL - _NOW - 2)
-    points = thinned(moments, room + 1)
+    points = thinned(samples, room + 1)
     span = f"the last {figures.seconds(points[-1].at - points[0].at)}" if len(points) > 1 else ""
     heading = f"{'':{_LABEL}}{'now':>{_NOW}}  {span:>{room}}"
     delivered = rates(points, "attempts", "delivered")
@@ -93,7 +97,7 @@ def _last(values: Sequence[float | None]) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
 
 
-def _state(last: Moment, width: int) -> list[str]:
+def _state(last: MetricsSample, width: int) -> list[str]:
     facts = [
         f"subscriptions {figures.count(last.subscriptions)}",
         f"parked {figures.count(last.waiting.get('parked', 0))}",
@@ -102,7 +106,7 @@ def _state(last: Moment, width: int) -> list[str]:
         f"refused {figures.count(sum(last.refused.values()))}",
     ]
     if last.suspended:
-        # First: it is what somebody has to do something about.
+        # First: an operator has to act on it.
         facts.insert(0, f"SUSPENDED {figures.count(last.suspended)}")
     open_ones = sum(number for state, number in last.breakers.items() if state != "closed")
     if open_ones:
@@ -117,11 +121,11 @@ def _state(last: Moment, width: int) -> list[str]:
     return lines
 
 
-def _processes(moments: Sequence[Moment], width: int) -> list[str]:
+def _processes(samples: Sequence[MetricsSample], width: int) -> list[str]:
     room = (width - 55) // 3
     if room < _NARROWEST:
         room = 0
-    points = thinned(moments, (room or 12) + 1)
+    points = thinned(samples, (room or 12) + 1)
     last = points[-1]
     lines = [f"{'process':20}{'cpu':>7} {'':{room}}{'memory':>10} {'':{room}}{'threads':>8} {'':{room}}{'files':>7}"]
     for name in sorted(last.processes, key=lambda name: -last.processes[name].memory_bytes)[:_PROCESSES]:
@@ -140,7 +144,7 @@ def _processes(moments: Sequence[Moment], width: int) -> list[str]:
     return lines
 
 
-def _endpoints(seen: Seen, width: int, room: int) -> list[str]:
+def _endpoints(seen: EngineView, width: int, room: int) -> list[str]:
     if room < _FEWEST_ENDPOINTS or not seen.endpoints:
         return []
     name = max(18, width - 38)
@@ -158,42 +162,31 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [text[begin : begin + width] for begin in range(0, len(text), max(width, 1))]
 
 
-# A screen of its own, without a cursor; afterwards everything is as it was.
-_BEGIN, _END = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-
-_HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-
 # Two looks that far apart make a rate.
 _FIRST_PAUSE_S = 1.0
 
 
-def once(watch: Watch, where: str, out: TextIO, sleep: Callable[[float], None] = time.sleep) -> bool:
+def once(watch: EngineWatch, where: str, out: TextIO, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Print one frame; whether there was anything to show."""
     seen = watch.look()
-    if len(seen.moments) == 1:
+    if len(seen.samples) == 1:
         sleep(_FIRST_PAUSE_S)
         seen = watch.look()
     columns, rows = shutil.get_terminal_size((80, 24))
     out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
-    return bool(seen.moments)
+    return bool(seen.samples)
 
 
-def forever(watch: Watch, where: str, out: TextIO, interval_s: float) -> None:
-    """Frame after frame, until Ctrl-C."""
-    with _screen(out):
+def forever(watch: EngineWatch, where: str, out: TextIO, interval_s: float) -> None:
+    """Frame after frame on a screen of its own, until Ctrl-C."""
+    screen = Live(console=console(out), screen=True, auto_refresh=False)
+    with contextlib.suppress(KeyboardInterrupt), screen:
         while True:
             began = time.monotonic()
             seen = watch.look()
-            columns, rows = shutil.get_terminal_size((80, 24))
-            draw(frame(seen, where, columns, rows), out)
+            lines = frame(seen, where, screen.console.width, screen.console.height)
+            screen.update(Text(_suited("\n".join(lines), out), no_wrap=True), refresh=True)
             time.sleep(max(0.1, interval_s - (time.monotonic() - began)))
-
-
-def draw(lines: list[str], out: TextIO) -> None:
-    """Over the frame that is there, in one write, clearing only what the new one leaves: nothing flickers."""
-    text = f"{_REST_OF_LINE}\r\n".join(lines)
-    out.write(_HOME + _suited(text, out) + _REST_OF_LINE + _REST_OF_SCREEN)
-    out.flush()
 
 
 def _suited(text: str, out: TextIO) -> str:
@@ -204,15 +197,3 @@ def _suited(text: str, out: TextIO) -> str:
     except UnicodeEncodeError:
         return figures.plain(text).encode(encoding, "replace").decode(encoding)
     return text
-
-
-@contextmanager
-def _screen(out: TextIO) -> Iterator[None]:
-    out.write(_BEGIN)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        out.write(_END)
-        out.flush()

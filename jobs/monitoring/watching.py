@@ -1,4 +1,4 @@
-"""An engine seen from outside: the last minutes, from whoever shows them."""
+"""An engine seen from outside: its last minutes, from the process that shows them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 
 from core.errors import ArborcastError, ConfigError
 from core.telemetry.metrics import merged
-from jobs.monitoring.exposition import Readings
-from jobs.monitoring.history import RECENT_S, decode_moments
-from jobs.monitoring.moments import Moment, moment_of
+from jobs.monitoring.history import RECENT_S, decode_samples
+from jobs.monitoring.samples import MetricsSample, Scrape, sample_of
 from jobs.monitoring.stack_monitor import get
 from jobs.processes.errors import StackError
 from jobs.stack import state
@@ -39,16 +38,16 @@ class _NotOurs(ValueError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class EngineView:
     """What can be shown: the last minutes, the slowest endpoints, and what stands in the way of seeing more."""
 
-    moments: Sequence[Moment] = ()
+    samples: Sequence[MetricsSample] = ()
     endpoints: Sequence[dict[str, Any]] = ()
     problem: str = ""
 
 
 @dataclass
-class Watch:
+class EngineWatch:
     """Asks an embedded engine's monitor, which remembers the last minutes; or any number of gateways and jobs, whose
     figures are added up and remembered here. `find` gives the address where that may change: an engine of this machine
     has other ports after each start."""
@@ -57,39 +56,39 @@ class Watch:
     fetch: Callable[[str], bytes] = get
     clock: Callable[[], float] = time.time
     find: Callable[[], str] | None = None
-    _moments: deque[Moment] = field(default_factory=deque)
-    _last: Seen = Seen()
+    _samples: deque[MetricsSample] = field(default_factory=deque)
+    _last: EngineView = EngineView()
 
     def __post_init__(self) -> None:
         self.urls = [base_url(url) for url in self.urls]
 
-    def look(self) -> Seen:
+    def look(self) -> EngineView:
         """Never raises. What cannot be reached is said in `problem`, beside what was seen last."""
         try:
             urls = self.urls if self.find is None else [base_url(self.find())]
         except ArborcastError as error:
-            self._last = Seen(self._last.moments, self._last.endpoints, str(error))
+            self._last = EngineView(self._last.samples, self._last.endpoints, str(error))
         else:
             self._last = self._look(urls)
         return self._last
 
-    def _look(self, urls: Sequence[str]) -> Seen:
+    def _look(self, urls: Sequence[str]) -> EngineView:
         texts, endpoints, problems = {}, [], []
         for url in urls:
             try:
                 if len(urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
-                    return Seen(_decoded(recent), self._slowest(url))
+                    return EngineView(_decoded(recent), self._slowest(url))
                 texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
                 endpoints += self._slowest(url)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problems.append(f"{url}: {_words(error)}")
         if not texts:
-            return Seen(self._last.moments, self._last.endpoints, "; ".join(problems))
-        self._moments.append(moment_of(self.clock(), Readings.of(merged(texts, "component"))))
-        while self._moments[0].at < self._moments[-1].at - RECENT_S:
-            self._moments.popleft()
+            return EngineView(self._last.samples, self._last.endpoints, "; ".join(problems))
+        self._samples.append(sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
+        while self._samples[0].at < self._samples[-1].at - RECENT_S:
+            self._samples.popleft()
         endpoints.sort(key=lambda one: -float(one["mean_s"]))
-        return Seen(tuple(self._moments), endpoints, "; ".join(problems))
+        return EngineView(tuple(self._samples), endpoints, "; ".join(problems))
 
     def _slowest(self, url: str) -> list[dict[str, Any]]:
         status = self._optional(f"{url}/status.json")
@@ -105,16 +104,16 @@ class Watch:
             return None
 
 
-def _decoded(recent: bytes) -> list[Moment]:
+def _decoded(recent: bytes) -> list[MetricsSample]:
     try:
-        return decode_moments(recent)
+        return decode_samples(recent)
     except ValueError as error:
         raise _NotOurs("what answers there is not Arborcast, or not of this version") from error
 
 
 def _ours(page: bytes) -> str:
     text = page.decode(errors="replace")
-    if not any(name.startswith("arborcast_") for name in Readings.of(text).names):
+    if not any(name.startswith("arborcast_") for name in Scrape.of(text).names):
         raise _NotOurs("what answers there shows no metrics of Arborcast's")
     return text
 

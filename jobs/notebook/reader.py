@@ -71,7 +71,7 @@ class NoSuchTable(ArborcastError):
 
 
 class TableReader:
-    """A table as it is when it is read; each reading looks anew."""
+    """A table as it is when it is read; it is looked up again each time."""
 
     def __init__(self, spec: TableSpec, location: str) -> None:
         self.spec = spec

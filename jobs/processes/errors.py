@@ -5,7 +5,7 @@ ArborcastError
     ├── JavaNotFound         no Java at all
     ├── JavaTooOld           a Java, but none we can use
     ├── JarError             a jar is missing, cannot be fetched, or is not the one we pinned
-    ├── PortInUse            somebody else listens there
+    ├── PortInUse            another process listens there
     ├── HomeError            the data directory cannot be used: not writable, full
     │   └── HomeInUse            another engine runs in it
     └── PartFailed           a process ended, or was not ready in time

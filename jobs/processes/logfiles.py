@@ -20,7 +20,7 @@ from core.telemetry import log_format
 # Further lines of the same event come at once; whatever comes later is news of its own.
 _TOGETHER_S = 0.2
 
-# The longest stack trace that is kept.
+# The longest stack trace that is stored.
 _MOST_LINES = 300
 
 # Spark's lines have our form for people, Kafka's that of slf4j's simple logger.
@@ -57,7 +57,7 @@ class JsonLines:
         yield from self.finish()
         document = _object(line)
         if document is not None:
-            # Written anew: who has written it may have left in it what a terminal obeys.
+            # Encoded again: its writer may have put terminal control codes into it.
             yield as_json(document, ensure_ascii=False)
         elif line.strip():
             self._open = self._begun(line, now)
@@ -138,7 +138,7 @@ def rotate(log: Path, limit: int) -> bool:
     """Puts the log aside when it has more than `limit` bytes; True when it did.
 
     The writer has the file open for appending and goes on in it, so it is copied and emptied, not renamed. A line
-    written between the two is lost: better than a process that blocks on a pipe nobody reads.
+    written between the two is lost: better than a process that blocks on a pipe without a reader.
     """
     if not log.exists() or log.stat().st_size <= limit:
         return False
@@ -171,7 +171,7 @@ def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
     return "\n".join(telling[-lines:])
 
 
-class Follower:
+class LogTail:
     """Reads what is appended to a log from now on."""
 
     def __init__(self, log: Path) -> None:

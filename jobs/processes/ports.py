@@ -32,7 +32,7 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def is_listening(port: int, host: str = LOOPBACK, timeout: float = 0.5) -> bool:
-    """Whether somebody accepts connections there. `timeout` in seconds."""
+    """Whether a process accepts connections there. `timeout` in seconds."""
     try:
         with socket.create_connection((host, port), timeout=timeout):
             return True

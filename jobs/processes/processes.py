@@ -58,7 +58,7 @@ def _pipe() -> tuple[int, int]:
     return reader, writer
 
 
-_LEASH = str(Path(__file__).with_name("leash.py"))
+_DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class Usage:
 def spawn(
     command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path | None
 ) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own, on a leash, its output appended to `log`; None: into a pipe.
+    """Starts a command in a session of its own, its output appended to `log`; None: into a pipe. It dies with us.
 
-    To be called from the main thread: Linux ties the leash to the thread that started the child.
+    To be called from the main thread: on Linux the child dies with the thread that started it.
     """
     with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("ab") as sink:
         return subprocess.Popen(
-            leashed(command),
+            dying_with_us(command),
             env=dict(environ),
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -120,9 +120,9 @@ def spawn(
         )
 
 
-def leashed(command: Sequence[str]) -> list[str]:
+def dying_with_us(command: Sequence[str]) -> list[str]:
     """The command, made to die with this process."""
-    return [sys.executable, "-I", "-S", _LEASH, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def session(leader: int) -> list[psutil.Process]:

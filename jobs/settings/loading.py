@@ -1,21 +1,22 @@
 """The one place that reads settings: a TOML file, `ARBORCAST_…` variables, options. Everything deeper gets values.
 
 Stronger first: command line option, environment variable, file, default. Every value keeps its origin, for
-`arborcast config show` and for errors. A key that nobody knows is an error, with the nearest known one named: a
-setting with a typing error in it, silently ignored, is found at three in the morning.
+`arborcast config show` and for errors. An unknown key is an error that names the nearest known one: a
+misspelt setting that is silently ignored is found at three in the morning.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import logging
 import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -39,8 +40,20 @@ DEFAULT_FILE = "arborcast.toml"
 # Variables with our prefix that are not settings: they say where things of this machine are.
 RESERVED_ENV = frozenset({"HOME", "CONFIG", "CACHE", "JAVA", "LOG_FORM", "READY_FILE"})
 
+# Former names of settings. They go on working, with a warning that says the new one.
+RENAMED: Mapping[str, str] = types.MappingProxyType(
+    {
+        "access.remember_s": "access.cache_s",
+        "outbound.reach": "outbound.scope",
+        "retry.hot_budget_s": "retry.batch_wait_s",
+    }
+)
+
+logger = logging.getLogger(__name__)
+
 Scalar = str | int | float | bool
 SectionT = TypeVar("SectionT")
+GivenT = TypeVar("GivenT")
 
 
 @dataclass(frozen=True)
@@ -69,23 +82,7 @@ class Settings:
 
 
 SECTIONS: Mapping[str, type] = {
-    "kafka": KafkaSettings,
-    "topics": TopicSettings,
-    "directory": DirectorySettings,
-    "gateway": GatewaySettings,
-    "tls": TlsSettings,
-    "access": AccessSettings,
-    "limits": LimitSettings,
-    "dispatch": DispatchSettings,
-    "push": PushSettings,
-    "retry": RetrySettings,
-    "outbound": OutboundSettings,
-    "tables": TableSettings,
-    "secrets": SecretSettings,
-    "stack": StackSettings,
-    "metrics": MetricsSettings,
-    "logging": LoggingSettings,
-    "tracing": TracingSettings,
+    name: cls for name, cls in typing.get_type_hints(Settings).items() if name not in ("home", "origins")
 }
 
 
@@ -107,7 +104,7 @@ class Declaration:
     @property
     def env(self) -> str:
         """The environment variable that sets it."""
-        return f"{ENV_PREFIX}{self.section}_{self.name}".upper()
+        return _variable(self.key)
 
     def allowed(self) -> str:
         """What may be given, in words."""
@@ -167,19 +164,20 @@ def load_settings(
             raise ConfigError(f"{file}: home = {raw!r} must be the path of the data directory")
         # Relative to the file, so that the engine does not move with the folder it is started from.
         home_value, home_origin = str(folder / raw), str(file)
-    for key, value in _flatten(document, file):
+    for key, value in _by_new_name(_flatten(document, file), RENAMED, str(file)):
         declaration = known.get(key) or _unknown(key, known, str(file))
         values[key] = _checked(declaration, value, str(file))
         origins[key] = str(file)
 
-    for variable, text in _our_variables(environ):
+    former = {_variable(old): _variable(new) for old, new in RENAMED.items()}
+    for variable, text in _by_new_name(_our_variables(environ), former, "the environment"):
         declaration = next((d for d in known.values() if d.env == variable), None) or _unknown(
             variable, {d.env: d for d in known.values()}, "the environment"
         )
         values[declaration.key] = _checked(declaration, _from_text(declaration, text), f"${variable}")
         origins[declaration.key] = f"${variable}"
 
-    for key, value in (overrides or {}).items():
+    for key, value in _by_new_name(list((overrides or {}).items()), RENAMED, "the command line"):
         declaration = known.get(key) or _unknown(key, known, "the command line")
         values[key] = _checked(declaration, value, "the command line")
         origins[key] = "command line"
@@ -241,6 +239,30 @@ def _flatten(document: Mapping[str, Any], file: Path | None) -> list[tuple[str, 
             raise ConfigError(f"{file}: {section} must be a table, written [{section}]")
         flat += [(f"{section}.{name}", value) for name, value in content.items()]
     return flat
+
+
+def _variable(key: str) -> str:
+    return (ENV_PREFIX + key.replace(".", "_")).upper()
+
+
+@functools.cache  # each warning once in a process, however often it loads settings
+def _warn_renamed(old: str, new: str, where: str) -> None:
+    logger.warning("%s: the setting %s is called %s now; the old name still works", where, old, new)
+
+
+def _by_new_name(
+    given: list[tuple[str, GivenT]], renamed: Mapping[str, str], where: str
+) -> Iterator[tuple[str, GivenT]]:
+    """What one source gives, under the names of today. Raises ConfigError when it gives both the old and the new one:
+    which of the two is meant would be a guess."""
+    names = {name for name, _ in given}
+    for name, value in given:
+        new = renamed.get(name, name)
+        if new != name:
+            if new in names:
+                raise ConfigError(f"{where}: {name} is the old name of {new}, and both are given; keep {new} only")
+            _warn_renamed(name, new, where)
+        yield new, value
 
 
 def _our_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from core.security.outbound import AddressPolicy, OutboundSettings
 from jobs.settings.loading import Settings
 
-_REACH = {
+_SCOPES = {
     "public": "globally routable addresses only",
     "private": "globally routable addresses and private networks",
     "loopback": "globally routable addresses and this machine",
@@ -25,7 +25,7 @@ def policy_of(settings: Settings, gateway_port: int | None = None) -> AddressPol
     own: set[tuple[str, int]] = set()
     for host, port in _services(settings, gateway_port or settings.gateway.port):
         if not port:
-            continue  # chosen by the system, and known to nobody yet
+            continue  # chosen by the system, and not known yet
         name = host.lower().removesuffix(".")
         own.add((name, port))
         own.update((address, port) for address in _addresses(name, port))
@@ -38,7 +38,7 @@ def policy_of(settings: Settings, gateway_port: int | None = None) -> AddressPol
 
 def describe(settings: OutboundSettings) -> str:
     """Where requests may go, in words for a log."""
-    words = [_REACH[settings.reach]]
+    words = [_SCOPES[settings.scope]]
     if settings.allow:
         words.append(f"also {settings.allow}")
     if settings.deny:
@@ -47,7 +47,7 @@ def describe(settings: OutboundSettings) -> str:
         words.append(f"ports {settings.ports}")
     if settings.https_only:
         words.append("https only")
-    return f"{'; '.join(words)} (outbound.reach = {settings.reach})"
+    return f"{'; '.join(words)} (outbound.scope = {settings.scope})"
 
 
 def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]]:

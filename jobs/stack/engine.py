@@ -111,18 +111,18 @@ def effective(settings: Settings) -> Settings:
         settings,
         stack=dataclasses.replace(settings.stack, kafka_port=port),
         kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{ports.LOOPBACK}:{port}"),
-        outbound=_reach(settings),
+        outbound=_outbound(settings),
     )
 
 
-def _reach(settings: Settings) -> OutboundSettings:
-    """With everything on this machine and nobody else let in, subscribers are on this machine too."""
-    chosen = settings.origins.get("outbound.reach", "default") != "default"
+def _outbound(settings: Settings) -> OutboundSettings:
+    """With the broker and the gateway on loopback, subscribers are on this machine too."""
+    chosen = settings.origins.get("outbound.scope", "default") != "default"
     listens = read_address(settings.gateway.host)
     private = settings.gateway.host == "localhost" or (listens is not None and kind_of(listens) == "loopback")
     if chosen or not private:
         return settings.outbound
-    return dataclasses.replace(settings.outbound, reach="loopback")
+    return dataclasses.replace(settings.outbound, scope="loopback")
 
 
 def _metrics_ports(metrics: MetricsSettings) -> MetricsSettings:
@@ -172,7 +172,7 @@ def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
 
 
 def write_settings(settings: Settings, home: Home) -> None:
-    """Writes the effective settings where the parts read them; for nobody else's eyes, there are passwords in them."""
+    """Writes the effective settings where the parts read them; readable for the owner only, there are passwords."""
     home.settings_file.unlink(missing_ok=True)
     with os.fdopen(os.open(home.settings_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(dump(settings))
@@ -299,8 +299,8 @@ def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = Fal
 
 
 def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """The job's Python: it ends its batch on SIGTERM, and Spark's JVM ends with it. Told itself, the JVM would drop
-    what it was doing.
+    """The job's Python: it ends its batch on SIGTERM, and Spark's JVM ends with it. A JVM that got the
+    signal itself would drop what it was doing.
     """
     drivers = []
     for process in processes:

@@ -67,15 +67,15 @@ class DiskWatch:
             free = self._free(self._folder)
         except OSError:
             return
-        told = shortage(self._folder, free, self._wanted_mb)
-        if told and not self._short:
-            self._report(told)
+        problem = shortage(self._folder, free, self._wanted_mb)
+        if problem and not self._short:
+            self._report(problem)
         # A disk that is filled and emptied around the mark is one story, not a hundred.
         elif self._short and free >= 1.1 * self._wanted_mb:
             self._report(f"{free} MiB are free again on the disk of {self._folder}")
         else:
             return
-        self._short = bool(told)
+        self._short = bool(problem)
 
 
 _PID_DIGITS = 10
@@ -88,12 +88,12 @@ _MODE: dict[Access, int] = {"owner": 0o700, "group": 0o2770}
 
 _OTHERS: dict[Access, int] = {"owner": 0o077, "group": 0o007}
 
-# What makes a directory an engine's own, whose mode may be changed. `--home /srv` is somebody else's.
+# What makes a directory an engine's own, whose mode may be changed. `--home /srv` is not.
 _MARKS = ("run/lock", "secrets.keys", "users.toml")
 
 
 def make_home(path: Path, access: Access) -> str:
-    """Makes the data directory, if it is not there, so that nobody reads it who is not meant to: payloads are in it,
+    """Makes the data directory, if it is not there, readable for its owner only: payloads are in it,
     and subscribers' addresses. One that an earlier version has made is narrowed.
 
     Returns what was changed, or could not be, in words for the log; mostly nothing. Raises OSError.

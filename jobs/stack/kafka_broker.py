@@ -147,7 +147,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 class KafkaBroker:
-    """Prepares the broker's directory and knows its command line; runs it too, for whoever has no supervisor.
+    """Prepares the broker's directory and knows its command line; runs it too, for callers without a supervisor.
 
     `jars` are the jar files of the broker set, `java` the executable.
     """
@@ -193,7 +193,7 @@ class KafkaBroker:
             "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)
         )
         try:
-            # In a session of its own: Ctrl-C is for whoever called us, not for a half written storage.
+            # In a session of its own: Ctrl-C must reach the caller and not interrupt the formatting of the storage.
             done = subprocess.run(
                 command,
                 env=java_environ(),
@@ -271,7 +271,7 @@ def new_cluster_id() -> str:
 def controller_port(home: Path) -> int:
     """The controller's port of the broker in `home`: the one used last time while it is free, else a new one.
 
-    Nobody but the broker itself talks to it, so people are not asked to choose it.
+    Only the broker itself talks to it, so it is no setting.
     """
     memory = home / "controller.port"
     try:
@@ -287,7 +287,7 @@ def controller_port(home: Path) -> int:
 
 
 def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    # Keys here hold no character that needs an escape.
+    # No key here has a character that needs an escape.
     lines = [f"{key}={_escaped(value)}\n" for key, value in properties.items()]
     path.write_text("# Written at every start; changes here are lost.\n" + "".join(lines), encoding="ascii")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import queue
 import signal
 import subprocess
 import threading
@@ -16,79 +14,17 @@ from pathlib import Path
 
 import psutil
 
-from core.liveness import Silence
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import StackError
+from jobs.processes.managed_process import ManagedProcess, RestartWaits
 from jobs.processes.processes import ProcessId
-from jobs.processes.timing import failures_after, wait_before_start
 from jobs.settings.stack import StackSettings
-from jobs.stack.questions import Question
+from jobs.stack.questions import LivenessWatch, Question
 from jobs.stack.state import PartState, PartStatus
-
-logger = logging.getLogger(__name__)
-
-# So many questions in a row must have had no answer. All of them fit into the time after which a part hangs: each has
-# a quarter of it, and the first comes a sixth of it after the last answer.
-_ASKS = 3
-
-_DEADLINE, _PAUSE = 1 / 4, 1 / 6
-
-# Somebody whose answers are no, at once, is not asked in a loop.
-_REPROACH_S = 0.5
-
-
-class Watch:
-    """Asks in a thread of its own, for a question may take its whole deadline; all else is done by its owner's thread.
-
-    `limit_s` of the owner's own time without an answer is too long.
-    """
-
-    def __init__(self, name: str, question: Question, limit_s: float, at: float) -> None:
-        self._question = question
-        self._limit_s = limit_s
-        self._silence = Silence(limit_s, at, _ASKS)
-        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._over = threading.Event()
-        self.why = ""
-        """What the last question came to; empty when it was answered."""
-        threading.Thread(target=self._ask_forever, name=f"watch-{name}", daemon=True).start()
-
-    def look(self, at: float) -> float:
-        """For how long it has been silent, 0 while it answers. `at` is the owner's own time."""
-        while True:
-            try:
-                self.why = self._answers.get_nowait()
-            except queue.Empty:
-                return self._silence.lasts_s(at) if self.why else 0.0
-            if self.why:
-                self._silence.unanswered()
-            else:
-                self._silence.answered(at)
-
-    def hangs(self, at: float) -> bool:
-        """Whether it has been silent for too long, as of the last look."""
-        return self._silence.is_too_long(at)
-
-    def end(self) -> None:
-        """Ask no more. Does not wait for the question that is being asked."""
-        self._over.set()
-
-    def _ask_forever(self) -> None:
-        pause_s = self._limit_s * _PAUSE
-        while not self._over.wait(pause_s):
-            try:
-                why = self._question(self._limit_s * _DEADLINE)
-            except Exception as error:
-                # We could not ask, which says nothing about the part.
-                logger.warning("a part cannot be asked whether it lives: %s", error)
-                why = ""
-            pause_s = min(_REPROACH_S, self._limit_s * _PAUSE) if why else self._limit_s * _PAUSE
-            self._answers.put(why)
-
 
 Report = Callable[[str], None]
 
-# Whoever waits in front of a terminal gets uneasy about then.
+# After so long without a line a person at a terminal gets uneasy.
 _SILENCE_S = 4.0
 
 
@@ -125,20 +61,17 @@ class Part:
         self.spec = spec
         self._settings = settings
         self._report = report
-        self._popen: subprocess.Popen[bytes] | None = None
+        waits = RestartWaits(settings.restart_first_s, settings.restart_max_s, settings.restart_forget_s)
+        self.process = ManagedProcess(waits)
         self._id: ProcessId | None = None
         self._log: threading.Thread | None = None
-        self._started = 0.0  # monotonic, like _due
-        self._spoke = 0.0
-        self._due = 0.0
+        self._spoke = 0.0  # monotonic
         self._state = PartState.STARTING
         self._since = time.time()
         self._last_exit = ""
-        self._watch: Watch | None = None
+        self._watch: LivenessWatch | None = None
         self._silent_since = 0.0
         self._hangs = 0
-        self.failures = 0
-        """Deaths in a row."""
         self.restarts = 0
         self.was_ready = False
 
@@ -158,25 +91,25 @@ class Part:
 
     @property
     def running(self) -> bool:
-        return self._popen is not None
+        return self.process.popen is not None
 
     def step(self, now: float) -> None:
         """Does what is due: notices a death, starts, starts again, notices that it is ready."""
-        if self._popen is not None:
-            code = self._popen.poll()
-            if code is not None:
+        if self.running:
+            started = self.process.started
+            if (code := self.process.exit_code()) is not None:
                 self._died(now, exit_words(code))
             elif self._state is PartState.STARTING:
                 if self.spec.is_ready():
                     self.was_ready = True
                     self._become(PartState.READY)
-                    self._report(f"{self.name}: ready ({now - self._started:.1f} s)")
+                    self._report(f"{self.name}: ready ({now - started:.1f} s)")
                 elif now - self._spoke >= _SILENCE_S:
                     self._spoke = now
-                    self._report(f"{self.name}: starting, {now - self._started:.0f} s so far")
-                elif now - self._started > self._settings.start_timeout_s:
+                    self._report(f"{self.name}: starting, {now - started:.0f} s so far")
+                elif now - started > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
-        elif now >= self._due:
+        elif self.process.is_due(now):
             self._start(now)
 
     def watch(self, at: float) -> None:
@@ -185,7 +118,7 @@ class Part:
         if self._state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
             return
         if self._watch is None:
-            self._watch = Watch(self.name, spec.lives, spec.hang_timeout_s, at)
+            self._watch = LivenessWatch(self.name, spec.lives, spec.hang_timeout_s, at)
         silent_s = self._watch.look(at)
         if self._watch.hangs(at):
             self._hangs += 1
@@ -213,9 +146,7 @@ class Part:
 
     def gone(self) -> bool:
         """Whether nothing of it runs any more; then the state is stopped."""
-        if self._popen is not None and self._popen.poll() is None:
-            return False
-        if self.members():
+        if (self.running and self.process.exit_code() is None) or self.members():
             return False
         self._stopped()
         return True
@@ -233,33 +164,31 @@ class Part:
         spec = self.spec
         if self._state is not PartState.STARTING:
             self._become(PartState.STARTING)
-        self._started = self._spoke = now
+        self.process.started = self._spoke = now
         self._report(f"{self.name}: starting")
         try:
             spec.prepare()
             own_log = None if spec.json_log else spec.log
-            self._popen = processes.spawn(spec.command, spec.environ, spec.folder, own_log)
+            started = processes.spawn(spec.command, spec.environ, spec.folder, own_log)
         except (StackError, OSError) as error:
             self._died(time.monotonic(), f"could not be started: {error}")
             return
-        if self._popen.stdout is not None:
-            self._log = logfiles.follow(os.dup(self._popen.stdout.fileno()), spec.log, self.name)
-            self._popen.stdout.close()
-        self._id = ProcessId.of(self._popen.pid)
+        self.process.popen = started
+        if started.stdout is not None:
+            self._log = logfiles.follow(os.dup(started.stdout.fileno()), spec.log, self.name)
+            started.stdout.close()
+        self._id = ProcessId.of(started.pid)
 
     def _died(self, now: float, how: str) -> None:
         # A member that outlives its head would meet its own successor: same port, same checkpoint.
         self._kill()
         self._drain()
-        ran = now - self._started
-        # However long it took, a start that led nowhere was no healthy life: else one that is slow to fail would be
-        # forgiven for ever, and nobody told.
-        healthy = ran if self._state is PartState.READY else 0.0
-        self.failures = failures_after(self.failures, healthy, self._settings.restart_forget_s)
+        ran = now - self.process.started
+        # A start that led nowhere was no healthy life, however long it took: else a part that is slow to fail would be
+        # restarted for ever without a report.
+        wait = self.process.died(now, ran if self._state is PartState.READY else 0.0)
         self.restarts += 1
-        wait = wait_before_start(self.failures, self._settings.restart_first_s, self._settings.restart_max_s)
-        self._popen, self._id = None, None
-        self._due = now + wait
+        self._id = None
         self._last_exit = how
         self._become(PartState.RESTARTING)
         self._report(
@@ -268,10 +197,10 @@ class Part:
 
     def _kill(self) -> None:
         processes.kill_all(self.members())
-        if self._popen is not None:
-            # Gone, unless it hangs in the kernel, where nobody can help it and we must not hang with it.
+        if self.process.popen is not None:
+            # Gone, unless it hangs in the kernel; then we must not hang with it.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(timeout=2)
+                self.process.popen.wait(timeout=2)
 
     def _drain(self) -> None:
         """Its last words, before anybody asks what they were."""
@@ -281,7 +210,7 @@ class Part:
 
     def _stopped(self) -> None:
         self._drain()
-        self._popen, self._id = None, None
+        self.process.popen, self._id = None, None
         self._become(PartState.STOPPED)
 
     def _become(self, state: PartState) -> None:

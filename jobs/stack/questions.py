@@ -1,21 +1,27 @@
 """Does a part live? One question for each, put by the supervisor again and again, and by the doctor when it is asked.
 
-An open port is no answer: the kernel opens connections for a process that is stopped. A refusal is one: whoever turns a
-client away, or cuts it off, runs. Each question has a deadline in seconds, and gives why the answer is no: empty, when
-the part lives.
+An open port is no answer: the kernel opens connections for a process that is stopped. A refusal is one: a process that
+refuses a client, or closes its connection, runs. Each question has a deadline in seconds, and gives why the answer is
+no: empty, when the part lives.
 """
 
 from __future__ import annotations
 
 import http.client
+import logging
+import queue
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from core.liveness import Silence
 from jobs.stack import kafka_broker
 
 Question = Callable[[float], str]
+
+logger = logging.getLogger(__name__)
 
 # How often the file of a heart that beats every other second is looked at.
 _LOOK_S = 0.25
@@ -96,3 +102,62 @@ def _unverified() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+# So many questions in a row must have had no answer. All of them fit into the time after which a part hangs: each has
+# a quarter of it, and the first comes a sixth of it after the last answer.
+_ASKS = 3
+
+_DEADLINE, _PAUSE = 1 / 4, 1 / 6
+
+# A part that answers no at once must not be asked in a busy loop.
+_REPROACH_S = 0.5
+
+
+class LivenessWatch:
+    """Asks in a thread of its own, for a question may take its whole deadline; all else is done by its owner's thread.
+
+    `limit_s` of the owner's own time without an answer is too long.
+    """
+
+    def __init__(self, name: str, question: Question, limit_s: float, at: float) -> None:
+        self._question = question
+        self._limit_s = limit_s
+        self._silence = Silence(limit_s, at, _ASKS)
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self.why = ""
+        """What the last question came to; empty when it was answered."""
+        threading.Thread(target=self._ask_forever, name=f"watch-{name}", daemon=True).start()
+
+    def look(self, at: float) -> float:
+        """For how long it has been silent, 0 while it answers. `at` is the owner's own time."""
+        while True:
+            try:
+                self.why = self._answers.get_nowait()
+            except queue.Empty:
+                return self._silence.lasts_s(at) if self.why else 0.0
+            if self.why:
+                self._silence.unanswered()
+            else:
+                self._silence.answered(at)
+
+    def hangs(self, at: float) -> bool:
+        """Whether it has been silent for too long, as of the last look."""
+        return self._silence.is_too_long(at)
+
+    def end(self) -> None:
+        """Ask no more. Does not wait for the question that is being asked."""
+        self._over.set()
+
+    def _ask_forever(self) -> None:
+        pause_s = self._limit_s * _PAUSE
+        while not self._over.wait(pause_s):
+            try:
+                why = self._question(self._limit_s * _DEADLINE)
+            except Exception as error:
+                # We could not ask, which says nothing about the part.
+                logger.warning("a part cannot be asked whether it lives: %s", error)
+                why = ""
+            pause_s = min(_REPROACH_S, self._limit_s * _PAUSE) if why else self._limit_s * _PAUSE
+            self._answers.put(why)

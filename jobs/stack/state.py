@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from jobs.processes.processes import ProcessId
 
@@ -32,7 +33,7 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
 
 
 def answers(kafka: KafkaSettings) -> bool:
-    """Whether somebody listens where a broker should. The Kafka client would take half a minute to find out."""
+    """Whether a process listens where a broker should. The Kafka client would take half a minute to find out."""
     for server in kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         try:
@@ -77,7 +78,7 @@ class PartStatus:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The supervisor and its parts. `problem` says why the engine stopped, if nobody asked it to."""
+    """The supervisor and its parts. `problem` says why the engine stopped without a request."""
 
     supervisor: ProcessId
     since: float
@@ -96,12 +97,12 @@ class EngineStatus:
 def write(path: Path, status: EngineStatus) -> None:
     """Replaces the file in one step, so that a reader finds the old state or the new one, never half of it."""
     draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps(asdict(status), indent=1) + "\n", encoding="utf-8")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n")
     os.replace(draft, path)
 
 
 def touch(path: Path) -> None:
-    """Says that whoever wrote it still runs."""
+    """Says that its writer still runs."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
@@ -117,24 +118,6 @@ def age_s(path: Path) -> float:
 def read(path: Path) -> EngineStatus | None:
     """The state last written; None when there is none that can be understood."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        parts = {
-            name: PartStatus(
-                PartState(part["state"]),
-                part["since"],
-                _process(part["process"]),
-                part["restarts"],
-                part["last_exit"],
-                part.get("hangs", 0),
-                part.get("silent_since", 0.0),
-            )
-            for name, part in document["parts"].items()
-        }
-        supervisor = ProcessId(**document["supervisor"])
-        return EngineStatus(supervisor, document["since"], document["addresses"], parts, document["problem"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
+    except (OSError, ValueError):
         return None
-
-
-def _process(document: dict[str, float] | None) -> ProcessId | None:
-    return None if document is None else ProcessId(int(document["pid"]), document["created"])

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from core.liveness import OwnTime
 from jobs.processes import logfiles
 from jobs.processes.errors import PartFailed
+from jobs.processes.managed_process import Deadline
 from jobs.processes.processes import ProcessId, Signals
-from jobs.processes.timing import Deadline
 from jobs.settings.stack import StackSettings
 from jobs.stack import state
 from jobs.stack.home import DiskWatch, Home
@@ -23,7 +23,7 @@ from jobs.stack.parts import Part, PartSpec, Report
 from jobs.stack.state import EngineStatus, PartState
 
 # Until the engine was ready for the first time, a part may die this often before we say so instead of trying again:
-# somebody is waiting for an answer, and most such deaths are a wrong setting.
+# a person waits for the answer, and most such deaths are a wrong setting.
 _FIRST_ATTEMPTS = 2
 
 _LOOK_S = 0.05  # while a part starts or stops
@@ -94,9 +94,9 @@ class Supervisor:
                 on_ready()
                 return
             for part in self._parts:
-                if not part.was_ready and part.failures >= _FIRST_ATTEMPTS:
+                if not part.was_ready and part.process.failures >= _FIRST_ATTEMPTS:
                     raise PartFailed(
-                        f"{part.name} {part.status.last_exit}, {part.failures} times in a row. "
+                        f"{part.name} {part.status.last_exit}, {part.process.failures} times in a row. "
                         f"The end of {part.spec.log}:\n{logfiles.tail(part.spec.log)}",
                         part.name,
                     )

@@ -84,7 +84,7 @@ def test_a_kill_repeats_what_was_under_way_and_nothing_that_was_answered(
         "push.max_notify_messages": 1,
         # What hangs is under way until it is killed.
         "push.total_timeout_s": 300,
-        "retry.hot_budget_s": 300,
+        "retry.batch_wait_s": 300,
         # What the one that refuses everything is sent again has nothing to do with the kills.
         "retry.first_wait_s": 3_600,
     }

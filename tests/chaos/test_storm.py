@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.storms.judge import judge
-from benchmarks.storms.storm import HOT_BUDGET_S, Storm
+from benchmarks.storms.storm import BATCH_WAIT_S, Storm
 from benchmarks.storms.victim import PARTS
 
 SEED = 7
@@ -31,4 +31,4 @@ def test_nothing_is_lost_whatever_is_killed(tmp_path: Path) -> None:
         for each in outcome.record.arrivals
     ]
     tampered = dataclasses.replace(outcome.record, arrivals=without)
-    assert judge(tampered, {}, HOT_BUDGET_S).lost
+    assert judge(tampered, {}, BATCH_WAIT_S).lost

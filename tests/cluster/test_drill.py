@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import requests
 
 from jobs.processes import ports
-from tests.support.command import Engine, wait_until
+from tests.support.command import COMMAND, Engine, wait_until
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message, subscribe, topic_expression
 
@@ -33,7 +32,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
         "ARBORCAST_GATEWAY_PORT": str(ports.free_port()),
         "ARBORCAST_STACK_KAFKA_PORT": str(ports.free_port()),
     }
-    environment["ARBORCAST_OUTBOUND_REACH"] = "loopback"
+    environment["ARBORCAST_OUTBOUND_SCOPE"] = "loopback"
     away = ports.free_port()
     with Receiver() as receiver:
         try:
@@ -45,16 +44,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
             wait_until(lambda: len(receiver.received("/well")) > 0, 60, "something is delivered")
 
             drill = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "jobs.maintenance.drill",
-                    "run",
-                    "--home",
-                    str(engine.home),
-                    "--to",
-                    str(tmp_path / "backup"),
-                ],
+                [COMMAND, "backup", "--drill", str(tmp_path / "backup"), "--home", str(engine.home)],
                 env={**os.environ, **environment},
                 capture_output=True,
                 text=True,
@@ -62,7 +52,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
             )
 
             assert drill.returncode == 0, drill.stderr
-            assert "nothing is lost" in drill.stderr
+            assert "nothing is lost" in drill.stdout
             assert [each.name for each in tmp_path.glob("home*")] == ["home"], "what was moved away is gone"
             report = json.loads(engine.run("audit", "--deep", "--json", "--since", "1h", env=environment).stdout)
             assert report["balanced"]

@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from lxml import etree
 
 from ingest.client.received import SignedWith
-from jobs.monitoring.exposition import Readings
-from jobs.reference import metrics_page
+from jobs.monitoring.samples import Scrape
+from jobs.reference import metric_names
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
@@ -104,7 +104,7 @@ def test_it_goes_on_where_the_version_before_stopped(engine: Engine) -> None:
     host, port = ITS_RECEIVER
     with Receiver(port, host=host) as receiver:
         # What was given up is sent again when somebody says so; with its whole lifespan, however old it is.
-        assert engine.run_here("dead", "redrive", "--topic", "before/gone", "--yes").returncode == 0
+        assert engine.run_here("dead-letters", "redrive", "--topic", "before/gone", "--yes").returncode == 0
         wait_until(lambda: everything_pushed(receiver, "/gone") == ["3"], 300, "the dead letter")
         notify(engine, "before/a", "after")
         notify(engine, "before/signed", "signed")
@@ -230,8 +230,8 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], 300, "the first message")
     metrics = engine.status()["addresses"]["metrics"]
 
-    def readings() -> Readings:
-        return Readings.of(requests.get(f"{metrics}/metrics", timeout=30).text)
+    def readings() -> Scrape:
+        return Scrape.of(requests.get(f"{metrics}/metrics", timeout=30).text)
 
     def logged() -> dict[str, int]:
         # The directory's file takes over the new topic a moment later, and says so.
@@ -243,7 +243,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
         assert post(engine, f"<wsnt:Notify>{body}</wsnt:Notify>").status_code == 202
     wait_until(lambda: len(everything_pushed(receiver, "/seen")) >= 1_001, 300, "a thousand messages")
 
-    def delivered(now: Readings) -> float:
+    def delivered(now: Scrape) -> float:
         return now.sum("arborcast_attempts_total", state="delivered")
 
     wait_until(lambda: delivered(readings()) - delivered(before) >= 1_000, 300, "all of them counted")
@@ -252,7 +252,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     accepted = "arborcast_gateway_accepted_total"
     # A page may be a second old, and the first message missing in the one before.
     assert after.sum(accepted, component="gateway") - before.sum(accepted) in (1_000, 1_001)
-    assert after.names <= metrics_page.names()
+    assert after.names <= metric_names()
     assert set(after.by("arborcast_process_memory_bytes", "process")) == {
         *("kafka", "gateway", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
     }

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jobs.monitoring.exposition import Readings
+from jobs.monitoring.samples import Scrape
 from jobs.monitoring.stack_monitor import get, role
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Receiver
@@ -113,7 +113,7 @@ def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, 
     delivers(engine, receiver, "without-daemon")
 
     def counted() -> dict[str, float]:
-        now = Readings.of(get(metrics, timeout=60).decode())
+        now = Scrape.of(get(metrics, timeout=60).decode())
         return {name: now.sum(f"arborcast_{name}_hung_workers_total") for name in ("gateway", "dispatch")}
 
     # Spark itself may have ended some of the idle ones before us; of those that had a task there was at least one.
@@ -150,7 +150,7 @@ def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver,
     delivers(engine, receiver, f"after-{own}")
     shown = engine.run("status").stdout
     assert f"{own} was restarted once; last time it did not answer for" in shown
-    metrics = Readings.of(get(f"{engine.status()['addresses']['metrics']}/metrics", timeout=60).decode())
+    metrics = Scrape.of(get(f"{engine.status()['addresses']['metrics']}/metrics", timeout=60).decode())
     assert metrics.by("arborcast_part_hangs_total", "part")[own] == 1
 
 

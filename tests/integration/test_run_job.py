@@ -28,7 +28,7 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
     ready.write_text("of the container before this one")
     config.write_text(
         f'home = "{tmp_path}"\nkafka.bootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
-        f'kafka.prefix = "{kafka_settings.prefix}"\noutbound.reach = "loopback"\ndispatch.task_slots = 2\n'
+        f'kafka.prefix = "{kafka_settings.prefix}"\noutbound.scope = "loopback"\ndispatch.task_slots = 2\n'
     )
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -62,7 +62,7 @@ class DispatchProcess:
             "kafka.partitions": kafka.partitions,
             "kafka.replication": kafka.replication,
             "tables.interval_s": 1.0,
-            "outbound.reach": "loopback",
+            "outbound.scope": "loopback",
             **(settings or {}),
         }
         lines = [f'home = "{home}"'] + [f"{key} = {json.dumps(value)}" for key, value in sorted(chosen.items())]

@@ -52,7 +52,7 @@ class GatewayRun:
         self.config.write_text(
             f'home = "home"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
             f"partitions = {kafka.partitions}\nrequest_timeout_s = {kafka.request_timeout_s}\n"
-            f'[outbound]\nreach = "loopback"\n'
+            f'[outbound]\nscope = "loopback"\n'
             f'[directory]\nkind = "{directory}"\n[topics]\nfixed = {str(fixed).lower()}\n[gateway]\n'
             + "".join(f"{key} = {value}\n" for key, value in settings.items())
             + (_tls_section(tls) if tls else "")

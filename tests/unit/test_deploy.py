@@ -141,7 +141,7 @@ def test_a_pod_is_given_the_time_that_a_stop_takes(tmp_path: Path) -> None:
     first = float(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > first + found.gateway.stop_timeout_s + process._STOP_S
     queries = 3 * 5.0
-    batch = 2 * found.retry.hot_budget_s + runtime._STOP_MARGIN_S
+    batch = 2 * found.retry.batch_wait_s + runtime._STOP_MARGIN_S
     beside = runtime._RECORDING_STOP_S + runtime._REDELIVERY_STOP_S
     assert job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1.5 * (batch + queries + beside)
 
@@ -226,7 +226,9 @@ def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:
     assert 'CMD ["python", "-m", "jobs.gateway"]' in recipe
     images = {each["image"].partition(":")[2] for each in containers()}
     assert images == {re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]}  # type: ignore[index]
-    assert all(f"COPY {package} " in recipe for package in ("topic_model", "ingest", "dispatch", "jobs"))
+    assert all(
+        f"COPY {package} " in recipe for package in ("core", "directory", "topic_model", "ingest", "dispatch", "jobs")
+    )
 
 
 def test_the_user_has_a_name() -> None:

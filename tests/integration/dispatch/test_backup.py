@@ -23,9 +23,8 @@ from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tri
 from dispatch.operations.audit import audit
 from dispatch.operations.dead_letters import DeadLetterDesk
 from jobs.maintenance import backup
-from jobs.maintenance.archive import BackupError, Contents, Record, read_log, write_log
-from jobs.maintenance.backup import take
-from jobs.maintenance.restore import restore
+from jobs.maintenance.archive import BackupError, BackupRecord, Contents, read_log, write_log
+from jobs.maintenance.backup import restore
 from jobs.processes import ports
 from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription
@@ -93,7 +92,7 @@ def test_what_was_owed_is_delivered_by_another_engine(
                     assert time.monotonic() < deadline, "what is refused is given up"
                     time.sleep(0.1)
                 publish(240)  # some of it is under way while the backup is taken
-                manifest = take(kafka_settings, tmp_path / "backup", LIMITS)
+                manifest = backup.backup(kafka_settings, tmp_path / "backup", LIMITS)
                 accepted = total
         assert manifest.logs["control"].records >= 5
         before = {each for each, _ in records(kafka_settings, "dead")}
@@ -132,7 +131,7 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
     stays, sent, purged, meanwhile, delivered = (letter(name) for name in names)
     dying = letter("dying meanwhile")
 
-    def write(folder: Path, log: str, given: Iterable[Record]) -> Contents:
+    def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
         """Everything happens around the reading of what is parked."""
         if log == "notifications":
             dead.bury(*dying)
@@ -157,7 +156,7 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
         parking.settle(20)
         desk.redrive([sent])
         desk.purge([purged])
-        take(kafka_settings, tmp_path / "backup", LIMITS)
+        backup.backup(kafka_settings, tmp_path / "backup", LIMITS)
 
     kept = [dead_letters.decode(each.value or b"") for each in read_log(tmp_path / "backup", "dead")]
     assert sorted(each.notification.id for each in kept) == [
@@ -185,7 +184,7 @@ def test_pull_points_keep_what_nobody_has_fetched(tmp_path: Path, kafka_settings
     )
     writer.close()
 
-    take(kafka_settings, tmp_path / "backup", LIMITS)
+    backup.backup(kafka_settings, tmp_path / "backup", LIMITS)
     restore(tmp_path / "backup", other)
 
     kept = [pull.decode(key, value) for key, value in records(other, PULL_LOG)]

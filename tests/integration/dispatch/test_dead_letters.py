@@ -155,7 +155,7 @@ def test_a_purged_letter_is_gone_and_the_log_says_so(kafka_settings: KafkaSettin
 
 
 class TestCommands:
-    """`arborcast dead`."""
+    """`arborcast dead-letters`."""
 
     @pytest.fixture
     def run(self, kafka_settings: KafkaSettings, tmp_path: Path) -> Callable[..., str]:
@@ -167,7 +167,9 @@ class TestCommands:
 
         def dead(*arguments: str, typed: str = "") -> str:
             options = ["--config", str(config), "--home", str(tmp_path / "home")]
-            result = CliRunner().invoke(app, ["dead", *arguments, *options], input=typed, catch_exceptions=False)
+            result = CliRunner().invoke(
+                app, ["dead-letters", *arguments, *options], input=typed, catch_exceptions=False
+            )
             assert result.exit_code == 0, result.output
             return result.stdout
 

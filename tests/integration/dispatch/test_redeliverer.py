@@ -99,7 +99,7 @@ def running(
     retry: RetrySettings = QUICK,
 ) -> Iterator[Redeliverer]:
     redeliverer = Redeliverer(
-        kafka, PushSettings(), retry, AddressPolicy(OutboundSettings(reach="loopback")), known, file, tell=tell
+        kafka, PushSettings(), retry, AddressPolicy(OutboundSettings(scope="loopback")), known, file, tell=tell
     )
     redeliverer.start(60)
     try:
@@ -247,7 +247,7 @@ def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
             kafka_settings,
             PushSettings(total_timeout_s=300.0),
             QUICK,
-            AddressPolicy(OutboundSettings(reach="loopback")),
+            AddressPolicy(OutboundSettings(scope="loopback")),
             known,
             tmp_path / "parked.db",
         )

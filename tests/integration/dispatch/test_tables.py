@@ -31,7 +31,7 @@ from dispatch.tables import (
     TOPICS,
     TableSpec,
 )
-from jobs.reference.tables_page import EXAMPLES
+from jobs.reference import EXAMPLES
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
 from tests.support.receiver import Receiver, refusing_url
 from topic_model.expressions.conditions import XPATH_1

@@ -289,7 +289,7 @@ def test_a_publisher_that_is_away_is_not_a_refused_one() -> None:
 
 def test_a_publisher_cannot_send_us_elsewhere_with_its_answer() -> None:
     """The SubscriptionReference that it returns is an address too."""
-    deny = replace(OutboundSettings(reach="loopback"), deny="127.0.0.9")
+    deny = replace(OutboundSettings(scope="loopback"), deny="127.0.0.9")
     with Publisher() as publisher:
         publisher.manager = "http://127.0.0.9/manager"
         calls = PublisherCalls(GatewayParts().gateway.own, 60, AddressPolicy(deny))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
 from rich.text import Text
+from typer.testing import CliRunner
 
 from jobs.cli import app
 
@@ -32,3 +35,28 @@ def test_every_command_is_looked_at() -> None:
 def test_help_is_shown_as_it_is_written(where: str) -> None:
     """The formatter takes `:b:` for the name of an emoji and `[x]` for a style."""
     assert Text.from_markup(TEXTS[where]).plain == TEXTS[where]
+
+
+def test_the_old_word_for_dead_letters_goes_on_working_with_a_hint() -> None:
+    help_text = CliRunner().invoke(app, ["--help"]).output
+    assert " dead-letters " in help_text
+    assert "│ dead " not in help_text
+    old = CliRunner().invoke(app, ["dead", "list", "--help"])
+    assert (old.exit_code, "dead-letters" in old.stderr) == (0, True)
+    assert "List dead letters" in old.stdout
+    assert CliRunner().invoke(app, ["dead-letters", "list", "--help"]).stderr == ""
+
+
+SPARK = {"deltalake", "numpy", "pandas", "pyarrow", "pyspark"}
+LOGS = {"kafka", "lxml", "pycurl", "rich.console", "uvloop"}
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [("jobs.cli", SPARK | LOGS | {"psutil"}), ("jobs.engine.commands", SPARK | LOGS), ("jobs.gateway.__main__", SPARK)],
+)
+def test_nothing_heavy_is_loaded_that_is_not_needed(module: str, heavy: set[str]) -> None:
+    """`--help` and `status` answer at once, and a gateway has no memory to spare for Spark."""
+    code = f"import sys, {module}; print(*sorted({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

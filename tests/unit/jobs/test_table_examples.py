@@ -16,7 +16,7 @@ import pytest
 import jobs.notebook
 from dispatch.settings import TableSettings
 from dispatch.tables import TABLES
-from jobs.reference.tables_page import EXAMPLES
+from jobs.reference import EXAMPLES
 from tests.support.table_rows import attempt, fill, record
 
 EXPECTED = {"delivered": 3, "parked": 2, "dead": 1}

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dispatch.operations.audit
-import jobs.cli.dead
+import jobs.cli.dead_letters
 import jobs.cli.topics_work
 import jobs.engine.doctor
 from core.errors import ArborcastError
@@ -31,9 +31,9 @@ from jobs.cli import app, messages
 from jobs.cli import main as command
 from jobs.engine.doctor import Check
 from jobs.monitoring import top_frame
-from jobs.monitoring.moments import Moment
 from jobs.monitoring.report import page
-from jobs.monitoring.watching import Seen, Watch
+from jobs.monitoring.samples import MetricsSample
+from jobs.monitoring.watching import EngineView, EngineWatch
 from jobs.processes import ports
 from jobs.processes.logfiles import JsonLines
 from tests.support.table_rows import NOON, attempt, fill, record
@@ -92,7 +92,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         suspensions.apply(each)
     problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
     audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
-    monkeypatch.setattr(jobs.cli.dead, "_search", lambda *_: iter([(None, letter)]))
+    monkeypatch.setattr(jobs.cli.dead_letters, "_search", lambda *_: iter([(None, letter)]))
     monkeypatch.setattr(jobs.cli.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda *_: table.topics)
     monkeypatch.setattr(dispatch.operations.audit, "audit", lambda *_, **__: audited)
@@ -103,8 +103,8 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMMANDS = [
-    ["dead", "list"],
-    ["dead", "show", "n1"],
+    ["dead-letters", "list"],
+    ["dead-letters", "show", "n1"],
     ["subscriptions", "list"],
     ["topics", "list"],
     ["topics", "match", "//."],
@@ -123,7 +123,7 @@ def test_no_command_hands_on_what_acts_on_a_terminal(engine: Path, arguments: li
     assert "NEEDLE" in result.output, result.output
     assert is_printable(result.output)
     assert "\\u202edrow" in result.output, "it is not left out, it is written out"
-    if arguments != ["dead", "show", "n1"]:  # which ends with the payload as it is
+    if arguments != ["dead-letters", "show", "n1"]:  # which ends with the payload as it is
         assert not re.search(r"^\s*FORGED", result.output, re.MULTILINE)
 
 
@@ -139,7 +139,7 @@ def test_colours_of_ours_are_all_the_escapes_that_a_terminal_gets(engine: Path, 
 
 def test_there_are_colours(engine: Path) -> None:
     coloured = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    assert "\x1b[" in CliRunner().invoke(app, ["dead", "list", "--home", str(engine)], env=coloured).output
+    assert "\x1b[" in CliRunner().invoke(app, ["dead-letters", "list", "--home", str(engine)], env=coloured).output
 
 
 @pytest.mark.parametrize("arguments", [*COMMANDS, ["topics", "tree"]], ids=" ".join)
@@ -241,11 +241,11 @@ def test_letters_that_a_terminal_lacks_stop_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_top_and_report() -> None:
     endpoints = [{"endpoint": ENDPOINT, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}]
-    moments = [Moment(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]
-    seen = Seen(moments, endpoints, ODD)
+    samples = [MetricsSample(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]
+    seen = EngineView(samples, endpoints, ODD)
 
     drawn = io.StringIO()
-    looks = Watch(["http://127.0.0.1:9"])
+    looks = EngineWatch(["http://127.0.0.1:9"])
     looks.look = lambda: seen  # type: ignore[method-assign]
     top_frame.once(looks, ODD, drawn)
     assert "drow" in drawn.getvalue()
@@ -295,7 +295,6 @@ def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:
 # Each prints in its own way, for the reason that stands there.
 AROUND = {
     "jobs/terminal.py": "the one place",
-    "jobs/printable_console.py": "rich's part of it",
     "jobs/cli/watching.py": "gives the stream to `top`, which draws frames of `figures.printable` lines",
     "core/telemetry/log_format.py": "the one form of log lines, which passes `printable` too",
 }
@@ -331,7 +330,7 @@ def printing(source: str) -> list[int]:
 HARMLESS = re.compile(r"sys\.std(out|err)\.(isatty|flush|fileno)\(")
 
 
-@pytest.mark.parametrize("package", ["topic_model", "ingest", "dispatch", "jobs"])
+@pytest.mark.parametrize("package", ["core", "topic_model", "directory", "ingest", "dispatch", "jobs"])
 def test_nothing_prints_around_the_one_place(package: str) -> None:
     found = []
     for file in sorted((ROOT / package).rglob("*.py")):
@@ -365,4 +364,4 @@ def test_that_would_be_seen(source: str) -> None:
 
 
 def test_there_is_no_exception_for_what_is_gone() -> None:
-    assert all(printing((ROOT / name).read_text()) for name in AROUND if name != "jobs/printable_console.py")
+    assert all(printing((ROOT / name).read_text()) for name in AROUND)

@@ -55,7 +55,7 @@ def test_reasons_name_what_to_change() -> None:
 
     assert refusal is not None
     assert "10.0.0.1" in refusal.reason
-    assert "outbound.reach is public" in refusal.reason
+    assert "outbound.scope is public" in refusal.reason
     assert str(refusal).endswith("(outbound rule: private)")
 
 
@@ -88,7 +88,7 @@ def test_https_only() -> None:
 
 
 def test_own_services() -> None:
-    own = policy(("127.0.0.1", 9092), ("bus.example", 443), ("10.0.0.5", 8080), reach="private", allow="127.0.0.0/8")
+    own = policy(("127.0.0.1", 9092), ("bus.example", 443), ("10.0.0.5", 8080), scope="private", allow="127.0.0.0/8")
 
     assert rule(own.check_address("127.0.0.1", 9092)) == "own-port"
     assert rule(own.check_address("127.8.8.8", 9092)) == "own-port"

@@ -20,7 +20,7 @@ from topic_model.topics import TopicPath
 
 NOW_S = 12.5
 NOW_MS = 12_500
-RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, breaker_failures=3, hot_budget_s=2.0)
+RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, breaker_failures=3, batch_wait_s=2.0)
 
 
 def subscription(
@@ -65,7 +65,7 @@ class Ran:
             self.transport,
             Envelope,
             max_in_flight,
-            RETRY.hot_budget_s,
+            RETRY.batch_wait_s,
             now=lambda: NOW_S,
             clock=lambda: seconds_each * len(self.transport.sent),
         )

@@ -110,7 +110,7 @@ def test_a_slow_endpoint_is_served_at_its_own_pace() -> None:
 
 
 def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_seen() -> None:
-    world = World(retry=retry(hot_budget_s=2.0))
+    world = World(retry=retry(batch_wait_s=2.0))
     for name in ("quick", "slow"):
         world.subscribe(name)
         world.park(name, "n")

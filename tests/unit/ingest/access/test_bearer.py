@@ -227,7 +227,7 @@ def test_through_the_gateway(jwks: Path) -> None:
 
 def test_a_good_token_gets_in_whatever_strangers_send_from_there(jwks: Path) -> None:
     users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 3))
-    access = settings(jwks, remember_s=0)
+    access = settings(jwks, cache_s=0)
     asks = Authenticator(access, users, bearer=Bearer(access))
 
     async def sent(value: str) -> Identity | None:
@@ -259,7 +259,7 @@ def test_a_clock_that_is_put_back_does_not_make_a_token_remembered_for_longer(
     jwks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, steady = [time.time()], [0.0]
-    bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0], lambda: steady[0])
+    bearer = Bearer(settings(jwks, cache_s=60.0), lambda: now[0], lambda: steady[0])
     checked = tokens_checked(monkeypatch)
     one = token()
     bearer.check(one)
@@ -274,7 +274,7 @@ def test_a_clock_that_is_put_back_does_not_make_a_token_remembered_for_longer(
 
 def test_a_good_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.time()]
-    bearer = Bearer(settings(jwks, remember_s=60.0), lambda: now[0], lambda: now[0] - 1e9)
+    bearer = Bearer(settings(jwks, cache_s=60.0), lambda: now[0], lambda: now[0] - 1e9)
     checked = tokens_checked(monkeypatch)
     long_lived, brief = token(), token(exp=int(now[0]) + 5, sub="bert")
     for _ in range(3):

@@ -7,7 +7,7 @@ import pytest
 from core.eventlog.client import PartitionState
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import specifications
-from jobs.engine.kafka_safety import ClusterFacts, Finding, TopicFacts, unsafe
+from jobs.engine.kafka_safety import ClusterFacts, KafkaRisk, TopicFacts, unsafe
 
 THREE = KafkaSettings(replication=3, partitions=2)
 DAY_S = 86_400.0
@@ -33,7 +33,7 @@ def with_topic(facts: ClusterFacts, name: str, *partitions: PartitionState, **co
     return dataclasses.replace(facts, topics={**facts.topics, name: new})
 
 
-def about(findings: list[Finding], words: str) -> list[str]:
+def about(findings: list[KafkaRisk], words: str) -> list[str]:
     return [finding.level for finding in findings if words in finding.what]
 
 

@@ -9,15 +9,15 @@ import pytest
 from jobs.maintenance.archive import (
     MANIFEST,
     BackupError,
+    BackupRecord,
     Manifest,
-    Record,
     read_log,
     seal,
     verify,
     write_log,
 )
 
-RECORDS = [Record(b"k1", b"v" * 100_000), Record(b"k2", None), Record(b"", b"")]
+RECORDS = [BackupRecord(b"k1", b"v" * 100_000), BackupRecord(b"k2", None), BackupRecord(b"", b"")]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is in a backup while things move from log to log: the logs are lists here, `take` is what it is."""
+"""What is in a backup while things move from log to log: the logs are lists here, `backup` is what it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dispatch.logs.attempts import Evaluation, Matched, encode_evaluation
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tries
 from jobs.maintenance import backup
-from jobs.maintenance.archive import Contents, Record, read_log, write_log
+from jobs.maintenance.archive import BackupRecord, Contents, read_log, write_log
 from topic_model.projections.pull_store import PullLimits
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
@@ -119,7 +119,7 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
         logs.redrive(*meanwhile)
         logs.finish(logs.redrive(*delivered))
 
-    def write(folder: Path, log: str, given: Iterable[Record]) -> Contents:
+    def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
         # What is parked is read for the file of notifications, and nothing before.
         if log == "notifications" and reaches_parked:
             happen()
@@ -137,7 +137,7 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
     logs.redrive(*sent)
     logs.forget(purged[0])
 
-    backup.take(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
+    backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
 
     owed = {notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")}
     letters = [(parked.decode_key(each.key)[0], each.value or b"") for each in read_log(tmp_path, "dead")]

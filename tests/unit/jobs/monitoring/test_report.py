@@ -9,21 +9,20 @@ from lxml import html
 from core.errors import ConfigError
 from jobs.cli.common import beginning
 from jobs.monitoring import figures
-from jobs.monitoring.exposition import NO_BOUND
 from jobs.monitoring.figures import line_plot
-from jobs.monitoring.history import History
-from jobs.monitoring.moments import Moment, ProcessFigures
+from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.report import history_for, page, write_report
-from jobs.monitoring.watching import Seen
+from jobs.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
+from jobs.monitoring.watching import EngineView
 from jobs.processes.errors import StackError
 from tests.support.xpath import elements
 
 SLOW = {"endpoint": "http://<slow>/", "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}
 
 
-def moments(count: int = 500) -> list[Moment]:
+def samples(count: int = 500) -> list[MetricsSample]:
     return [
-        Moment(
+        MetricsSample(
             at=1_767_225_600.0 + number * 5,
             # Started again in the middle.
             accepted=(number % 250) * 100.0,
@@ -39,7 +38,7 @@ def moments(count: int = 500) -> list[Moment]:
 
 
 def test_the_page_needs_nothing_but_itself() -> None:
-    text = page(Seen(moments(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
+    text = page(EngineView(samples(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
     document = html.document_fromstring(text)
     assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
     assert not re.search(r"url\(|@import", text)
@@ -61,18 +60,18 @@ def test_the_page_needs_nothing_but_itself() -> None:
 
 
 def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
-    assert "Nothing was recorded" in page(Seen(), "x", 0, 1)
+    assert "Nothing was recorded" in page(EngineView(), "x", 0, 1)
     with pytest.raises(StackError, match="no history"):
         history_for(None, tmp_path, 0)
 
 
 def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
-    history = History(tmp_path / "metrics", keep_s=1e9)
-    for moment in moments(50):
-        history.add(moment)
-    start = moments()[40].at
+    history = MetricsHistory(tmp_path / "metrics", keep_s=1e9)
+    for sample in samples(50):
+        history.add(sample)
+    start = samples()[40].at
     seen, where = history_for(None, tmp_path, start)
-    assert len(seen.moments) == 10
+    assert len(seen.samples) == 10
     write_report(tmp_path / "report.html", seen, where, start, start + 3600)
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics", "report.html"]

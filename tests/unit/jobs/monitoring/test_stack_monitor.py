@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from core.telemetry.metrics import Registry
-from jobs.monitoring.exposition import Readings
-from jobs.monitoring.history import History, decode_moments
+from jobs.monitoring.history import MetricsHistory, decode_samples
+from jobs.monitoring.samples import Scrape
 from jobs.monitoring.stack_monitor import ProcessAccounts, StackMonitor, Use, role, uses_of
 from jobs.processes.processes import ProcessId
 from jobs.stack.state import EngineStatus, PartState, PartStatus
@@ -40,18 +40,18 @@ def test_one_page_for_all_parts(tmp_path: Path) -> None:
     }
     known = status(kafka=PartState.READY, gateway=PartState.READY, dispatch=PartState.RESTARTING)
     urls = {"gateway": "http://gateway", "dispatch": "http://job"}
-    monitor = StackMonitor(lambda: known, urls, History(tmp_path, 60), 5, pages.__getitem__)
+    monitor = StackMonitor(lambda: known, urls, MetricsHistory(tmp_path, 60), 5, pages.__getitem__)
     made = {path: page.make() for path, page in monitor.pages().items()}
-    readings = Readings.of(made["/metrics"].decode())
+    readings = Scrape.of(made["/metrics"].decode())
     assert readings.sum("arborcast_gateway_accepted_total", component="gateway") == 7
     assert readings.sum("arborcast_dispatch_batches_total", component="dispatch") == 3
     assert readings.by("arborcast_part_ready", "part") == {"kafka": 1, "gateway": 1, "dispatch": 0}
     assert readings.by("arborcast_part_restarts_total", "part") == {"kafka": 0, "gateway": 1, "dispatch": 2}
     assert readings.sum("arborcast_process_memory_bytes", process="supervisor") > 1_000_000
     assert json.loads(made["/status.json"])["slowest_endpoints"] == [{"endpoint": "http://slow/"}]
-    (moment,) = decode_moments(made["/recent.json"])
-    assert moment.accepted == 7
-    assert moment.processes["supervisor"].threads >= 1
+    (sample,) = decode_samples(made["/recent.json"])
+    assert sample.accepted == 7
+    assert sample.processes["supervisor"].threads >= 1
 
 
 def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
     def fetch(url: str) -> bytes:
         raise AssertionError("nobody is asked who does not answer")
 
-    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, History(tmp_path, 60), 5, fetch)
-    readings = Readings.of(monitor.look().text)
+    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
+    readings = Scrape.of(monitor.look().text)
     assert readings.by("arborcast_part_ready", "part") == {"gateway": 0}
     assert readings.by("arborcast_part_restarts_total", "part") == {"gateway": 3}
     assert readings.by("arborcast_part_hangs_total", "part") == {"gateway": 2}
@@ -70,11 +70,11 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
-    history = History(tmp_path, 60)
+    history = MetricsHistory(tmp_path, 60)
     monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
-    history.add(monitor.look().moment)
-    assert len(decode_moments(monitor.pages()["/recent.json"].make())) == 1
-    assert len(decode_moments(monitor.pages()["/history.json"].make())) == 1
+    history.add(monitor.look().sample)
+    assert len(decode_samples(monitor.pages()["/recent.json"].make())) == 1
+    assert len(decode_samples(monitor.pages()["/history.json"].make())) == 1
 
 
 def test_a_part_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_a_part_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
         raise ConnectionRefusedError(url)
 
     known = status(gateway=PartState.STARTING)
-    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, History(tmp_path, 60), 5, fetch)
+    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
     look = monitor.look()
-    assert look.moment.parts == {"gateway": False}
+    assert look.sample.parts == {"gateway": False}
     assert look.endpoints == []
 
 

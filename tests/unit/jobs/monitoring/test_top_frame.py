@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import time
 import unicodedata
 
 import msgspec
@@ -10,23 +11,22 @@ import pytest
 from core.errors import ConfigError
 from core.telemetry.metrics import Registry
 from jobs.monitoring import figures, top_frame
-from jobs.monitoring.exposition import NO_BOUND
-from jobs.monitoring.history import encode_moments
-from jobs.monitoring.moments import Moment, ProcessFigures
+from jobs.monitoring.history import encode_samples
+from jobs.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
 from jobs.monitoring.top_frame import frame
-from jobs.monitoring.watching import Seen, Watch, base_url
+from jobs.monitoring.watching import EngineView, EngineWatch, base_url
 from jobs.processes.errors import StackError
 
 NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor")
 
 
-def busy_engine(count: int = 120) -> Seen:
+def busy_engine(count: int = 120) -> EngineView:
     """Ten minutes of 1,000/s, each to three subscribers, of which one is slow."""
-    moments = []
+    samples = []
     for number in range(count):
         done = number * 5_000.0
-        moments.append(
-            Moment(
+        samples.append(
+            MetricsSample(
                 at=1_767_225_600.0 + number * 5,
                 parts={"kafka": True, "gateway": True, "dispatch": True},
                 accepted=done,
@@ -45,7 +45,7 @@ def busy_engine(count: int = 120) -> Seen:
         )
     slow = {"endpoint": f"http://{'slow.' * 20}example/", "pushes": 12, "failed": 3, "mean_s": 2.5, "longest": 15.0}
     quick = {"endpoint": "http://quick.example/", "pushes": 120_000, "failed": 0, "mean_s": 0.002, "longest": 0.1}
-    return Seen(moments, [slow, quick])
+    return EngineView(samples, [slow, quick])
 
 
 def line(lines: list[str], start: str) -> str:
@@ -82,19 +82,19 @@ def test_it_fits_whatever_the_size(width: int, height: int) -> None:
 
 def test_what_is_wrong_is_said_first() -> None:
     seen = busy_engine(3)
-    down = Moment(at=seen.moments[-1].at + 5, parts={"kafka": False, "gateway": True})
-    assert "NOT READY: kafka" in frame(Seen([*seen.moments, down]), "x")[0]
-    assert "refused" in frame(Seen(problem="http://h:1: refused"), "x")[2]
+    down = MetricsSample(at=seen.samples[-1].at + 5, parts={"kafka": False, "gateway": True})
+    assert "NOT READY: kafka" in frame(EngineView([*seen.samples, down]), "x")[0]
+    assert "refused" in frame(EngineView(problem="http://h:1: refused"), "x")[2]
 
 
 def test_one_moment_is_enough() -> None:
-    lines = frame(Seen([Moment(at=0)]), "x")
+    lines = frame(EngineView([MetricsSample(at=0)]), "x")
     assert line(lines, "accepted /s").split() == ["accepted", "/s", "-"]
 
 
 def test_an_endpoint_cannot_write_to_the_terminal() -> None:
     evil = {"endpoint": "http://\x1b[2J\u202eevil/", "pushes": 1, "failed": 0, "mean_s": 1.0, "longest": 1.0}
-    text = "\n".join(frame(Seen(busy_engine(3).moments, [evil]), "x", 80, 30))
+    text = "\n".join(frame(EngineView(busy_engine(3).samples, [evil]), "x", 80, 30))
     assert "http://?[2J?evil/" in text
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
 
@@ -134,14 +134,35 @@ def test_numbers_as_people_read_them(write: object, value: float | None, expecte
 
 def test_suspended_subscriptions_stand_out() -> None:
     seen = busy_engine(2)
-    moments = [msgspec.structs.replace(each, suspended=2) for each in seen.moments]
-    assert "SUSPENDED 2   subscriptions 3" in line(frame(Seen(moments, []), "here"), "SUSPENDED")
+    samples = [msgspec.structs.replace(each, suspended=2) for each in seen.samples]
+    assert "SUSPENDED 2   subscriptions 3" in line(frame(EngineView(samples, []), "here"), "SUSPENDED")
 
 
-def test_frames_overwrite_each_other_in_one_write() -> None:
-    out = io.StringIO()
-    top_frame.draw(["one", "two"], out)
-    assert out.getvalue() == "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J"
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is cleared between two of them, so nothing flickers; afterwards everything is as it was."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    pauses = iter((None, KeyboardInterrupt))
+
+    def sleep(_seconds: float) -> None:
+        if (error := next(pauses)) is not None:
+            raise error
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    out = Terminal()
+    top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", out, 1.0)
+    text = out.getvalue()
+    assert text.count("no route") >= 2
+    assert (text.count("\x1b[?1049h"), text.count("\x1b[?1049l")) == (1, 1)
+    assert (text.count("\x1b[?25l"), text.count("\x1b[?25h")) == (1, 1)
+    assert "\x1b[2J" not in text[text.index("no route") :]
 
 
 def test_several_processes_without_a_monitor_are_added_up() -> None:
@@ -156,13 +177,13 @@ def test_several_processes_without_a_monitor_are_added_up() -> None:
         registry.counted("process_cpu_seconds_total", "C.", lambda: 1.0)
         return registry.text().encode()
 
-    watch = Watch(["http://one:1/metrics", "two:2"], fetch, lambda: next(clock))
+    watch = EngineWatch(["http://one:1/metrics", "two:2"], fetch, lambda: next(clock))
     watch.look()
     seen = watch.look()
-    assert [moment.accepted for moment in seen.moments] == [30, 90]
-    assert set(seen.moments[-1].processes) == {"one:1", "two:2"}
+    assert [sample.accepted for sample in seen.samples] == [30, 90]
+    assert set(seen.samples[-1].processes) == {"one:1", "two:2"}
     out = io.StringIO()
-    assert top_frame.once(Watch(["one:1"], fetch=_away), "one:1", out) is False
+    assert top_frame.once(EngineWatch(["one:1"], fetch=_away), "one:1", out) is False
     assert "no route" in out.getvalue()
 
 
@@ -181,7 +202,7 @@ def test_addresses_as_people_give_them() -> None:
 @pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (200, 50)])
 def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
     seen = busy_engine()
-    last = seen.moments[-1]
+    last = seen.samples[-1]
     troubled = msgspec.structs.replace(
         last,
         at=last.at + 5,
@@ -191,7 +212,9 @@ def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
         waiting={"parked": 1_234_567, "due": 99_999},
         refused={"InvalidRequest": 88_888.0},
     )
-    lines = frame(Seen([*seen.moments, troubled], seen.endpoints, "no answer"), "/srv/" + "long/" * 40, width, height)
+    lines = frame(
+        EngineView([*seen.samples, troubled], seen.endpoints, "no answer"), "/srv/" + "long/" * 40, width, height
+    )
     assert len(lines) <= height
     assert "NOT READY: dispatch" in lines[0]
     assert lines[0].endswith("00:10:00 UTC")
@@ -217,7 +240,9 @@ def test_charts_of_every_process_at_80_columns() -> None:
 def test_a_terminal_that_knows_ascii_only() -> None:
     written = io.BytesIO()
     out = io.TextIOWrapper(written, encoding="ascii")
-    top_frame.draw(frame(busy_engine(), "x"), out)
+    pages = {"http://h:1/recent.json": encode_samples(list(busy_engine().samples)), "http://h:1/status.json": b""}
+    top_frame.once(EngineWatch(["h:1"], pages.__getitem__), "x", out)
+    out.flush()
     shown = written.getvalue().decode("ascii")
     assert "accepted /s" in shown
     assert "?" not in shown
@@ -225,7 +250,7 @@ def test_a_terminal_that_knows_ascii_only() -> None:
 
 def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port() -> None:
     """Ports are others after each start."""
-    pages = {"http://one:1/recent.json": encode_moments(list(busy_engine(3).moments))}
+    pages = {"http://one:1/recent.json": encode_samples(list(busy_engine(3).samples))}
     addresses = iter(("one:1", "one:1", None, "two:2"))
 
     def fetch(url: str) -> bytes:
@@ -241,14 +266,14 @@ def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port(
             raise StackError("no engine runs in /srv")
         return address
 
-    watch = Watch(fetch=fetch, find=find)
-    assert (len(watch.look().moments), watch.look().problem) == (3, "")
+    watch = EngineWatch(fetch=fetch, find=find)
+    assert (len(watch.look().samples), watch.look().problem) == (3, "")
     pages.clear()
     gone = watch.look()
-    assert (len(gone.moments), gone.problem) == (3, "no engine runs in /srv")
-    pages["http://two:2/recent.json"] = encode_moments(list(busy_engine(4).moments))
+    assert (len(gone.samples), gone.problem) == (3, "no engine runs in /srv")
+    pages["http://two:2/recent.json"] = encode_samples(list(busy_engine(4).samples))
     again = watch.look()
-    assert (len(again.moments), again.problem) == (4, "")
+    assert (len(again.samples), again.problem) == (4, "")
 
 
 @pytest.mark.parametrize(
@@ -269,8 +294,8 @@ def test_a_wrong_address_says_what_is_there(answer: Exception | bytes, problem: 
             raise answer
         return answer
 
-    seen = Watch(["h:1"], fetch).look()
-    assert not seen.moments
+    seen = EngineWatch(["h:1"], fetch).look()
+    assert not seen.samples
     assert seen.problem.startswith("http://h:1: ")
     assert problem in seen.problem
 
@@ -281,4 +306,4 @@ def test_metrics_of_somebody_else_are_not_shown() -> None:
             raise FileNotFoundError(url)
         return b"process_cpu_seconds_total 1\n"
 
-    assert "no metrics of Arborcast" in Watch(["h:1"], fetch).look().problem
+    assert "no metrics of Arborcast" in EngineWatch(["h:1"], fetch).look().problem

@@ -23,7 +23,7 @@ def test_a_large_log_is_put_aside_and_two_older_ones_kept(tmp_path: Path) -> Non
 def test_no_log_is_no_trouble(tmp_path: Path) -> None:
     assert not logfiles.rotate(tmp_path / "none", 10)
     assert logfiles.tail(tmp_path / "none") == ""
-    assert logfiles.Follower(tmp_path / "none").new_lines() == []
+    assert logfiles.LogTail(tmp_path / "none").new_lines() == []
 
 
 def test_tail_gives_the_last_lines(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_tail_gives_the_last_lines(tmp_path: Path) -> None:
 def test_following_gives_each_complete_line_once(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("before\n")
-    follower = logfiles.Follower(log)
+    follower = logfiles.LogTail(log)
     with log.open("a") as writer:
         writer.write("one\ntw")
         writer.flush()

@@ -47,31 +47,31 @@ def test_own_services_are_the_engine_s(tmp_path: Path) -> None:
 
 
 def test_a_gateway_whose_port_the_system_chose(tmp_path: Path) -> None:
-    chosen = settings(tmp_path, gateway__port=0, outbound__reach="loopback")
+    chosen = settings(tmp_path, gateway__port=0, outbound__scope="loopback")
 
     assert policy_of(chosen).check_url("http://127.0.0.1:41234/") is None
     assert policy_of(chosen, 41234).check_url("http://127.0.0.1:41234/") is not None
 
 
 @pytest.mark.parametrize(
-    ("overrides", "reach"),
+    ("overrides", "scope"),
     [
         ({}, "loopback"),
         ({"gateway__host": "localhost"}, "loopback"),
-        ({"outbound__reach": "public"}, "public"),
-        ({"outbound__reach": "private"}, "private"),
+        ({"outbound__scope": "public"}, "public"),
+        ({"outbound__scope": "private"}, "private"),
         # Strangers may come in: what is here is not for them.
         ({"gateway__host": "0.0.0.0"}, "public"),  # noqa: S104  # compared only
         ({"stack__broker": "external"}, "public"),
     ],
 )
 def test_only_an_engine_that_is_alone_with_itself_opens_loopback(
-    tmp_path: Path, overrides: dict[str, str], reach: str
+    tmp_path: Path, overrides: dict[str, str], scope: str
 ) -> None:
     chosen = settings(tmp_path, gateway__port=0, stack__kafka_port=0, **overrides)
 
-    assert chosen.outbound.reach == overrides.get("outbound__reach", "public")
-    assert engine.effective(chosen).outbound.reach == reach
+    assert chosen.outbound.scope == overrides.get("outbound__scope", "public")
+    assert engine.effective(chosen).outbound.scope == scope
 
 
 def test_what_is_said_at_the_start(tmp_path: Path) -> None:
@@ -86,5 +86,5 @@ def test_what_is_said_at_the_start(tmp_path: Path) -> None:
     said = describe(chosen.outbound)
 
     assert said.startswith("globally routable addresses only")
-    for part in ("10.1.0.0/16", "10.1.9.0/24", "443", "https only", "outbound.reach = public"):
+    for part in ("10.1.0.0/16", "10.1.9.0/24", "443", "https only", "outbound.scope = public"):
         assert part in said

@@ -38,7 +38,7 @@ def test_a_start_that_takes_long_and_leads_nowhere_is_not_forgiven(tmp_path: Pat
             assert it.state is PartState.STARTING
             it.step(attempt * 1_000.0 + 121)
             it.step(attempt * 1_000.0 + 122)
-            assert (it.failures, it.restarts) == (attempt, attempt)
+            assert (it.process.failures, it.restarts) == (attempt, attempt)
         assert it.status.last_exit == "was not ready within 120 s"
 
 
@@ -51,4 +51,4 @@ def test_a_long_life_that_was_ready_is(tmp_path: Path) -> None:
             assert it.state is PartState.READY
             end_the_process_of(it)
             it.step(began + ran)
-            assert it.failures == failures
+            assert it.process.failures == failures

@@ -245,15 +245,15 @@ def test_a_name_that_does_not_exist_is_another_failure(transport: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "address", "rule"),
     [
-        ({"reach": "private"}, "10.0.0.1", ""),
-        ({"reach": "private"}, "fd12::1", ""),
-        ({"reach": "private"}, "127.0.0.1", "loopback"),
-        ({"reach": "private"}, "fd00:ec2::254", "metadata"),
-        ({"reach": "private"}, "64:ff9b::a00:1", "translated"),
-        ({"reach": "loopback"}, "127.0.0.1", ""),
-        ({"reach": "loopback"}, "::ffff:127.0.0.1", ""),
-        ({"reach": "loopback"}, "10.0.0.1", "private"),
-        ({"reach": "loopback"}, "64:ff9b::7f00:1", "translated"),
+        ({"scope": "private"}, "10.0.0.1", ""),
+        ({"scope": "private"}, "fd12::1", ""),
+        ({"scope": "private"}, "127.0.0.1", "loopback"),
+        ({"scope": "private"}, "fd00:ec2::254", "metadata"),
+        ({"scope": "private"}, "64:ff9b::a00:1", "translated"),
+        ({"scope": "loopback"}, "127.0.0.1", ""),
+        ({"scope": "loopback"}, "::ffff:127.0.0.1", ""),
+        ({"scope": "loopback"}, "10.0.0.1", "private"),
+        ({"scope": "loopback"}, "64:ff9b::7f00:1", "translated"),
         ({"allow": "10.1.0.0/16"}, "10.1.2.3", ""),
         ({"allow": "10.1.0.0/16"}, "10.2.0.1", "private"),
         ({"allow": "10.1.0.0/16"}, "::ffff:10.1.2.3", ""),
@@ -306,7 +306,7 @@ def test_this_machine_is_out_of_reach_by_default(make: Callable[..., Transport])
 def test_own_services_are_no_endpoints(make: Callable[..., Transport]) -> None:
     with Receiver() as kafka, Receiver() as subscriber:
         port = int(kafka.url("").rpartition(":")[2])
-        policy = AddressPolicy(OutboundSettings(reach="loopback"), frozenset({("127.0.0.1", port)}))
+        policy = AddressPolicy(OutboundSettings(scope="loopback"), frozenset({("127.0.0.1", port)}))
         transport = make(policy)
 
         for url in (kafka.url("/"), f"http://localhost:{port}/", f"http://127.9.9.9:{port}/"):

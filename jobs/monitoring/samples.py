@@ -1,14 +1,99 @@
-"""The engine at one moment, small enough to keep thousands of, and what can be said from two of them. Pure."""
+"""The engine's metrics: what a scrape says, small samples of it, and what can be said from two of them. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from jobs.monitoring.exposition import NO_BOUND, Buckets, Readings
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \d+)?")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
+_ESCAPE = re.compile(r"\\(.)")
+
+NO_BOUND = 1e12
+"""Stands for a histogram's infinite bound, which JSON cannot write."""
+
+Buckets = tuple[tuple[float, float], ...]
+"""Of a histogram: (upper bound in seconds, how many took at most this long), rising, the last bound NO_BOUND."""
+
+
+@dataclass(frozen=True)
+class ScrapedValue:
+    """One line of the Prometheus text format."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+class Scrape:
+    """All samples of one or more scrapes."""
+
+    def __init__(self, samples: Iterable[ScrapedValue] = ()) -> None:
+        self._samples: dict[str, list[ScrapedValue]] = {}
+        for sample in samples:
+            self._samples.setdefault(sample.name, []).append(sample)
+
+    @classmethod
+    def of(cls, *texts: str) -> Scrape:
+        """From texts; a line that is none of the format's is passed over."""
+        return cls(sample for text in texts for line in text.split("\n") if (sample := read_line(line)))
+
+    @property
+    def names(self) -> set[str]:
+        """Every name there is."""
+        return set(self._samples)
+
+    def sum(self, name: str, **labels: str) -> float:
+        """The sum of all samples of this name with these labels; 0 without any."""
+        return math.fsum(sample.value for sample in self._found(name, labels))
+
+    def most(self, name: str, **labels: str) -> float:
+        """The largest of them; 0 without any."""
+        return max((sample.value for sample in self._found(name, labels)), default=0.0)
+
+    def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """Sums for each value of a label."""
+        sums: dict[str, float] = {}
+        for sample in self._found(name, labels):
+            value = sample.labels.get(label, "")
+            sums[value] = sums.get(value, 0.0) + sample.value
+        return sums
+
+    def buckets(self, name: str, **labels: str) -> Buckets:
+        """A histogram, added up over all processes and other labels; empty when there is none."""
+        sums = self.by(f"{name}_bucket", "le", **labels)
+        return tuple(sorted((NO_BOUND if bound == "+Inf" else float(bound), sums[bound]) for bound in sums))
+
+    def _found(self, name: str, labels: Mapping[str, str]) -> list[ScrapedValue]:
+        return [
+            sample
+            for sample in self._samples.get(name, ())
+            if all(sample.labels.get(label) == value for label, value in labels.items())
+        ]
+
+
+def read_line(line: str) -> ScrapedValue | None:
+    """A sample; None for a comment, an empty line, or what is neither."""
+    match = _SAMPLE.fullmatch(line.strip())
+    if match is None or line.startswith("#"):
+        return None
+    name, labels, value = match.groups()
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return ScrapedValue(
+        name, {key: _ESCAPE.sub(_unescaped, text) for key, text in _LABEL.findall(labels or "")}, number
+    )
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return {"n": "\n"}.get(match[1], match[1])
 
 
 class ProcessFigures(msgspec.Struct, frozen=True):
@@ -21,7 +106,7 @@ class ProcessFigures(msgspec.Struct, frozen=True):
     processes: float = 1
 
 
-class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
+class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """Figures at `at` (seconds since the epoch). What only grows since a process's start is marked (+)."""
 
     at: float
@@ -46,10 +131,10 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: dict[str, ProcessFigures] = {}
 
 
-def moment_of(at: float, readings: Readings) -> Moment:
+def sample_of(at: float, readings: Scrape) -> MetricsSample:
     """What matters of a scrape."""
     stages = readings.by("arborcast_dispatch_batch_seconds_sum", "stage")
-    return Moment(
+    return MetricsSample(
         at=at,
         parts={part: value > 0 for part, value in readings.by("arborcast_part_ready", "part").items()},
         accepted=readings.sum("arborcast_gateway_accepted_total"),
@@ -74,14 +159,14 @@ def moment_of(at: float, readings: Readings) -> Moment:
     )
 
 
-def _processes(readings: Readings) -> dict[str, ProcessFigures]:
+def _processes(readings: Scrape) -> dict[str, ProcessFigures]:
     cpu = readings.by("arborcast_process_cpu_seconds_total", "process")
     if cpu:
         label = "process"
         names = ("arborcast_process_memory_bytes", "arborcast_process_threads", "arborcast_process_descriptors")
         counts = readings.by("arborcast_processes", label)
     else:
-        # Gateways and jobs that nobody of ours supervises speak for themselves.
+        # Without our supervisor, gateways and jobs report their own processes.
         label, counts = "component", {}
         cpu = readings.by("process_cpu_seconds_total", label)
         names = ("process_resident_memory_bytes", "process_threads", "process_open_fds")
@@ -95,7 +180,7 @@ def _processes(readings: Readings) -> dict[str, ProcessFigures]:
 
 
 def grown(before: float, after: float) -> float:
-    """By how much a counter has grown; one that is smaller than before began anew."""
+    """By how much a counter has grown; one that is smaller than before was reset."""
     return after - before if after >= before else after
 
 
@@ -131,47 +216,47 @@ def quantile(buckets: Buckets, share: float) -> float | None:
     return lower
 
 
-def rates(moments: Sequence[Moment], name: str, key: str = "") -> list[float | None]:
-    """How fast a counter grew up to each moment, per second; None for the first, and where time stood still."""
-    values = [_value(moment, name, key) for moment in moments]
+def rates(samples: Sequence[MetricsSample], name: str, key: str = "") -> list[float | None]:
+    """How fast a counter grew up to each sample, per second; None for the first, and where time stood still."""
+    values = [_value(sample, name, key) for sample in samples]
     result: list[float | None] = [None]
-    for number in range(1, len(moments)):
-        seconds = moments[number].at - moments[number - 1].at
+    for number in range(1, len(samples)):
+        seconds = samples[number].at - samples[number - 1].at
         result.append(grown(values[number - 1], values[number]) / seconds if seconds > 0 else None)
-    return result[: len(moments)]
+    return result[: len(samples)]
 
 
-def quantiles(moments: Sequence[Moment], name: str, share: float) -> list[float | None]:
-    """A quantile in seconds of what came between each moment and the one before."""
+def quantiles(samples: Sequence[MetricsSample], name: str, share: float) -> list[float | None]:
+    """A quantile in seconds of what came between each sample and the one before."""
     result: list[float | None] = [None]
-    for earlier, later in itertools.pairwise(moments):
+    for earlier, later in itertools.pairwise(samples):
         result.append(quantile(grown_buckets(getattr(earlier, name), getattr(later, name)), share))
-    return result[: len(moments)]
+    return result[: len(samples)]
 
 
-def cpu_shares(moments: Sequence[Moment], process: str) -> list[float | None]:
-    """How many cores a process kept busy up to each moment."""
+def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | None]:
+    """How many cores a process kept busy up to each sample."""
     result: list[float | None] = [None]
-    for earlier, later in itertools.pairwise(moments):
+    for earlier, later in itertools.pairwise(samples):
         now, then = later.processes.get(process), earlier.processes.get(process)
         seconds = later.at - earlier.at
         if now is None or then is None or seconds <= 0:
             result.append(None)
         else:
             result.append(grown(then.cpu_seconds, now.cpu_seconds) / seconds)
-    return result[: len(moments)]
+    return result[: len(samples)]
 
 
-def thinned(moments: Sequence[Moment], most: int) -> list[Moment]:
+def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
     """At most so many of them, evenly, the last always among them. Counters lose nothing by it."""
-    if len(moments) <= most:
-        return list(moments)
-    step = len(moments) / most
-    return [moments[min(len(moments) - 1, math.ceil((number + 1) * step) - 1)] for number in range(most)]
+    if len(samples) <= most:
+        return list(samples)
+    step = len(samples) / most
+    return [samples[min(len(samples) - 1, math.ceil((number + 1) * step) - 1)] for number in range(most)]
 
 
-def _value(moment: Moment, name: str, key: str) -> float:
-    value = getattr(moment, name)
+def _value(sample: MetricsSample, name: str, key: str) -> float:
+    value = getattr(sample, name)
     if not isinstance(value, dict):
         return float(value)
     return float(value.get(key, 0.0)) if key else float(sum(value.values()))

@@ -1,4 +1,4 @@
-"""`arborcast dead list`, `show`, `redrive`, `purge`: what was given up, and what becomes of it."""
+"""`arborcast dead-letters`, `arborcast replay`: what was given up, and what is delivered once more."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from jobs.cli.common import (
+    AcceptedSinceOption,
     ConfigOption,
     HomeOption,
     JsonOption,
@@ -30,7 +31,7 @@ from jobs.cli.common import (
     tell_of_more,
     topic_test,
 )
-from jobs.terminal import console, print_json
+from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
     from core.eventlog.settings import KafkaSettings
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     Found = tuple[Delivery, DeadLetter]
 
-dead_app = typer.Typer(help="Deliveries that were given up: their messages are kept.", no_args_is_help=True)
+letters_app = typer.Typer(help="Deliveries that were given up, with their messages.", no_args_is_help=True)
 
 EndpointOption = Annotated[str | None, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
 SinceOption = Annotated[
@@ -58,10 +59,17 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so man
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(dead_app, name="dead")
+    app.add_typer(letters_app, name="dead-letters")
+    app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
+    app.command()(replay)
 
 
-@dead_app.command("list")
+def _say_new_word() -> None:
+    hint = "`arborcast dead` is called `arborcast dead-letters` now; the old word still works"
+    error_console().print(hint, highlight=False, soft_wrap=True)
+
+
+@letters_app.command("list")
 def list_letters(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
@@ -102,7 +110,7 @@ def list_letters(
     tell_of_more(more)
 
 
-@dead_app.command()
+@letters_app.command()
 def show(
     notification: Annotated[str, typer.Argument(help="The notification's id, as `list` prints it.")],
     subscription: SubscriptionOption = None,
@@ -110,7 +118,7 @@ def show(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print everything that is kept of a dead letter: what it was, why it was given up, and the message."""
+    """Print everything that is stored of a dead letter: what it was, why it was given up, and the message."""
     wanted = _wanted(subscription, None, None, None, None, None, notification, None)
     shown = 0
     for _, letter in _search(kafka_of(config, home), wanted):
@@ -135,7 +143,7 @@ def show(
         raise ConfigError(f"there is no dead letter of notification {notification}")
 
 
-@dead_app.command()
+@letters_app.command()
 def redrive(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
@@ -151,7 +159,7 @@ def redrive(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Try dead letters again: each waits anew, in its old place, with all its tries and its whole lifespan."""
+    """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
     from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterDesk, settled
     from jobs.cli.topics_work import read_table
 
@@ -187,7 +195,7 @@ def redrive(
         )
 
 
-@dead_app.command()
+@letters_app.command()
 def purge(
     subscription: SubscriptionOption = None,
     endpoint: EndpointOption = None,
@@ -203,20 +211,20 @@ def purge(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Throw dead letters away, with their messages. That they were, stays on record."""
+    """Delete dead letters, with their messages. That there were such stays on record."""
     from dispatch.operations.dead_letters import DeadLetterDesk
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
     asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
     purged = 0
-    if asked and (yes or agreed(f"Throw {asked:,} dead letters away for good?")):
+    if asked and (yes or agreed(f"Delete {asked:,} dead letters for good?")):
         with DeadLetterDesk(kafka) as desk:
             purged = desk.purge(islice(_search(kafka, wanted), asked))
     if json:
         print_json({"purged": purged})
     else:
-        console().print(f"{purged:,} dead letters were thrown away", highlight=False)
+        console().print(f"{purged:,} dead letters were deleted", highlight=False)
 
 
 def _wanted(
@@ -262,3 +270,43 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
         "detail": letter.detail,
         "status": letter.status or "",
     }
+
+
+def replay(
+    since: AcceptedSinceOption,
+    subscription: Annotated[str, typer.Option(help="The subscription that gets it, and no other.", metavar="ID")],
+    until: UntilOption = None,
+    topic: TopicsOption = None,
+    limit: Annotated[int, typer.Option(help="Refuse to replay more than so many.", min=1)] = 10_000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
+    yes: YesOption = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver what matches a subscription's filters again, to it alone, labelled as a replay."""
+    since_ms = moment_ms("--since", since)
+    until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
+    wanted = topic_test(topic, namespaces_of(namespace))
+    kafka = kafka_of(config, home)
+    from dispatch.operations.replay import Replay, ReplayRefused, Span
+    from jobs.cli.topics_work import read_table
+
+    made = Replay(kafka, read_table(kafka), subscription, Span(since_ms, until_ms, wanted))
+    places = made.find(limit)
+    if len(places) > limit:
+        raise ReplayRefused(
+            f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
+        )
+    between = f"accepted between {moment(since_ms)} and {moment(until_ms)}"
+    if places and not dry_run and not yes:
+        question = f"Deliver {len(places):,} notifications {between} to {subscription} again?"
+        dry_run = not agreed(question)
+    sent = made.send(places) if places and not dry_run else 0
+    if json:
+        print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})
+    elif sent:
+        console().print(f"replay {made.id}: {sent:,} notifications are on their way", highlight=False)
+    else:
+        console().print(f"{len(places):,} notifications {between} match; nothing was sent", highlight=False)

@@ -4,8 +4,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from jobs.maintenance.drill import ARCHIVE, KEYS, Stock, back_up, main, restore
+from jobs.cli import app
+from jobs.maintenance.data_directory import ARCHIVE, KEYS, Stock, copy, restore_copy
 from jobs.processes.errors import HomeError, HomeInUse
 from jobs.stack.home import Home
 
@@ -24,9 +26,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_what_has_to_last_comes_back(home: Path, tmp_path: Path) -> None:
-    made = back_up(home, tmp_path / "backup")
+    made = copy(home, tmp_path / "backup")
 
-    restore(tmp_path / "backup", tmp_path / "restored")
+    restore_copy(tmp_path / "backup", tmp_path / "restored")
 
     restored = {str(file.relative_to(tmp_path / "restored")) for file in (tmp_path / "restored").rglob("*.*")}
     assert restored == {"kafka/data/a-0/1.log", "topics.ldif", KEYS}
@@ -37,34 +39,41 @@ def test_what_has_to_last_comes_back(home: Path, tmp_path: Path) -> None:
 
 
 def test_keys_are_not_beside_what_they_open(home: Path, tmp_path: Path) -> None:
-    archive, _ = back_up(home, tmp_path / "backup")
+    archive, _ = copy(home, tmp_path / "backup")
     with tarfile.open(archive) as opened:
         assert KEYS not in opened.getnames()
 
 
 def test_a_running_engine_is_not_copied(home: Path, tmp_path: Path) -> None:
     with Home(home).locked(), pytest.raises(HomeInUse):
-        back_up(home, tmp_path / "backup")
+        copy(home, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
 
 
 def test_nothing_is_written_over(home: Path, tmp_path: Path) -> None:
-    back_up(home, tmp_path / "backup")
+    copy(home, tmp_path / "backup")
     with pytest.raises(HomeError, match="not empty"):
-        restore(tmp_path / "backup", home)
+        restore_copy(tmp_path / "backup", home)
     assert (home / "log" / "job.log").exists()
 
 
 def test_a_damaged_backup_is_told(home: Path, tmp_path: Path) -> None:
-    archive, _ = back_up(home, tmp_path / "backup")
+    archive, _ = copy(home, tmp_path / "backup")
     archive.write_bytes(archive.read_bytes()[:700])
     with pytest.raises(HomeError, match="cannot be restored"):
-        restore(tmp_path / "backup", tmp_path / "restored")
+        restore_copy(tmp_path / "backup", tmp_path / "restored")
 
 
-def test_no_engine_no_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["backup", "--home", str(tmp_path / "none"), "--to", str(tmp_path / "backup")]) == 1
-    assert "no engine's data directory" in capsys.readouterr().err
+def test_no_engine_no_backup(tmp_path: Path) -> None:
+    command = ["backup", "--data-directory", str(tmp_path / "backup"), "--home", str(tmp_path / "none")]
+    assert "no engine's data directory" in str(CliRunner().invoke(app, command).exception)
+
+
+def test_restore_takes_what_the_folder_holds(home: Path, tmp_path: Path) -> None:
+    copy(home, tmp_path / "backup")
+    command = ["restore", str(tmp_path / "backup"), "--home", str(tmp_path / "restored")]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "restored" / "topics.ldif").read_text() == "dn: x"
 
 
 def test_what_is_missing_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Starts a command that dies with its parent: python leash.py PARENT_PID COMMAND...
+"""Starts a command that dies with its parent: python die_with_parent.py PARENT_PID COMMAND...
 
 Run as a script of its own between fork and the real command, because a fork hook in a process with threads may
 deadlock. On Linux the kernel kills the process when the parent ends, however it ends; the setting survives exec. Other
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(1)  # it died before we asked to be told
+        sys.exit(1)  # the parent died before prctl took effect
     os.execvp(command[0], command)  # noqa: S606 -- no shell on purpose
 
 

@@ -1,20 +1,34 @@
-"""The demonstration's picture: what was published, what arrived, how long it took. State in, renderable out."""
+"""The demonstration: python -m jobs.demo HOME, or `arborcast up --demo`. A building reports, partly outside the subtree
+that one subscriber listens to; the picture shows what was published, what arrived, and how long it took.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import math
+import sys
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from lxml import etree
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from core.errors import ArborcastError
+from ingest.client import Client
+from ingest.client.listener import Listener, ReceivedMessage
+from jobs.engine.commands import status
+from jobs.terminal import console, say
 from topic_model.topics import TopicPath, make_path
 
 NAMESPACE = "urn:arborcast:demo"
@@ -27,7 +41,7 @@ def _topic(*names: str) -> TopicPath:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Published:
     """One thing to publish."""
 
     topic: TopicPath
@@ -40,17 +54,17 @@ class Reading:
         ).encode()
 
 
-def readings() -> Iterator[Reading]:
+def readings() -> Iterator[Published]:
     """An endless, repeatable day in the building."""
     for tick in itertools.count():
-        yield Reading(_topic("building", "floor-1", "temperature"), f"{21 + 2 * math.sin(tick / 9):.1f} °C")
-        yield Reading(_topic("building", "floor-1", "door"), "open" if tick % 5 == 0 else "closed")
-        yield Reading(_topic("building", "floor-2", "temperature"), f"{22 + 3 * math.sin(tick / 7 + 1):.1f} °C")
+        yield Published(_topic("building", "floor-1", "temperature"), f"{21 + 2 * math.sin(tick / 9):.1f} °C")
+        yield Published(_topic("building", "floor-1", "door"), "open" if tick % 5 == 0 else "closed")
+        yield Published(_topic("building", "floor-2", "temperature"), f"{22 + 3 * math.sin(tick / 7 + 1):.1f} °C")
         # Outside the subtree: published, kept, and rightly not delivered to this subscriber.
-        yield Reading(_topic("parking", "gate"), "car in" if tick % 2 else "car out")
-        yield Reading(_topic("building", "roof", "wind"), f"{8 + 5 * math.sin(tick / 4):.0f} km/h")
+        yield Published(_topic("parking", "gate"), "car in" if tick % 2 else "car out")
+        yield Published(_topic("building", "roof", "wind"), f"{8 + 5 * math.sin(tick / 4):.0f} km/h")
         if tick % 6 == 5:
-            yield Reading(_topic("building", "floor-2", "smoke"), "ALARM")
+            yield Published(_topic("building", "floor-2", "smoke"), "ALARM")
 
 
 def short(topic: str) -> str:
@@ -152,3 +166,95 @@ def _parts(state: DemoState) -> RenderableType:
         memory = part.get("memory_bytes")
         line.append(f"{name} {part.get('state')}" + (f" {memory / 2**20:.0f} MB" if memory else "") + "   ")
     return line
+
+
+INTERVAL_S = 0.3  # between two notifications: lively, and still readable
+STATUS_INTERVAL_S = 2.0  # asking for every part's memory reads much of /proc
+REFRESH_PER_SECOND = 4
+
+
+def main(home: Path) -> None:
+    """Subscribe, publish and show, until interrupted. The subscription stays, and the next demonstration uses it."""
+    state = DemoState(status(home)["addresses"]["gateway"])
+    stop = threading.Event()
+    with _listener(home, state) as listener:
+        with Client(state.engine_url) as client:
+            # The same address and expression as last time are the same subscription: nothing piles up.
+            client.subscribe(f"{SUBTREE}//.", to=listener.url)
+        threads = [
+            threading.Thread(target=_publish, args=(state, stop), name="publisher", daemon=True),
+            threading.Thread(target=_watch, args=(home, state, stop), name="status", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            _show(state)
+        finally:
+            stop.set()
+
+
+def _show(state: DemoState) -> None:
+    screen = console()
+    if not screen.is_terminal:
+        _show_lines(state)
+        return
+    # The alternate screen: what the supervisor has to say meanwhile cannot tear the picture for longer than a refresh.
+    with Live(get_renderable=lambda: render(state), console=screen, screen=True, refresh_per_second=REFRESH_PER_SECOND):
+        threading.Event().wait()
+
+
+def _show_lines(state: DemoState) -> None:
+    """For a pipe or a log file: a line per arrival."""
+    shown = 0
+    while True:
+        time.sleep(1 / REFRESH_PER_SECOND)
+        total = sum(state.delivered.values())
+        for arrival in reversed(list(state.recent)[: total - shown]):
+            say(f"{short(arrival.topic)}: {arrival.value} ({arrival.latency_ms:.0f} ms)")
+        shown = total
+
+
+def _listener(home: Path, state: DemoState) -> Listener:
+    """A listener at the port of last time when it is free, so that the subscription is still the same one."""
+
+    def received(message: ReceivedMessage) -> None:
+        now = time.time()
+        reading = etree.fromstring(message.payload)
+        sent_ms = int(reading.get("sent-ms", "0"))
+        state.arrived(Arrival(message.topic or "", reading.findtext("{*}value", ""), now * 1000 - sent_ms, now))
+
+    memory = home / "demo.json"
+    port = 0
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        port = int(json.loads(memory.read_text())["port"])
+    try:
+        listener = Listener(received, port=port)
+    except OSError:
+        listener = Listener(received)
+    memory.write_text(json.dumps({"port": listener.port}))
+    return listener
+
+
+def _publish(state: DemoState, stop: threading.Event) -> None:
+    with Client(state.engine_url) as client:
+        for reading in readings():
+            if stop.wait(INTERVAL_S):
+                return
+            try:
+                client.notify(reading.topic, reading.payload(int(time.time() * 1000)))
+            except ArborcastError as error:
+                # The engine may be restarting a part: say so and go on.
+                state.refused = str(error)
+            else:
+                state.refused = ""
+                state.published[reading.topic] += 1
+
+
+def _watch(home: Path, state: DemoState, stop: threading.Event) -> None:
+    while not stop.wait(STATUS_INTERVAL_S if state.parts else 0):
+        state.parts = status(home)["parts"]
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main(Path(sys.argv[1]))

@@ -2,7 +2,6 @@
 
     proxies               behind which address a client is
     rates, connections    how many requests, bytes and connections one client may have
-    visitor               who asks: an address, and a caller once it is known
     gate                  what the application asks for each request
     authenticator         from what a request carries to an identity
     username_token, nonces, bearer      the kinds of proof

@@ -9,8 +9,8 @@ from typing import Any
 from lxml import etree
 
 from ingest.access.authenticator import Authenticator
-from ingest.access.grants import Caller, Identity, Visitor
-from ingest.access.policy import DEFAULT, Policy
+from ingest.access.grants import Caller, ClientRequest, Identity
+from ingest.access.policy import DEFAULT, AccessPolicy
 from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import Rates, client_key, is_loopback
 
@@ -25,27 +25,27 @@ class Gate:
         self,
         rates: Rates | None = None,
         authenticator: Authenticator | None = None,
-        policy: Callable[[], Policy] = lambda: DEFAULT,
+        policy: Callable[[], AccessPolicy] = lambda: DEFAULT,
         proxies: Proxies = NONE,
     ) -> None:
         self._rates = rates
         self._authenticator = authenticator
         self._policy = policy
         self._proxies = proxies
-        self._judged_by: Policy | None = None
+        self._judged_by: AccessPolicy | None = None
         self._callers: OrderedDict[Identity, Caller] = OrderedDict()
 
-    async def enter(self, scope: Mapping[str, Any]) -> Visitor:
+    async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request begins: only its head is there. Raises AccessRefused."""
-        visitor = Visitor(client_key(self._proxies.client(scope)))
+        client_request = ClientRequest(client_key(self._proxies.client(scope)))
         authenticator = self._authenticator
         if authenticator is not None:
-            visitor.identity = await authenticator.of_head(scope, visitor.address)
-            if visitor.identity is None and not authenticator.reads_messages:
+            client_request.identity = await authenticator.of_head(scope, client_request.address)
+            if client_request.identity is None and not authenticator.reads_messages:
                 raise authenticator.missing()
         if self._rates is not None:
-            self._rates.request(visitor.client)
-        return visitor
+            self._rates.request(client_request.client)
+        return client_request
 
     async def look(self, scope: Mapping[str, Any]) -> None:
         """Somebody wants to see how we are doing, from the network. Raises AccessRefused."""
@@ -56,27 +56,27 @@ class Gate:
         if not await authenticator.of_head(scope, client_key(host)):
             raise authenticator.missing()
 
-    def received(self, visitor: Visitor, size: int) -> None:
+    def received(self, client_request: ClientRequest, size: int) -> None:
         """The body is there, in so many bytes."""
         if self._rates is not None:
-            self._rates.received(visitor.client, size)
+            self._rates.received(client_request.client, size)
 
     def publishes(self, client: str, deliveries: Callable[[], int]) -> None:
         """A client's notifications are about to be stored; `deliveries` counts how often they will be pushed."""
         if self._rates is not None and self._rates.count_deliveries:
             self._rates.deliveries(client, deliveries)
 
-    async def identify(self, visitor: Visitor, root: etree._Element) -> Caller | None:
+    async def identify(self, client_request: ClientRequest, root: etree._Element) -> Caller | None:
         """Who asks, now that the message is there; None where nobody has to say. Raises AccessRefused."""
         authenticator = self._authenticator
         if authenticator is None:
             return None
-        if visitor.identity is None:
-            visitor.identity = await authenticator.of_message(root, visitor.address)
+        if client_request.identity is None:
+            client_request.identity = await authenticator.of_message(root, client_request.address)
             if self._rates is not None:
                 # So far it has counted for its address. As a user it may be over its rate already.
-                self._rates.request(visitor.client)
-        return self._caller(visitor.identity)
+                self._rates.request(client_request.client)
+        return self._caller(client_request.identity)
 
     def _caller(self, identity: Identity) -> Caller:
         policy = self._policy()

@@ -88,7 +88,7 @@ class Caller:
 
 
 @dataclass(slots=True)
-class Visitor:
+class ClientRequest:
     """Who is behind a request, as far as is known at this moment."""
 
     address: str

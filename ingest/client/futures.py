@@ -39,7 +39,7 @@ from topic_model.subscriptions import SoapVersion
 
 
 @dataclass
-class Batch:
+class NotifyBatch:
     """Notifications for one request, with who waits for each. `due` is when the first has waited long enough."""
 
     due: float
@@ -47,10 +47,10 @@ class Batch:
     futures: list[Future[None]] = field(default_factory=list)
     size: int = 0
 
-    def parts(self) -> list[Batch]:
+    def parts(self) -> list[NotifyBatch]:
         """One batch for each message."""
         pairs = zip(self.messages, self.futures, strict=True)
-        return [Batch(self.due, [message], [future], len(message)) for message, future in pairs]
+        return [NotifyBatch(self.due, [message], [future], len(message)) for message, future in pairs]
 
 
 class Gathering:
@@ -58,20 +58,20 @@ class Gathering:
 
     def __init__(self, batching: Batching) -> None:
         self._limits = batching
-        self._open: Batch | None = None
+        self._open: NotifyBatch | None = None
 
     @property
     def due(self) -> float | None:
         """When `take` should be called; None when nothing waits."""
         return None if self._open is None else self._open.due
 
-    def add(self, message: str, future: Future[None], now: float) -> list[Batch]:
+    def add(self, message: str, future: Future[None], now: float) -> list[NotifyBatch]:
         """Take in a notification; returns the batches that are full now."""
         full = []
         if self._open is not None and self._open.size + len(message) > self._limits.bytes:
             full += self.take()
         if self._open is None:
-            self._open = Batch(now + self._limits.linger_s)
+            self._open = NotifyBatch(now + self._limits.linger_s)
         self._open.messages.append(message)
         self._open.futures.append(future)
         self._open.size += len(message)
@@ -79,7 +79,7 @@ class Gathering:
             full += self.take()
         return full
 
-    def take(self) -> list[Batch]:
+    def take(self) -> list[NotifyBatch]:
         """What has gathered so far."""
         batch, self._open = self._open, None
         return [] if batch is None else [batch]
@@ -150,7 +150,7 @@ class FuturesClient:
         future: Future[None] = self._begin()
         with self._gathered:
             if self._gathering is None:
-                batches = [Batch(0.0, [message], [future], len(message))]
+                batches = [NotifyBatch(0.0, [message], [future], len(message))]
             else:
                 batches = self._gathering.add(message, future, time.monotonic())
                 self._gathered.notify()
@@ -287,11 +287,11 @@ class FuturesClient:
         self._send(call, lambda sent: self._settle(future, partial(_outcome, call, sent)))
         return future
 
-    def _send_batch(self, batch: Batch) -> None:
+    def _send_batch(self, batch: NotifyBatch) -> None:
         call = self._calls.notify(batch.messages)
         self._send(call, lambda sent: self._batch_answered(batch, call, sent))
 
-    def _batch_answered(self, batch: Batch, call: Call[None], sent: Future[requests.Response]) -> None:
+    def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[requests.Response]) -> None:
         try:
             _outcome(call, sent)
         except FaultReceived as fault:

@@ -20,7 +20,7 @@ from core.errors import InfrastructureError
 from core.security.ip_addresses import read_address
 from core.security.outbound import AddressPolicy, Refusal, place_of
 from ingest.consumers import http_post
-from ingest.consumers.http_post import DIRECT, Route
+from ingest.consumers.http_post import DIRECT, OutboundRoute
 from ingest.elements.endpoints import refused
 from ingest.errors import ConsumerRefused, NoAnswer, NotCalled
 
@@ -35,7 +35,7 @@ def resolve(host: str, port: int) -> list[str]:
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-class Lookups:
+class DnsCheck:
     """Asks the resolver and then the policy. On the event loop's thread, but for the resolver."""
 
     def __init__(self, policy: AddressPolicy, resolver: Resolve = resolve, longest_s: float = _LONGEST_S) -> None:
@@ -66,9 +66,9 @@ class Lookups:
             lookup.exception()  # or asyncio reports the one that nobody waited for
 
 
-async def check_name(lookups: Lookups | None, url: str) -> None:
+async def check_name(dns_check: DnsCheck | None, url: str) -> None:
     """Raises ConsumerRefused for a URL whose host leads nowhere that may be reached."""
-    refusal = await lookups.refusal(url) if lookups is not None else None
+    refusal = await dns_check.refusal(url) if dns_check is not None else None
     if refusal is not None:
         # Not the address itself: what a name leads to inside is nobody's business outside.
         raise refused(url, Refusal(refusal.rule, f"has a host that may not be reached (rule {refusal.rule})"))
@@ -89,7 +89,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
 class OwnershipProof:
     """Asks consumers. On the event loop's thread, but for the requests."""
 
-    def __init__(self, policy: AddressPolicy, route: Route = DIRECT) -> None:
+    def __init__(self, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
         self._policy = policy
         self._route = route
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="challenge")

@@ -28,7 +28,7 @@ from topic_model.topics import TopicPath, parent_of
 
 
 @dataclass(frozen=True)
-class Subscribe:
+class SubscribeUpstream:
     """Subscribe at the publisher to this topic."""
 
     topic: TopicFilter
@@ -56,7 +56,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class End:
+class EndUpstream:
     """Nobody wants it any more, and the publisher knows no pause."""
 
     upstream: Upstream
@@ -69,7 +69,7 @@ class Forget:
     upstream: Upstream
 
 
-Step = Subscribe | Renew | Resume | Pause | End | Forget
+Step = SubscribeUpstream | Renew | Resume | Pause | EndUpstream | Forget
 
 
 def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
@@ -83,13 +83,13 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
             upstream = None
         if wanted(topic):
             if upstream is None:
-                planned.append(Subscribe(topic))
+                planned.append(SubscribeUpstream(topic))
             elif upstream.paused:
                 planned.append(Resume(upstream))
             elif upstream.renew_ms is not None and upstream.renew_ms <= now_ms:
                 planned.append(Renew(upstream))
         elif upstream is not None and not upstream.paused:
-            planned.append(Pause(upstream) if registration.pausable else End(upstream))
+            planned.append(Pause(upstream) if registration.pausable else EndUpstream(upstream))
     return planned
 
 

@@ -27,13 +27,13 @@ from core.errors import InfrastructureError
 from ingest.demand import steps
 from ingest.demand.calls import Granted, PublisherCalls
 from ingest.demand.steps import (
-    End,
+    EndUpstream,
     Forget,
     Pause,
     Renew,
     Resume,
     Step,
-    Subscribe,
+    SubscribeUpstream,
 )
 from ingest.errors import PublisherRefused, PublisherUnreachable
 from ingest.operations.gateway import Gateway
@@ -212,7 +212,7 @@ class DemandWorker:
 
     async def _carry_out_one(self, registration: Registration, step: Step) -> None:
         match step:
-            case Subscribe(topic):
+            case SubscribeUpstream(topic):
                 await self._subscribe(registration, topic)
             case Renew(upstream):
                 await self._or_forget(registration, upstream, self._renew(registration, upstream))
@@ -220,7 +220,7 @@ class DemandWorker:
                 await self._or_forget(registration, upstream, self._resume(registration, upstream))
             case Pause(upstream):
                 await self._pause(registration, upstream)
-            case End(upstream):
+            case EndUpstream(upstream):
                 await self._end(registration, upstream)
             case Forget(upstream):
                 await self._replace(registration, upstream, None)

@@ -19,7 +19,7 @@ from core.telemetry.metrics import CONTENT_TYPE, Registry
 from core.telemetry.tracing import read_traceparent
 from ingest.access.errors import AccessRefused
 from ingest.access.gate import Gate
-from ingest.access.grants import Visitor
+from ingest.access.grants import ClientRequest
 from ingest.addresses import FACTORIES, Kind, Target, target_of
 from ingest.errors import Compressed, TooLarge, UnknownOperation, UnreadableRequest
 from ingest.http.inflight import HELD, SMALL, FreedMemory, Held, Inflight
@@ -165,12 +165,12 @@ class GatewayApp:
         operation = "unknown"
         try:
             gate = self._gateway.gate
-            visitor = None if gate is None else await self._enter(gate, scope, receive, held)
+            client_request = None if gate is None else await self._enter(gate, scope, receive, held)
             body = await _read_body(headers, receive, self._limit)
             if body is None:
                 return
-            if gate is not None and visitor is not None:
-                gate.received(visitor, len(body))
+            if gate is not None and client_request is not None:
+                gate.received(client_request, len(body))
             memory = memory_to_read(body, self._elements)
             if len(body) > SMALL:
                 request = await self._parsed_elsewhere(body, _header(headers, b"content-type"), held, memory)
@@ -179,9 +179,9 @@ class GatewayApp:
             else:
                 raise self.inflight.no_room()
             request.traceparent = _traceparent(headers)
-            if gate is not None and visitor is not None:
-                request.caller = await gate.identify(visitor, request.root)
-                request.client = visitor.client
+            if gate is not None and client_request is not None:
+                request.caller = await gate.identify(client_request, request.root)
+                request.client = client_request.client
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
             _check_small(known, operation, len(body))
@@ -216,7 +216,7 @@ class GatewayApp:
             await self.inflight.wait(held, memory)
         return await asyncio.get_running_loop().run_in_executor(self._parsers, _parse_large, body, content_type)
 
-    async def _enter(self, gate: Gate, scope: Scope, receive: Receive, held: Held) -> Visitor:
+    async def _enter(self, gate: Gate, scope: Scope, receive: Receive, held: Held) -> ClientRequest:
         try:
             return await gate.enter(scope)
         except AccessRefused:

@@ -25,7 +25,7 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _EXHAUSTED_S = 1.0
 
 
-class Room:
+class HandshakeLimiter:
     """Which handshakes there may be at a time. Pure; each has a name of the caller's choosing.
 
     When there are too many in all, the one that has had the longest goes: an honest one takes a moment, so whoever
@@ -68,7 +68,7 @@ class Room:
         return len(self._clients)
 
 
-class Door:
+class TlsAcceptor:
     """Accepts connections from a listening socket and gives them to a protocol when TLS stands. On the event loop.
 
     Closes like a server of asyncio's.
@@ -84,7 +84,7 @@ class Door:
         self._listener = listener
         self._tls = tls
         self._make_protocol = make_protocol
-        self._room = Room(tls.settings.handshakes, tls.settings.handshakes_per_client, key)
+        self._room = HandshakeLimiter(tls.settings.handshakes, tls.settings.handshakes_per_client, key)
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None

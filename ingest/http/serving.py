@@ -18,7 +18,7 @@ from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
 from ingest.http.app import GatewayApp
-from ingest.http.handshakes import Door
+from ingest.http.handshakes import TlsAcceptor
 from ingest.http.http_protocol import GatewayProtocol
 from ingest.http.tls import Handshakes, ServerTls
 from ingest.settings import GatewaySettings
@@ -42,7 +42,7 @@ class GatewayServer(uvicorn.Server):
             return
         make = functools.partial(self._protocol, self._tls.handshakes)
         key = self._trusted.connection_key
-        self.servers = [Door(listener, self._tls, make, key) for listener in sockets]  # type: ignore[misc]  # closes like one
+        self.servers = [TlsAcceptor(listener, self._tls, make, key) for listener in sockets]  # type: ignore[misc]  # closes like one
         self.started = True
 
     def _protocol(self, handshakes: Handshakes) -> asyncio.Protocol:

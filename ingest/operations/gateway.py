@@ -15,8 +15,8 @@ from core.security.outbound import AddressPolicy
 from core.telemetry.tracing import Tracing
 from ingest.access.gate import Gate
 from ingest.addresses import Kind, NotificationIds, OwnAddresses, Target
-from ingest.consumers.http_post import DIRECT, Route
-from ingest.consumers.ownership import Lookups, OwnershipProof
+from ingest.consumers.http_post import DIRECT, OutboundRoute
+from ingest.consumers.ownership import DnsCheck, OwnershipProof
 from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
 from ingest.errors import OperationRefused
@@ -24,7 +24,7 @@ from ingest.settings import GatewaySettings, TopicSettings
 from ingest.soap.envelope import Request
 from ingest.soap.times import utc_now
 from ingest.soap.wsdl import ServiceDescriptions
-from ingest.state.changes import Changes, KeyedLocks
+from ingest.state.changes import CommitsChanges, KeyedLocks
 from ingest.state.pull_queues import PullQueues
 from ingest.state.repeats import Repeats
 from topic_model.namespaces import wsa
@@ -113,7 +113,7 @@ class Gateway:
     topics: TopicSettings
     own: OwnAddresses
     table: RoutingTable
-    changes: Changes
+    changes: CommitsChanges
     notifications: NotificationSink
     retained: CurrentMessages
     pulls: PullQueues
@@ -122,8 +122,8 @@ class Gateway:
     suspensions: Suspensions = field(default_factory=Suspensions)
     owners: Owners = field(default_factory=Owners)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
-    route: Route = DIRECT
-    lookups: Lookups | None = None
+    route: OutboundRoute = DIRECT
+    dns_check: DnsCheck | None = None
     proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None

@@ -15,8 +15,8 @@ from ingest.access.grants import check_fill, check_publish, check_subscribe, own
 from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers.ownership import check_name
 from ingest.elements.endpoints import judge_consumer, read_reference
-from ingest.elements.filters import Policy, read_filters, read_policy
-from ingest.elements.protection import Wish, required, told_element
+from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
+from ingest.elements.protection import RequestedProtection, required, told_element
 from ingest.elements.topics import TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
@@ -104,7 +104,7 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     if policy.current_message:
         await check_few(gateway, wanted)
     if not wanted.pull_point:
-        await check_name(gateway.lookups, wanted.consumer.address)
+        await check_name(gateway.dns_check, wanted.consumer.address)
         if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
             await gateway.proof.ask(wanted.consumer.address, wanted.owner)
     async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
@@ -122,7 +122,9 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
 
 
-async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | None) -> tuple[Subscription, str, Since]:
+async def _renewed_equal(
+    gateway: Gateway, wanted: Subscription, wish: RequestedProtection | None
+) -> tuple[Subscription, str, Since]:
     """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none.
 
     It is protected as wished, else as it was. Also returns the signing secret that was made for it, empty if none was,
@@ -153,7 +155,9 @@ async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subs
     return made, Since(await gateway.changes.commit([SubscriptionRecord(made)]), made.created_ms, new=True)
 
 
-def _protected(gateway: Gateway, subscription: Subscription, wish: Wish | None) -> tuple[Subscription, str]:
+def _protected(
+    gateway: Gateway, subscription: Subscription, wish: RequestedProtection | None
+) -> tuple[Subscription, str]:
     if wish is None:
         return subscription, ""
     return required(gateway.protector).grant(subscription, wish, times.to_ms(gateway.now()))
@@ -227,7 +231,7 @@ def _read_message(
     return topic, payload, producer
 
 
-def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: datetime) -> Subscription:
+def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPolicy, now: datetime) -> Subscription:
     operation = request.operation
     reference = operation.find(wsnt("ConsumerReference"))
     if reference is None:

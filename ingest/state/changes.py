@@ -15,16 +15,15 @@ from ingest.state.control_view import ControlView
 from topic_model.records.control import ControlRecord
 
 
-class End(Protocol):
-    """What is needed of a LogEnd."""
-
-    async def ask(self) -> int:
-        """The offset after the last record that was acknowledged before this call. Raises InfrastructureError."""
-
-
 class LogEnd:
-    """Asks Kafka. Requests that come while a question is under way share the next one: under load one round trip,
-    about a millisecond, serves all of them."""
+    """Where a log ends now: whatever another gateway has answered for lies before it.
+
+    A gateway learns of the records of the others by following the log, a few milliseconds behind. Whoever must not
+    miss what another gateway has acknowledged asks for the end, and waits until its own view has come there.
+
+    Requests that come while a question to Kafka is under way share the next one: under load one round trip, about a
+    millisecond, serves all of them.
+    """
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
         self._kafka = kafka
@@ -37,8 +36,8 @@ class LogEnd:
         self._waiting: asyncio.Future[int] | None = None
         self._serving: asyncio.Task[None] | None = None
 
-    async def ask(self) -> int:
-        """See End."""
+    async def end_offset(self) -> int:
+        """The offset after the last record that was acknowledged before this call. Raises InfrastructureError."""
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()
             if self._serving is None:
@@ -92,7 +91,7 @@ class AppendsRecords(Protocol):
     def append(self, batch: Sequence[ControlRecord]) -> int: ...
 
 
-class Changes(Protocol):
+class CommitsChanges(Protocol):
     """How operations change the shared state."""
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
@@ -107,7 +106,7 @@ class Changes(Protocol):
 class ControlChanges:
     """Changes by way of the control log."""
 
-    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: End) -> None:
+    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: LogEnd) -> None:
         self._log = log
         self._view = view
         self._end = end
@@ -115,14 +114,14 @@ class ControlChanges:
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
-        """See Changes."""
+        """See CommitsChanges."""
         last = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
         await self._view.wait_applied(last, self._timeout_s)
         return last - len(records) + 1
 
     async def catch_up(self) -> None:
-        """See Changes."""
-        await self._view.wait_applied(await self._end.ask() - 1, self._timeout_s)
+        """See CommitsChanges."""
+        await self._view.wait_applied(await self._end.end_offset() - 1, self._timeout_s)
 
     def close(self) -> None:
         """Do not begin any further append."""

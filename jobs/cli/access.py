@@ -14,7 +14,7 @@ from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, sett
 from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
-    from ingest.access.policy import Finding
+    from ingest.access.policy import ReviewFinding
     from jobs.settings.loading import Settings
 
 
@@ -85,7 +85,7 @@ def _rights(settings: Settings) -> tuple[Any, Any, bool]:
     return user_source(settings).find, policy, others
 
 
-def _facts(finding: Finding, *, ended: bool) -> dict[str, Any]:
+def _facts(finding: ReviewFinding, *, ended: bool) -> dict[str, Any]:
     subscription = finding.subscription
     return {
         "id": subscription.id,
@@ -98,7 +98,7 @@ def _facts(finding: Finding, *, ended: bool) -> dict[str, Any]:
     }
 
 
-def _show(found: list[Finding], ended: list[Finding]) -> None:
+def _show(found: list[ReviewFinding], ended: list[ReviewFinding]) -> None:
     out = console()
     if not found:
         out.print("every subscription belongs to somebody who might make it today", highlight=False)

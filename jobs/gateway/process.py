@@ -14,8 +14,8 @@ from core.errors import ArborcastError, ConfigError, InfrastructureError
 from core.telemetry.metrics import Registry
 from core.telemetry.tracing import make_tracing
 from ingest.addresses import OwnAddresses
-from ingest.consumers.http_post import Route
-from ingest.consumers.ownership import Lookups, OwnershipProof
+from ingest.consumers.http_post import OutboundRoute
+from ingest.consumers.ownership import DnsCheck, OwnershipProof
 from ingest.demand.worker import DemandWorker
 from ingest.elements.protection import Protector
 from ingest.http.app import GatewayApp
@@ -108,7 +108,7 @@ class GatewayProcess:
         announced = "127.0.0.1" if host in _WILDCARDS else host
         self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         policy = policy_of(settings, port)
-        route = Route(settings.push.proxy, settings.push.tls_ca_file)
+        route = OutboundRoute(settings.push.proxy, settings.push.tls_ca_file)
         logger.info("subscribers may be at %s", describe(settings.outbound))
         self._gateway = Gateway(
             settings=settings.gateway,
@@ -125,7 +125,7 @@ class GatewayProcess:
             owners=owners,
             outbound=policy,
             route=route,
-            lookups=Lookups(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,
+            dns_check=DnsCheck(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,
             proof=OwnershipProof(policy, route) if settings.outbound.prove_ownership else None,
             repeats=Repeats(self._memory),
             descriptions=descriptions(),

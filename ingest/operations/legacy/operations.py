@@ -102,7 +102,7 @@ async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) 
         check_subscribe(caller, wanted.topics)
         check_supported(gateway, wanted.topics[0])
         if not wanted.pull_point:
-            await check_name(gateway.lookups, wanted.consumer.address)
+            await check_name(gateway.dns_check, wanted.consumer.address)
             if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
                 await gateway.proof.ask(wanted.consumer.address, wanted.owner)
         return await _create(gateway, wanted)

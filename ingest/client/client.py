@@ -1,24 +1,17 @@
-"""The synchronous client: every call returns when it is done."""
+"""The synchronous client, and what both clients have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from functools import wraps
 from types import TracebackType
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self
 
-from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notification_message
-from ingest.client.received import ReceivedMessage
+from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.session import BrokerSession
-from ingest.client.values import (
-    Credentials,
-    Delivery,
-    Remote,
-    RemotePullPoint,
-    RemoteRegistration,
-    RemoteSubscription,
-    Retries,
-)
+from ingest.client.values import Remote, Retries
 from topic_model.subscriptions import SoapVersion
 
 # Connecting and answering. The answer waits for the broker's storage, which gives up by itself after ten seconds.
@@ -26,8 +19,60 @@ TIMEOUT_S = (5.0, 30.0)
 
 _CONNECTIONS = 16
 
+P = ParamSpec("P")
 
-class Client:
+
+class BrokerClient(ABC):
+    """What both clients are: the requests to one broker, a session, and something to close."""
+
+    def __init__(
+        self,
+        url: str,
+        soap: SoapVersion,
+        timeout_s: tuple[float, float],
+        retries: Retries | None,
+        connections: int,
+    ) -> None:
+        self._calls = Calls(url)
+        self._soap = soap
+        self._session = BrokerSession(timeout_s, retries or Retries(), connections)
+
+    @property
+    def broker(self) -> str:
+        """The address of the NotificationBroker."""
+        return self._calls.broker.address
+
+    @abstractmethod
+    def close(self) -> object:
+        """Free the connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def signature_of(make: Callable[..., Call[Any]], result: str) -> inspect.Signature:
+    """The parameters of a method of Calls with what a client's method returns: for help(), type checkers know it."""
+    returned = str(make.__annotations__["return"]).removeprefix("Call[").removesuffix("]")
+    return inspect.signature(make).replace(return_annotation=result.format(returned))
+
+
+def performed(make: Callable[Concatenate[Calls, P], Call[ResultT]]) -> Callable[Concatenate[Client, P], ResultT]:
+    """The method of Client that makes this request and returns its result."""
+
+    @wraps(make)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return self._perform(make(self._calls, *args, **kwargs))
+
+    method.__signature__ = signature_of(make, "{}")  # type: ignore[attr-defined]
+    return method
+
+
+class Client(BrokerClient):
     """Talks to one broker; several threads may share it.
 
         with Client("http://127.0.0.1:8080") as client:
@@ -53,75 +98,21 @@ class Client:
         timeout_s: tuple[float, float] = TIMEOUT_S,
         retries: Retries | None = None,
     ) -> None:
-        self._calls = Calls(url)
-        self._soap = soap
-        self._session = BrokerSession(timeout_s, retries or Retries(), _CONNECTIONS)
+        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS)
 
-    @property
-    def broker(self) -> str:
-        """The address of the NotificationBroker."""
-        return self._calls.broker.address
-
-    def subscribe(
-        self,
-        topic: str | None,
-        *,
-        to: str | Remote,
-        lasts: Lasts = None,
-        raw: bool = False,
-        current: bool = False,
-        namespaces: Namespaces = None,
-        signed: bool = False,
-        secret: str = "",
-        credentials: Credentials | None = None,
-        delivery: Delivery | None = None,
-    ) -> RemoteSubscription:
-        """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
-
-        `lasts` is how long, or until when; None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
-        `current` for the current messages of topics that retain one, at once.
-
-        An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
-        (the result's `secret`, told this once), sends `credentials` along, and tries as hard as `delivery` says.
-        """
-        call = self._calls.subscribe(
-            topic,
-            to,
-            lasts,
-            raw=raw,
-            current=current,
-            namespaces=namespaces,
-            signed=signed,
-            secret=secret,
-            credentials=credentials,
-            delivery=delivery,
-        )
-        return self._perform(call)
-
-    def rotate_secret(self, subscription: str | Remote, secret: str = "", *, overlap: timedelta | None = None) -> str:
-        """Have pushes signed with another secret, given or made by the broker; returns it. The old one goes on
-        signing too for the overlap, or for as long as the broker's settings say."""
-        return self._perform(self._calls.rotate_secret(subscription, secret, overlap))
-
-    def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> None:
-        """Have pushes carry these credentials instead of any others; None for none."""
-        self._perform(self._calls.set_credentials(subscription, credentials))
-
-    def renew(self, subscription: str | Remote, lasts: Lasts) -> RemoteSubscription:
-        """Let the subscription last so long from now, or until then; None for no end."""
-        return self._perform(self._calls.renew(subscription, lasts))
-
-    def unsubscribe(self, subscription: str | Remote) -> None:
-        """End the subscription."""
-        self._perform(self._calls.unsubscribe(subscription))
-
-    def pause(self, subscription: str | Remote) -> None:
-        """Hold the pushes of the subscription."""
-        self._perform(self._calls.pause(subscription))
-
-    def resume(self, subscription: str | Remote) -> None:
-        """Let the pushes of the subscription go on."""
-        self._perform(self._calls.resume(subscription))
+    subscribe = performed(Calls.subscribe)
+    renew = performed(Calls.renew)
+    unsubscribe = performed(Calls.unsubscribe)
+    pause = performed(Calls.pause)
+    resume = performed(Calls.resume)
+    rotate_secret = performed(Calls.rotate_secret)
+    set_credentials = performed(Calls.set_credentials)
+    current_message = performed(Calls.current_message)
+    create_pull_point = performed(Calls.create_pull_point)
+    get_messages = performed(Calls.get_messages)
+    destroy_pull_point = performed(Calls.destroy_pull_point)
+    register_publisher = performed(Calls.register_publisher)
+    destroy_registration = performed(Calls.destroy_registration)
 
     def notify(
         self,
@@ -151,58 +142,10 @@ class Client:
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
         self._perform(self._calls.notify(texts, to, traceparent))
 
-    def current_message(self, topic: str, *, namespaces: Namespaces = None) -> bytes | None:
-        """The last payload on a topic whose messages are retained; None when there is none."""
-        return self._perform(self._calls.current_message(topic, namespaces))
-
-    def create_pull_point(self) -> RemotePullPoint:
-        """A place at the broker where messages wait to be fetched: subscribe with it as `to`."""
-        return self._perform(self._calls.create_pull_point())
-
-    def get_messages(
-        self, pull_point: str | Remote, maximum: int | None = None, *, wait_s: float | None = None
-    ) -> list[ReceivedMessage]:
-        """Take messages out of a pull point, oldest first, at most `maximum`. They are gone from there then.
-
-        An Arborcast broker waits up to `wait_s` seconds for the first one; keep it below the client's timeout.
-        """
-        return self._perform(self._calls.get_messages(pull_point, maximum, wait_s))
-
-    def destroy_pull_point(self, pull_point: str | Remote) -> None:
-        """Give up a pull point and what waits in it."""
-        self._perform(self._calls.destroy_pull_point(pull_point))
-
-    def register_publisher(
-        self,
-        *topics: str,
-        publisher: str | Remote | None = None,
-        demand: bool = False,
-        until: Lasts = None,
-        namespaces: Namespaces = None,
-    ) -> RemoteRegistration:
-        """Register as a publisher of these topics.
-
-        With `demand` the broker subscribes at `publisher` (the address of its NotificationProducer) while somebody is
-        subscribed to the topics here. `until` is when, or after how long, the registration ends.
-        """
-        return self._perform(self._calls.register_publisher(topics, publisher, demand, until, namespaces))
-
-    def destroy_registration(self, registration: str | Remote) -> None:
-        """End a publisher's registration."""
-        self._perform(self._calls.destroy_registration(registration))
-
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
         self._session.stop_repeating()
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _perform(self, call: Call[ResultT]) -> ResultT:
         return self._session.perform(call, self._soap)

@@ -2,17 +2,165 @@
 
 from __future__ import annotations
 
+import binascii
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from lxml import etree
 
-from ingest.access.authenticator import Authenticator
+from ingest.access.bearer import Bearer, WrongToken
 from ingest.access.grants import Caller, ClientRequest, Identity
 from ingest.access.policy import DEFAULT, AccessPolicy
 from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import Rates, client_key, is_loopback
+from ingest.access.settings import METHODS, AccessSettings
+from ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
+from ingest.access.users import Users
+from ingest.access.users_file import may_be_name
+from ingest.errors import NotAuthenticated, TokenRefused
+from ingest.http.tls import certificate_names
+
+CERTIFICATE: Final = "arborcast.certificate"
+"""Where a request's scope has the certificate of its connection, checked, as the ssl module shows it."""
+
+_BASIC_CHALLENGE = 'Basic realm="arborcast", charset="UTF-8"'
+_BEARER_CHALLENGE = 'Bearer realm="arborcast"'
+_WRONG = "these credentials are not right"
+
+
+class Authenticator:
+    """Decides who somebody is, by the methods of the settings.
+
+    What HTTP carries is looked at first, and is then decisive: a request with wrong credentials is refused, even if a
+    certificate would have let it in. Of several that are there, Authorization counts, then the certificate of the
+    connection, then the UsernameToken in the message.
+    """
+
+    def __init__(
+        self,
+        settings: AccessSettings,
+        users: Users,
+        clock: Callable[[], float] = time.time,
+        bearer: Bearer | None = None,
+        nonces: NonceMemory | None = None,
+    ) -> None:
+        self._settings = settings
+        self._methods = frozenset(settings.chosen())
+        self._users = users
+        # Not `or`: one that is empty, as each is at first, would count for none.
+        self._nonces = NonceMemory(settings.token_window_s, settings.token_nonces) if nonces is None else nonces
+        self._clock = clock
+        self._bearer = bearer
+        challenges = {"basic": _BASIC_CHALLENGE, "bearer": _BEARER_CHALLENGE}
+        self._challenges = tuple(text for method, text in challenges.items() if method in self._methods)
+
+    @property
+    def reads_messages(self) -> bool:
+        """Whether who asks may show only in the message itself."""
+        return "token" in self._methods
+
+    async def of_head(self, scope: Mapping[str, Any], address: str) -> Identity | None:
+        """Who it is by what HTTP carries, None when it carries nothing that we look at. Raises NotAuthenticated."""
+        header = _header(scope["headers"], b"authorization")
+        if header:
+            scheme, _, value = header.strip().partition(b" ")
+            if scheme.lower() == b"basic" and "basic" in self._methods:
+                value = value.strip()
+                return self._users.recall(value) or await self._basic(value, address)
+            if scheme.lower() == b"bearer" and self._bearer is not None:
+                return self._token(self._bearer, value.strip(), address)
+            raise self.missing()
+        if "certificate" in self._methods and (certificate := scope.get(CERTIFICATE)):
+            return await self._certificate(certificate)
+        return None
+
+    async def of_message(self, root: etree._Element, address: str) -> Identity:
+        """Who it is by the message's UsernameToken. Raises NotAuthenticated."""
+        token = find_token(root) if self.reads_messages else None
+        if token is None:
+            raise self.missing()
+        if token.digest:
+            return await self._digest(token, address)
+        if token.created:
+            self._nonces.check_time(token, self._clock())
+        identity = await self._users.check(token.name, token.password, address)
+        if identity is None:
+            raise TokenRefused(_WRONG)
+        return identity
+
+    def missing(self) -> NotAuthenticated:
+        """What is answered to a request that does not say who asks."""
+        words = {
+            "basic": "HTTP Basic",
+            "bearer": "a bearer token",
+            "token": "a WS-Security UsernameToken",
+            "certificate": "a TLS certificate",
+        }
+        offered = " or ".join(words[method] for method in METHODS if method in self._methods)
+        return NotAuthenticated(f"who are you? Credentials are needed: {offered}", self._challenges)
+
+    async def _basic(self, value: bytes, address: str) -> Identity:
+        try:
+            text = binascii.a2b_base64(value, strict_mode=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise NotAuthenticated("the Authorization header cannot be read", self._challenges) from error
+        name, _, password = text.partition(":")
+        identity = await self._users.check(name, password, address, value)
+        if identity is None:
+            raise NotAuthenticated(_WRONG, self._challenges)
+        return identity
+
+    def _token(self, bearer: Bearer, value: bytes, address: str) -> Identity:
+        try:
+            return bearer.check(value.decode("ascii", "replace"))
+        except WrongToken as error:
+            # Only now: a signature cannot be guessed, and a good one gets in whatever strangers have sent from there.
+            self._users.guesses.may_begin(address)
+            self._users.guesses.wrong(address)
+            challenge = f'{_BEARER_CHALLENGE}, error="invalid_token", error_description="{error}"'
+            others = tuple(each for each in self._challenges if each != _BEARER_CHALLENGE)
+            raise NotAuthenticated(f"the bearer token is refused: {error}", (challenge, *others)) from error
+
+    async def _certificate(self, certificate: Mapping[str, Any]) -> Identity:
+        names = certificate_names(certificate, self._settings.certificate_name)
+        if len(names) == 1:
+            identity = await self._users.find(names[0])
+            if identity is not None:
+                return identity
+            if self._settings.certificate_users == "any" and may_be_name(names[0]):
+                return Identity(names[0])
+        raise NotAuthenticated(
+            "the certificate of this connection names no user here "
+            f"(access.certificate_name is {self._settings.certificate_name})",
+            self._challenges,
+        )
+
+    async def _digest(self, token: UsernameToken, address: str) -> Identity:
+        self._nonces.check_time(token, self._clock())
+        self._users.guesses.may_begin(address, token.name)
+        password = self._users.clear_password(token.name)
+        # Compared in any case, and nobody is looked up before, so that time does not tell who is there.
+        matches = digest_matches(token, password) and bool(password)
+        identity = await self._users.find(token.name) if matches else None
+        if identity is None:
+            self._users.guesses.wrong(address, token.name)
+            raise TokenRefused(_WRONG)
+        self._nonces.use(token, self._clock())
+        return identity
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+    found: bytes | None = None
+    for key, value in headers:
+        if key == name:
+            if found is not None:
+                # Two of them are an attempt to have us and somebody in front of us read different ones.
+                return b"?"
+            found = value
+    return found or b""
+
 
 # What identities may do is worked out once for each, for so many.
 _CALLERS = 10_000

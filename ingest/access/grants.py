@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ingest.access.errors import Forbidden
+from ingest.errors import Forbidden
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_virtual
 from topic_model.records.control import PullPointRecord

@@ -7,8 +7,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ingest.access.errors import TooManyRequests
 from ingest.access.settings import LimitSettings
+from ingest.errors import TooManyRequests
 
 
 def client_key(host: str) -> str:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Protocol
 
 from core.watched_file import WatchedFile
-from ingest.access.errors import IdentitiesAway, TooManyRequests
 from ingest.access.grants import Identity
 from ingest.access.rates import Buckets
 from ingest.access.users_file import User, check_mode, hash_password, password_matches, read_users
+from ingest.errors import IdentitiesAway, TooManyRequests
 
 _ADDRESSES = 10_000
 

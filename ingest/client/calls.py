@@ -17,9 +17,8 @@ from typing import Generic, TypeVar
 
 from core.errors import ExpressionError
 from ingest.addresses import Kind
-from ingest.client import replies
-from ingest.client.received import ReceivedMessage
-from ingest.client.replies import Reply
+from ingest.client import received
+from ingest.client.received import ReceivedMessage, Reply
 from ingest.client.values import Credentials, Delivery, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
 from ingest.soap import answers, times
 from topic_model.expressions import CONCRETE, parse_friendly, write_topic
@@ -131,7 +130,7 @@ class Calls:
             f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
             f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">{_endpoint("wsnt:ConsumerReference", to)}'
             f"{_filter(expression)}{_termination('InitialTerminationTime', lasts)}{policy}</wsnt:Subscribe>",
-            replies.subscription,
+            received.subscription,
         )
 
     def renew(self, subscription: str | Remote, lasts: Lasts) -> Call[RemoteSubscription]:
@@ -142,7 +141,7 @@ class Calls:
             remote,
             f"{ACTION_BW}/SubscriptionManager/RenewRequest",
             f'<wsnt:Renew xmlns:wsnt="{WSNT}">{element}</wsnt:Renew>',
-            lambda reply: replies.renewed(reply, remote),
+            lambda reply: received.renewed(reply, remote),
         )
 
     def unsubscribe(self, subscription: str | Remote) -> Call[None]:
@@ -171,7 +170,7 @@ class Calls:
             _remote(subscription),
             f"{ARBORCAST_POLICY}/RotateSecretRequest",
             f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"{attribute}>{_secret(secret)}</p:RotateSecret>',
-            lambda reply: secret or replies.told_secret(reply),
+            lambda reply: secret or received.told_secret(reply),
             repeatable=bool(secret),
         )
 
@@ -182,7 +181,7 @@ class Calls:
             _remote(subscription),
             f"{ARBORCAST_POLICY}/SetCredentialsRequest",
             f'<p:SetCredentials xmlns:p="{ARBORCAST_POLICY}">{content}</p:SetCredentials>',
-            replies.nothing,
+            received.nothing,
         )
 
     def notify(
@@ -192,7 +191,7 @@ class Calls:
         body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, "</wsnt:Notify>"))
         to = self.broker if consumer is None else _remote(consumer)
         action = f"{ACTION_BW}/NotificationConsumer/Notify"
-        return Call(to, action, body, replies.nothing, traceparent=traceparent)
+        return Call(to, action, body, received.nothing, traceparent=traceparent)
 
     def current_message(self, topic: str, *, namespaces: Namespaces = None) -> Call[bytes | None]:
         """The last payload on a topic whose messages are retained; None when there is none."""
@@ -201,7 +200,7 @@ class Calls:
             f"{ACTION_BW}/NotificationProducer/GetCurrentMessageRequest",
             f'<wsnt:GetCurrentMessage xmlns:wsnt="{WSNT}">{_topic("wsnt:Topic", topic, namespaces)}'
             "</wsnt:GetCurrentMessage>",
-            replies.current_message,
+            received.current_message,
             absent="NoCurrentMessageOnTopicFault",
         )
 
@@ -212,7 +211,7 @@ class Calls:
             self._pull_points,
             f"{ACTION_BW}/CreatePullPoint/CreatePullPointRequest",
             f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}"/>',
-            replies.pull_point,
+            received.pull_point,
             repeatable=False,
         )
 
@@ -230,7 +229,7 @@ class Calls:
             _remote(pull_point),
             f"{ACTION_BW}/PullPoint/GetMessagesRequest",
             f'<wsnt:GetMessages xmlns:wsnt="{WSNT}"{wait}>{number}</wsnt:GetMessages>',
-            replies.messages,
+            received.messages,
             repeatable=False,
         )
 
@@ -262,7 +261,7 @@ class Calls:
             f"{'' if publisher is None else _endpoint('br:PublisherReference', publisher)}"
             f"{''.join(_topic('br:Topic', topic, namespaces) for topic in topics)}"
             f"<br:Demand>{'true' if demand else 'false'}</br:Demand>{end}</br:RegisterPublisher>",
-            replies.registration,
+            received.registration,
             repeatable=False,
         )
 
@@ -272,7 +271,7 @@ class Calls:
             _remote(registration),
             f"{ACTION_BRW}/PublisherRegistrationManager/DestroyRegistrationRequest",
             f'<br:DestroyRegistration xmlns:br="{WSN_BR}"/>',
-            replies.nothing,
+            received.nothing,
             repeatable=False,
         )
 
@@ -310,7 +309,7 @@ def _plain(to: str | Remote, operation: str, port_type: str, *, repeatable: bool
         _remote(to),
         f"{ACTION_BW}/{port_type}/{operation}Request",
         f'<wsnt:{operation} xmlns:wsnt="{WSNT}"/>',
-        replies.nothing,
+        received.nothing,
         repeatable,
     )
 

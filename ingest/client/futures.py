@@ -18,8 +18,7 @@ import requests
 from requests_futures.sessions import FuturesSession
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from ingest.client.client import TIMEOUT_S, BrokerClient, P, signature_of
-from ingest.client.session import arguments_of, result_of
+from ingest.client.client import TIMEOUT_S, BrokerClient, P, arguments_of, result_of, signature_of
 from ingest.client.values import Batching, ClientClosed, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
 

@@ -17,11 +17,10 @@ from typing import Any
 from core.errors import InfrastructureError, PeerError, UnknownResource
 from core.telemetry.metrics import CONTENT_TYPE, Registry
 from core.telemetry.tracing import read_traceparent
-from ingest.access.errors import AccessRefused
 from ingest.access.gate import Gate
 from ingest.access.grants import ClientRequest
 from ingest.addresses import FACTORIES, Kind, Target, target_of
-from ingest.errors import Compressed, TooLarge, UnknownOperation, UnreadableRequest
+from ingest.errors import AccessRefused, Compressed, TooLarge, UnknownOperation, UnreadableRequest
 from ingest.http.inflight import HELD, SMALL, FreedMemory, Held, Inflight
 from ingest.operations import (
     current_message,

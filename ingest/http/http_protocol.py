@@ -17,7 +17,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from ingest.access.authenticator import CERTIFICATE
+from ingest.access.gate import CERTIFICATE
 from ingest.access.rates import PeerConnections
 from ingest.http.inflight import HELD, SMALL, Held, Inflight
 from ingest.http.tls import Handshakes

@@ -18,9 +18,8 @@ from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
 from ingest.http.app import GatewayApp
-from ingest.http.handshakes import TlsAcceptor
 from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.tls import Handshakes, ServerTls
+from ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
 from ingest.settings import GatewaySettings
 
 # Connections that wait to be accepted; beyond it the kernel makes clients try again after a second.

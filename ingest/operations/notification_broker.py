@@ -20,8 +20,7 @@ from ingest.elements.protection import RequestedProtection, required, told_eleme
 from ingest.elements.topics import TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
-from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room
-from ingest.operations.senders import check_sender
+from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_sender
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from core.errors import UnknownResource
+from core.errors import InfrastructureError, UnknownResource
 from ingest.access.grants import may_manage
 from ingest.addresses import Kind, Target
 from ingest.elements.protection import read_credentials, read_secret, required, told_element
 from ingest.errors import InvalidRequest
+from ingest.operations import publisher_registration
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.operations.notification_broker import requested_termination, termination_element
 from ingest.soap import times
@@ -157,3 +160,51 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(f"{{{ARBORCAST_POLICY}}}{_ROTATE}", rotate_secret, _ANYWHERE),
     Operation(f"{{{ARBORCAST_POLICY}}}{_SET}", set_credentials, _ANYWHERE),
 )
+
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 1.0
+
+# So many ends go into one append. A million that expire together must not become one enormous request.
+_AT_ONCE = 500
+
+
+async def end_expired_forever(gateway: Gateway) -> None:
+    """Run until cancelled."""
+    while True:
+        try:
+            ended = await end_expired(gateway)
+            await end_expired_registrations(gateway)
+        except InfrastructureError as error:
+            logger.warning("expired subscriptions cannot be ended now: %s", error)
+            ended = 0
+        if ended < _AT_ONCE:
+            await asyncio.sleep(_INTERVAL_S)
+
+
+async def end_expired(gateway: Gateway) -> int:
+    """End some of the subscriptions that are due; returns how many."""
+    now_ms = times.to_ms(gateway.now())
+    due = gateway.table.due(now_ms - gateway.settings.expiry_grace_s * 1000)
+    # One that is being renewed at this moment is held by its renewal: next time.
+    free = [subscription_id for subscription_id in due[:_AT_ONCE] if subscription_id not in gateway.locks]
+    if not free:
+        return 0
+    async with AsyncExitStack() as held:
+        for subscription_id in free:
+            await held.enter_async_context(gateway.locks.hold(subscription_id))
+        await gateway.changes.commit([record for one in free for record in ending(one, "expired", now_ms)])
+    logger.info("ended %d expired subscriptions", len(free))
+    return len(free)
+
+
+async def end_expired_registrations(gateway: Gateway) -> None:
+    """End the publisher registrations that are due. There is no grace: a publisher registers anew."""
+    now_ms = times.to_ms(gateway.now())
+    due = gateway.registrations.due(now_ms)[:_AT_ONCE]
+    if due:
+        await gateway.changes.commit(
+            [record for one in due for record in publisher_registration.ending(one, "expired", now_ms)]
+        )
+        logger.info("ended %d expired registrations", len(due))

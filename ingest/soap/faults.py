@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import assert_never
 
 from core.errors import InfrastructureError, PeerError
-from ingest.access.errors import AccessRefused, NotAuthenticated
 from ingest.errors import (
+    AccessRefused,
     Compressed,
     ConsumerRefused,
     MalformedMessage,
+    NotAuthenticated,
     NotUnderstood,
     Packaged,
     TooLarge,

@@ -22,9 +22,9 @@ from ingest.elements.protection import Protector
 from ingest.http.app import GatewayApp
 from ingest.http.serving import GatewayServer, make_server
 from ingest.http.tls import ServerTls
-from ingest.operations.expiry import end_expired_forever
 from ingest.operations.gateway import Gateway
 from ingest.operations.pull_points import end_orphans
+from ingest.operations.subscription_manager import end_expired_forever
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.control_view import ControlView
 from ingest.state.notification_log import NotificationLog

@@ -26,12 +26,11 @@ from ingest.addresses import Kind, Target
 from ingest.consumers.ownership import check_name
 from ingest.elements.endpoints import judge_consumer
 from ingest.errors import ConsumerRefused, InvalidRequest
-from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room
+from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics
 from ingest.operations.legacy import messages
 from ingest.operations.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
 from ingest.operations.notification_broker import accept, check_supported, commit_new
 from ingest.operations.pull_points import open_pull_point
-from ingest.operations.senders import check_topics
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model import expressions

@@ -26,8 +26,8 @@ from ingest.client import (
 )
 from ingest.client.calls import Call, Calls, notification_message
 from ingest.client.futures import Gathering
-from ingest.client.received import ReceivedMessage
-from ingest.client.replies import (
+from ingest.client.received import (
+    ReceivedMessage,
     current_message,
     messages,
     pull_point,

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 
 from core.errors import ConfigError
-from ingest.access.authenticator import Authenticator
-from ingest.access.errors import NotAuthenticated, TooManyRequests
-from ingest.access.gate import Gate
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.grants import Identity
 from ingest.access.proxies import Proxies
 from ingest.access.rates import PeerConnections, Rates
 from ingest.access.settings import AccessSettings, LimitSettings
 from ingest.access.users import Guesses, Users
-from ingest.http.handshakes import HandshakeLimiter
+from ingest.errors import NotAuthenticated, TooManyRequests
+from ingest.http.tls import HandshakeLimiter
 from ingest.settings import GatewaySettings
 from tests.support.guarded_gateway import basic
 

@@ -12,10 +12,10 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -24,6 +24,7 @@ from core.errors import PeerError, SignatureError
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
 from ingest.consumers.ownership import HEADER, agreement
 from ingest.errors import UnreadableRequest
+from ingest.http.asgi import Receive, Scope, Send
 from ingest.http.http_protocol import GatewayProtocol
 from ingest.http.inflight import HELD, Held, Inflight
 from ingest.settings import GatewaySettings
@@ -51,10 +52,6 @@ _LIMITS = GatewaySettings(max_body_bytes=_MAX_BODY, request_timeout_s=_READ_TIME
 
 
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Listener:

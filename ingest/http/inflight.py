@@ -60,7 +60,11 @@ class FreedMemory:
 
 SMALL: Final = 64 * 1024
 
-"""A body up to this is read without being granted room first, and parsed where it is."""
+"""A body up to this is read without being granted room first, and parsed where it is.
+
+A request that carries no notifications may have no more: what a Subscribe says is kept in the memory of every process,
+and what any of them says is walked through element by element.
+"""
 
 HELD: Final = "arborcast.held"
 

@@ -68,21 +68,21 @@ async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> Non
 
     Raises TopicNotSupported or InfrastructureError.
     """
-    known = fingerprint(notifications) if gateway.repeats.enabled else b""
-    if not known:
+    request = fingerprint(notifications) if gateway.repeats.enabled else b""
+    if request:
+        await gateway.repeats.once(request, lambda: _store(gateway, notifications, request))
+    else:
         await _store(gateway, notifications)
-        return
-    # With the records, so that they are known after a restart too.
-    known_by = {"request": known, "request_size": len(notifications)}
-    marked = [msgspec.structs.replace(each, **known_by) for each in notifications]
-    await gateway.repeats.once(known, lambda: _store(gateway, marked))
 
 
-async def _store(gateway: Gateway, notifications: Sequence[Notification]) -> None:
+async def _store(gateway: Gateway, notifications: Sequence[Notification], request: bytes = b"") -> None:
+    """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit(notification.topic for notification in notifications)
     # It belongs to the subscriptions that are there now, whenever it is matched.
-    accepted = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
+    accepted: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
+    if request:
+        accepted |= {"request": request, "request_size": len(notifications)}
     notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
     tree = gateway.table.topics
     # The last of each topic that keeps it.

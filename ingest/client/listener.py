@@ -26,7 +26,7 @@ from ingest.consumers.ownership import HEADER, agreement
 from ingest.errors import UnreadableRequest
 from ingest.http.asgi import Receive, Scope, Send
 from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.inflight import HELD, Held, Inflight
+from ingest.http.inflight import RESERVATION, Inflight, Reservation
 from ingest.settings import GatewaySettings
 from ingest.soap import faults
 from ingest.soap.times import utc_now
@@ -159,12 +159,12 @@ class ListenerApp:
         if scope["method"] != "POST":
             await _respond(send, Response(405))
             return
-        held: Held | None = scope.get(HELD)
+        reservation: Reservation | None = scope.get(RESERVATION)
         try:
             await _respond(send, await self._answer(scope["headers"], receive))
         finally:
-            if held is not None:
-                held.release()
+            if reservation is not None:
+                reservation.release()
 
     async def _answer(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive) -> Response:
         codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]

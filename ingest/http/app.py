@@ -21,7 +21,7 @@ from ingest.access.grants import ClientRequest
 from ingest.addresses import FACTORIES, Kind, Target, target_of
 from ingest.errors import AccessRefused, Compressed, TooLarge, UnknownOperation, UnreadableRequest
 from ingest.http.asgi import Headers, Receive, Scope, Send, header, read_body, send_answer, traceparent_of, until_gone
-from ingest.http.inflight import HELD, SMALL, FreedMemory, Held, Inflight
+from ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
 from ingest.operations import (
     current_message,
     notification_broker,
@@ -132,7 +132,7 @@ class GatewayApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        held: Held = scope.get(HELD) or Held(self.inflight)
+        reservation: Reservation = scope.get(RESERVATION) or Reservation(self.inflight)
         try:
             path: str = scope["path"]
             target = target_of(path)
@@ -144,23 +144,23 @@ class GatewayApp:
                 message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
                 await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
             else:
-                await self._soap(scope, target, receive, send, held)
+                await self._soap(scope, target, receive, send, reservation)
         finally:
-            held.release()
+            reservation.release()
 
-    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send, held: Held) -> None:
+    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send, reservation: Reservation) -> None:
         headers: Headers = scope["headers"]
         gate = self._gateway.gate
         request: Request | None = None
         operation = "unknown"
         try:
-            client = None if gate is None else await self._enter(gate, scope, receive, held)
+            client = None if gate is None else await self._enter(gate, scope, receive, reservation)
             body = await read_body(headers, receive, self._limit)
             if body is None:
                 return
             if gate is not None and client is not None:
                 gate.received(client, len(body))
-            request = await self._parse(body, header(headers, b"content-type"), held)
+            request = await self._parse(body, header(headers, b"content-type"), reservation)
             request.traceparent = traceparent_of(headers)
             request.gone = lambda: until_gone(receive)
             if gate is not None and client is not None:
@@ -195,21 +195,21 @@ class GatewayApp:
                 self._requests.add(operation, "200")
                 await _send_reply(send, request, reply)
 
-    async def _parse(self, body: bytes, content_type: bytes, held: Held) -> Request:
+    async def _parse(self, body: bytes, content_type: bytes, reservation: Reservation) -> Request:
         memory = memory_to_read(body, self._elements)
         if len(body) <= SMALL:
-            if not self.inflight.take(held, memory):
-                raise self.inflight.no_room()
+            if not self.inflight.take(reservation, memory):
+                raise self.inflight.no_memory()
             return parse(body, content_type)
-        if not self.inflight.take(held, memory):
-            await self.inflight.wait(held, memory)
+        if not self.inflight.take(reservation, memory):
+            await self.inflight.wait(reservation, memory)
         return await asyncio.get_running_loop().run_in_executor(self._parsers, _parse_large, body, content_type)
 
-    async def _enter(self, gate: Gate, scope: Scope, receive: Receive, held: Held) -> ClientRequest:
+    async def _enter(self, gate: Gate, scope: Scope, receive: Receive, reservation: Reservation) -> ClientRequest:
         try:
             return await gate.enter(scope)
         except AccessRefused:
-            held.release()
+            reservation.release()
             # What was sent with it is taken off the connection, so that the next request can follow; none of it is
             # kept. Where that would be too much, TooLarge ends the connection.
             await read_body(scope["headers"], receive, self._limit, keep=False)

@@ -46,7 +46,7 @@ from topic_model.subscriptions import SoapVersion
 
 
 class UnreadableRequest(EnvelopeError):
-    """No operation can be found in what arrived. `soap` is the version to answer in, as far as it can be told."""
+    """No operation can be found in what arrived. `soap` is the version to answer in, as far as it is known."""
 
     soap: SoapVersion = "1.1"
 
@@ -226,7 +226,7 @@ class NotAuthenticated(AccessRefused):
 
 
 class TokenRefused(NotAuthenticated):
-    """A WS-Security header with which nobody is let in."""
+    """A WS-Security header that proves no identity."""
 
     status = 500
 

@@ -141,7 +141,7 @@ class Authenticator:
         self._nonces.check_time(token, self._clock())
         self._users.guesses.may_begin(address, token.name)
         password = self._users.clear_password(token.name)
-        # Compared in any case, and nobody is looked up before, so that time does not tell who is there.
+        # Always compared, and without a lookup before, so that the time does not show which users exist.
         matches = digest_matches(token, password) and bool(password)
         identity = await self._users.find(token.name) if matches else None
         if identity is None:
@@ -167,7 +167,7 @@ _CALLERS = 10_000
 
 
 class Gate:
-    """Stands before the operations. There is none where nothing is limited and nobody has to say who it is."""
+    """Checks each request before its operation. There is no gate without limits and without authentication."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Gate:
             self._rates.deliveries(client, deliveries)
 
     async def identify(self, client_request: ClientRequest, root: etree._Element) -> Caller | None:
-        """Who asks, now that the message is there; None where nobody has to say. Raises AccessRefused."""
+        """Who asks, now that the message is there; None without authentication. Raises AccessRefused."""
         authenticator = self._authenticator
         if authenticator is None:
             return None
@@ -241,7 +241,7 @@ class Gate:
 
 def _is_this_machine(host: str, scope: Mapping[str, Any]) -> bool:
     """Whether the client has the very address that it has connected to, as our supervisor has where we do not listen
-    on loopback. Nobody else can: answers to it never leave this machine.
+    on loopback. No other client can: answers to that address never leave this machine.
     """
     server = scope.get("server")
     return bool(host and server and host == server[0])

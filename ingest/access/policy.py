@@ -13,7 +13,7 @@
     topics = ["//."]
     groups = ["operators"]
 
-It only allows, and what nobody allows is refused: there is no order to get wrong. A topic is written alone, or with
+It only allows, and what no rule allows is refused: there is no order to get wrong. A topic is written alone, or with
 `//.` behind it for itself and everything below; `//.` alone is everything. `users = ["*"]` is everybody who has proved
 who it is.
 """
@@ -76,7 +76,7 @@ class AccessPolicy:
 
 DEFAULT = AccessPolicy((Rule(frozenset({"publish", "subscribe"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
 
-"""Everybody who has proved who it is publishes and subscribes; nobody manages what belongs to others."""
+"""Every authenticated client may publish and subscribe, and manage only what belongs to it."""
 
 
 def read_policy(text: str, name: str) -> AccessPolicy:
@@ -122,7 +122,7 @@ def _words(rule: Any, key: str, where: str) -> frozenset[str]:
 
 
 def _grant(text: str, namespaces: Mapping[str, str], where: str) -> Grant:
-    # With a prefix that nobody declared it would be a colon path, and so quite another topic.
+    # With an undeclared prefix it would be a colon path, and so another topic.
     for prefix in () if "{" in text else _PREFIX.findall(text):
         if prefix not in namespaces:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """WS-Security's UsernameToken, in clear text and as a digest (UsernameToken Profile 1.1).
 
-A digest is worth nothing without a memory: whoever hears one can send it again. So it needs a nonce, which is taken
-once, and a time of creation, which may lie only so far from now: what is older needs no remembering.
+A digest proves nothing without a memory of nonces: an eavesdropper can send it again. So it needs a nonce, which is
+accepted once, and a time of creation, which may lie only so far from now: older nonces need no memory.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class NonceMemory:
         if folder is not None:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # What is over is removed by whoever knows of it; here, what nobody does.
+                # Each process removes the expired files that it knows; here, those that none knows.
                 for file in folder.iterdir():
                     if file.name.isdecimal():
                         self._spans[int(file.name)] = _Span(file, steady())
@@ -190,7 +190,7 @@ class NonceMemory:
     def use(self, token: UsernameToken, now_s: float) -> None:
         """Take the nonce of a token that proved right, and whose time was checked.
 
-        Raises TokenRefused when it was used before, IdentitiesAway when it cannot be remembered: then nobody comes in.
+        Raises TokenRefused when it was used before, IdentitiesAway when it cannot be stored: then none is accepted.
         """
         number = int(token.created_s // _SPAN_S)
         span = self._spans.get(number)
@@ -256,7 +256,7 @@ class _Span:
         return self._used
 
     def take(self, fingerprint: bytes, now: float) -> bool:
-        """Whether it is the first time. Raises OSError when that cannot be told."""
+        """Whether it is the first time. Raises OSError when that cannot be found out."""
         if fingerprint in self.known:
             return False
         self._used = now

@@ -28,7 +28,7 @@ _ADDRESSES = 10_000
 
 _NAMES = 100_000
 
-# Longer names are nobody's, and are not kept.
+# No user has a longer name, and none is cached.
 _MOST_OF_A_NAME = 200
 
 

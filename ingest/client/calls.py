@@ -170,7 +170,7 @@ class Calls:
             _remote(subscription),
             f"{ARBORCAST_POLICY}/RotateSecretRequest",
             f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"{attribute}>{_secret(secret)}</p:RotateSecret>',
-            lambda reply: secret or received.told_secret(reply),
+            lambda reply: secret or received.returned_secret(reply),
             repeatable=bool(secret),
         )
 

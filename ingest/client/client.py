@@ -27,11 +27,11 @@ _HOSTS = 8
 class BrokerSession(requests.Session):
     """HTTP for both clients: one request and its repetitions, over persistent connections.
 
-    requests prepares every request anew: netrc, proxies from the environment, cookies, hooks. A broker needs none of
-    it, so `request` hands a minimal PreparedRequest to the adapter, which doubles the throughput. It is still a
-    requests.Session, which is what requests-futures runs.
+    requests prepares every request from scratch: netrc, proxies from the environment, cookies, hooks. A broker needs
+    none of it, so `request` hands a minimal PreparedRequest to the adapter, which doubles the throughput. It is still
+    a requests.Session, which is what requests-futures runs.
 
-    Several threads may use it. `connections` is how many are kept; a thread beyond that waits for one."""
+    Several threads may use it. It has up to `connections` connections; a thread beyond that waits for one."""
 
     def __init__(self, timeout_s: tuple[float, float], retries: Retries, connections: int) -> None:
         super().__init__()

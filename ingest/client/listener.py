@@ -191,7 +191,7 @@ class ListenerApp:
 
 
 class _ThreadedApp(ListenerApp):
-    """With a callback that may block: each push has a thread of its own, which nobody waits for at the end."""
+    """With a callback that may block: each push has a thread of its own, which is not joined at the end."""
 
     def __init__(self, on_message: OnMessage, verify: Verify | None) -> None:
         super().__init__(on_message, verify)

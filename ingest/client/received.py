@@ -171,7 +171,7 @@ def read_reply(address: str, status: int, retry_after: str, content_type: str, c
 
 
 def retry_after_s(header: str) -> float | None:
-    """Seconds in a Retry-After header; None without one (or with a date, which nobody sends for this)."""
+    """Seconds in a Retry-After header; None without one (or with a date, which brokers do not send here)."""
     return float(header) if header.isdigit() else None
 
 
@@ -182,10 +182,10 @@ def nothing(_reply: Reply) -> None:
 def subscription(reply: Reply) -> RemoteSubscription:
     """A SubscribeResponse."""
     remote = _reference(reply, wsnt("SubscriptionReference"), "Subscribe")
-    return RemoteSubscription(remote.address, remote.parameters, _terminates(reply), told_secret(reply))
+    return RemoteSubscription(remote.address, remote.parameters, _terminates(reply), returned_secret(reply))
 
 
-def told_secret(reply: Reply) -> str:
+def returned_secret(reply: Reply) -> str:
     """The signing secret that the broker has made, empty when it did not."""
     return "" if reply is None else (reply.operation.findtext(f"{SIGNING}/{SECRET}") or "").strip()
 

@@ -24,7 +24,7 @@ class OutboundRoute:
     """How requests leave, the same as pushes: through which proxy (empty for none), and who certifies servers (a PEM
     file; empty for the public authorities).
 
-    Through a proxy nobody here knows the address: then a URL is judged by its text only, and the proxy has to see to
+    Through a proxy the address is not known here: then only the text of a URL is checked, and the proxy has to check
     the rest.
     """
 

@@ -43,28 +43,28 @@ class Renew:
 
 @dataclass(frozen=True)
 class Resume:
-    """Somebody wants it again."""
+    """A subscription wants it again."""
 
     upstream: Upstream
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Nobody wants it any more."""
+    """No subscription wants it any more."""
 
     upstream: Upstream
 
 
 @dataclass(frozen=True)
 class EndUpstream:
-    """Nobody wants it any more, and the publisher knows no pause."""
+    """No subscription wants it any more, and the publisher cannot pause."""
 
     upstream: Upstream
 
 
 @dataclass(frozen=True)
 class Forget:
-    """It ran out; there is nothing to be said to the publisher."""
+    """It has expired; the publisher gets no message."""
 
     upstream: Upstream
 
@@ -123,7 +123,7 @@ def may_want(subscription: Subscription, topic: TopicFilter, now_ms: int) -> boo
     )
 
 
-# A topic, or an anchor with a reach, and nothing else: nearly all expressions, told without being parsed.
+# A topic, or an anchor with a reach, and nothing else: nearly all expressions, recognised without parsing.
 _PLAIN = re.compile(r"((?:\{[^}]*\}|[^{}*|/]++|/(?![/*]))+)(//\.|//\*|/\*)?")
 
 

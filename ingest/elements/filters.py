@@ -91,7 +91,7 @@ def read_filters(element: etree._Element | None) -> Filters:
     """The filters in a wsnt:Filter.
 
     Raises FilterError, also for filters that we do not know: a subscriber that gets more than it asked for is worse off
-    than one that is told.
+    than one that gets an error.
     """
     if element is None:
         return Filters()

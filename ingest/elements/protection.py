@@ -123,12 +123,14 @@ class Protector:
 
         Raises UnsupportedPolicy, or InvalidRequest.
         """
-        told = ""
+        made_secret = ""
         if wish.credentials is not None:
             subscription = self.with_credentials(subscription, wish.credentials)
         if wish.signed:
-            subscription, told, _ = self.with_secret(subscription, wish.secret, now_ms, self._settings.overlap_s * 1000)
-        return subscription, told
+            subscription, made_secret, _ = self.with_secret(
+                subscription, wish.secret, now_ms, self._settings.overlap_s * 1000
+            )
+        return subscription, made_secret
 
     def overlap_ms(self) -> int:
         """How long an old secret goes on signing when nobody says else."""
@@ -155,12 +157,12 @@ class Protector:
                 for each in protection.secrets
                 if overlap_ms and (each.until_ms is None or each.until_ms > now_ms)
             ][: _MAX_SECRETS - 1]
-            told = "" if secret else new_secret()
-            sealed = SigningSecret(self._keys.seal(secret or key_of(told), context))
+            made_secret = "" if secret else new_secret()
+            sealed = SigningSecret(self._keys.seal(secret or key_of(made_secret), context))
         except SecretError as error:
             raise _not_kept(error, SIGNING) from None
         changed = msgspec.structs.replace(protection, secrets=(sealed, *old))
-        return msgspec.structs.replace(subscription, protection=changed), told, until if old else None
+        return msgspec.structs.replace(subscription, protection=changed), made_secret, until if old else None
 
     def with_credentials(self, subscription: Subscription, credentials: PushCredentials) -> Subscription:
         """Pushed to with these credentials instead of any others; empty ones take them away.
@@ -199,7 +201,7 @@ def required(protector: Protector | None) -> Protector:
     return protector
 
 
-def told_element(secret: str) -> str:
+def secret_element(secret: str) -> str:
     """What an answer says of a secret that was made: the only time that it is shown."""
     if not secret:
         return ""

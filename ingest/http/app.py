@@ -210,8 +210,8 @@ class GatewayApp:
             return await gate.enter(scope)
         except AccessRefused:
             reservation.release()
-            # What was sent with it is taken off the connection, so that the next request can follow; none of it is
-            # kept. Where that would be too much, TooLarge ends the connection.
+            # The body is read and thrown away, so that the next request can follow on this connection. Where it is too
+            # large, TooLarge ends the connection.
             await read_body(scope["headers"], receive, self._limit, keep=False)
             raise
 

@@ -178,7 +178,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
             self._let_linger(self.cycle)
-        self.headers = []  # for the trailers, which are nobody's headers
+        self.headers = []  # trailers come here too, and are ignored
         if len(self.pipeline) > _AHEAD:
             self._refuse(429, f"more than {_AHEAD} requests were sent ahead of their answers")
 
@@ -366,8 +366,8 @@ class GatewayProtocol(HttpToolsProtocol):
             if name in _UPGRADE:
                 continue
             if name == b"connection":
-                kept = [option for option in value.split(b",") if option.strip().lower() not in _UPGRADE]
-                value = b",".join(kept)
+                options = [option for option in value.split(b",") if option.strip().lower() not in _UPGRADE]
+                value = b",".join(options)
             lines.append(name + b": " + value)
         return b"\r\n".join([*lines, b"", b""])
 

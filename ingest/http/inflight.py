@@ -145,9 +145,7 @@ class Inflight:
         self._top = 0
         self._arriving: dict[Reservation, None] = {}  # bodies in pieces; the one without progress for longest is first
         self._waiting: dict[Reservation, tuple[int, float]] = {}  # bodies: what they need, and since when they wait
-        self._readers: dict[
-            Reservation, tuple[int, float, asyncio.Future[None]]
-        ] = {}  # whole bodies, to be parsed
+        self._readers: dict[Reservation, tuple[int, float, asyncio.Future[None]]] = {}  # whole bodies, to be parsed
         self._look: asyncio.TimerHandle | None = None
         self.taken = 0
         """Bytes that are reserved now."""

@@ -89,7 +89,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
             context.load_verify_locations(settings.client_ca_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"tls.client_ca_file = {settings.client_ca_file} cannot be used: {error}") from error
-        # Optional: who has none may have other credentials, and is told at HTTP what is missing. A certificate that is
+        # Optional: a client without one may have other credentials; HTTP answers what is missing. A certificate that is
         # shown and not good ends the connection in any case.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
@@ -134,9 +134,9 @@ _EXHAUSTED_S = 1.0
 class HandshakeLimiter:
     """Which handshakes there may be at a time. Pure; each has a name of the caller's choosing.
 
-    When there are too many in all, the one that has had the longest goes: an honest one takes a moment, so whoever
-    wants to keep others out has to begin new ones faster than they take, all the time, from many addresses. `key` is
-    what an address counts as, None where it may have as many as it wants.
+    When there are too many in all, the oldest is cut off: an honest handshake takes a moment, so an attacker has to
+    begin new ones faster than they take, all the time, from many addresses. `key` is what an address counts as, None
+    where it may have any number.
     """
 
     def __init__(self, maximum: int, of_one_client: int, key: Callable[[str], str | None] = client_key) -> None:
@@ -147,12 +147,12 @@ class HandshakeLimiter:
         self._of: Counter[str] = Counter()
 
     def full_for(self, host: str) -> bool:
-        """Whether an address has as many as it may have."""
+        """Whether an address has reached its limit."""
         client = self._key(host)
         return client is not None and self._of[client] >= self._of_one_client
 
     def enter(self, name: Hashable, host: str) -> Hashable | None:
-        """One begins. Returns another that has to go for it, None mostly."""
+        """A handshake begins. Returns the one that is cut off for it, mostly None."""
         client = self._clients[name] = self._key(host)
         if client is not None:
             self._of[client] += 1
@@ -163,7 +163,7 @@ class HandshakeLimiter:
         return oldest
 
     def leave(self, name: Hashable) -> None:
-        """One is over, however; nothing when it has gone already."""
+        """A handshake is over, in whatever way. Does nothing when it was cut off."""
         client = self._clients.pop(name, None)
         if client is not None:
             self._of[client] -= 1
@@ -177,9 +177,9 @@ class HandshakeLimiter:
 class TlsAcceptor:
     """Accepts connections from a listening socket and gives them to a protocol when TLS stands. On the event loop.
 
-    Closes like a server of asyncio's. The event loop's own servers begin a handshake with everybody who connects, and
-    nobody learns who that is until it is over. So connections are accepted here, and counted before the first byte is
-    read: handshakes that go no further must keep nobody out.
+    Closes like a server of asyncio's. The event loop's own servers begin a handshake with every client, and
+    report it only when it is over. So connections are accepted here, and counted before the first byte is read:
+    handshakes that make no progress must not keep other clients out.
     """
 
     def __init__(
@@ -192,14 +192,14 @@ class TlsAcceptor:
         self._listener = listener
         self._tls = tls
         self._make_protocol = make_protocol
-        self._room = HandshakeLimiter(tls.settings.handshakes, tls.settings.handshakes_per_client, key)
+        self._limiter = HandshakeLimiter(tls.settings.handshakes, tls.settings.handshakes_per_client, key)
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._listen()
 
     def close(self) -> None:
-        """Accept nobody any more, and cut off those who are not in yet."""
+        """Stop accepting, and cut off unfinished handshakes."""
         self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()
@@ -207,7 +207,7 @@ class TlsAcceptor:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return when all who were cut off are gone."""
+        """Return when all handshakes that were cut off are over."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _listen(self) -> None:
@@ -223,7 +223,7 @@ class TlsAcceptor:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                # The connection goes on waiting, and would wake us again at once.
+                # The connection stays in the queue, and the loop would call us again at once.
                 logger.error("no connection can be accepted: %s; trying again in %g s", error.strerror, _EXHAUSTED_S)
                 self._loop.remove_reader(self._listener)
                 self._pause = self._loop.call_later(_EXHAUSTED_S, self._listen)
@@ -233,7 +233,7 @@ class TlsAcceptor:
     def _admit(self, connection: socket.socket, host: str) -> None:
         handshakes = self._tls.handshakes
         handshakes.begun += 1
-        if self._room.full_for(host):
+        if self._limiter.full_for(host):
             handshakes.refused += 1
             connection.close()
             return
@@ -241,7 +241,7 @@ class TlsAcceptor:
         task = self._loop.create_task(self._shake_hands(connection))
         self._under_way.add(task)
         task.add_done_callback(self._over)
-        crowded_out = self._room.enter(task, host)
+        crowded_out = self._limiter.enter(task, host)
         if isinstance(crowded_out, asyncio.Task):
             handshakes.refused += 1
             crowded_out.cancel()
@@ -255,11 +255,11 @@ class TlsAcceptor:
                 ssl_handshake_timeout=self._tls.settings.handshake_timeout_s,
             )
         except OSError as error:
-            # Of TLS, of the connection, or of time: the client's affair, and it is counted.
+            # A TLS error, a lost connection, or a timeout: caused by the client, and counted.
             logger.debug("a TLS handshake failed: %s", error)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
-        self._room.leave(task)
+        self._limiter.leave(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a connection could not be taken", exc_info=error)

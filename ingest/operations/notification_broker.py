@@ -16,7 +16,7 @@ from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers.ownership import check_name
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
-from ingest.elements.protection import RequestedProtection, required, told_element
+from ingest.elements.protection import RequestedProtection, required, secret_element
 from ingest.elements.topics import TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
@@ -109,14 +109,14 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")
-        granted, told, since = await _renewed_equal(gateway, wanted, policy.protection)
+        granted, made_secret, since = await _renewed_equal(gateway, wanted, policy.protection)
     if policy.current_message:
         await send_current_messages(gateway, granted, since)
     body = (
         f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
         f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
         f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
-        f"{termination_element(granted)}{told_element(told)}</wsnt:SubscribeResponse>"
+        f"{termination_element(granted)}{secret_element(made_secret)}</wsnt:SubscribeResponse>"
     )
     return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
 
@@ -136,16 +136,16 @@ async def _renewed_equal(
                     continue  # changed or ended while we waited for it
                 # Who subscribes again wants messages, whether or not it remembers that it paused.
                 renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
-                renewed, told = _protected(gateway, renewed, wish)
+                renewed, made_secret = _protected(gateway, renewed, wish)
                 resumed = gateway.suspensions.taking_back(existing.id)
                 now_ms, offset = times.to_ms(gateway.now()), gateway.table.position - 1
                 if renewed != existing or resumed:
                     offset = await gateway.changes.commit([SubscriptionRecord(renewed), *resumed])
-                return renewed, told, Since(offset, now_ms)
+                return renewed, made_secret, Since(offset, now_ms)
         check_room(gateway, wanted.owner)
-        wanted, told = _protected(gateway, wanted, wish)
+        wanted, made_secret = _protected(gateway, wanted, wish)
         made, since = await commit_new(gateway, wanted)
-        return made, told, since
+        return made, made_secret, since
 
 
 async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subscription, Since]:

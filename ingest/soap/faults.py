@@ -115,7 +115,7 @@ def of_infrastructure(error: InfrastructureError, soap: SoapVersion, addressing:
 
 
 def of_defect(soap: SoapVersion, addressing: Addressing | None) -> Answer:
-    """The answer when we failed in a way nobody foresaw; the log has the rest."""
+    """The answer to an unexpected error of ours; the log has the rest."""
     return _answer(500, soap, _fault(soap, "Server", "internal error"), WSA_FAULT_ACTION, addressing)
 
 

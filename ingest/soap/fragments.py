@@ -24,7 +24,7 @@ from ingest.errors import TooLarge
 from ingest.soap.xml_reading import ATTRIBUTE
 
 # Only ever run over documents that a parser accepted; linear on anything. What never ends reaches to the end of the
-# text, and no tag reaches over the beginning of the next: else each would be looked through to the end from anew.
+# text, and no tag reaches over the beginning of the next: else each would be searched to the end again.
 _TOKEN = re.compile(
     rb"<(?:!--.*?(?:-->|\Z)|!\[CDATA\[.*?(?:\]\]>|\Z)|\?.*?(?:\?>|\Z)"
     rb"|/([^\s<>]++)\s*+>"
@@ -56,7 +56,7 @@ MAX_AROUND = 16 * 1024
 # So few prefixes are looked for one by one, which is quickest; each may be the end of a longer one so many times.
 _FEW, _LOOKS = 16, 16
 
-# Where messages declare namespaces of their own, what is around each is gathered anew: so many bytes for each of them.
+# Where messages declare namespaces of their own, the scope of each is computed again: so many bytes for each of them.
 _SCOPE_BYTES, _SCOPE_FREE = 8, 10_000
 
 # A text in which prefixes may be listed without colons is taken apart up to this size.

@@ -18,8 +18,8 @@ from topic_model.records.control import ControlRecord
 class LogEnd:
     """Where a log ends now: whatever another gateway has answered for lies before it.
 
-    A gateway learns of the records of the others by following the log, a few milliseconds behind. Whoever must not
-    miss what another gateway has acknowledged asks for the end, and waits until its own view has come there.
+    A gateway learns of the records of the others by following the log, a few milliseconds behind. A request
+    that must not miss what another gateway has acknowledged asks for the end, and waits until its own view is there.
 
     Requests that come while a question to Kafka is under way share the next one: under load one round trip, about a
     millisecond, serves all of them.
@@ -42,7 +42,7 @@ class LogEnd:
             self._waiting = asyncio.get_running_loop().create_future()
             if self._serving is None:
                 self._serving = asyncio.create_task(self._serve(), name=f"{self._name}-end")
-        # Whoever hangs up must not cancel it for the others.
+        # A client that hangs up must not cancel it for the others.
         return await asyncio.shield(self._waiting)
 
     async def _serve(self) -> None:
@@ -54,7 +54,7 @@ class LogEnd:
                 waiting.set_result(await asyncio.get_running_loop().run_in_executor(self._thread, self._question))
             except Exception as error:
                 waiting.set_exception(error)
-                waiting.exception()  # it is for those who still wait; that nobody does is no news
+                waiting.exception()  # retrieved here, or asyncio logs it when no request waits any more
         self._serving = None
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class ControlChanges:
 
 
 class KeyedLocks:
-    """One lock for each key that somebody holds or waits for; no others are kept."""
+    """One lock for each key that is locked or waited for; the others are removed."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}

@@ -1,16 +1,17 @@
-"""SOAP in, log out: the gateway, and the client library.
+"""SOAP in, log out: the gateway's ASGI application, its operations, and the client library.
 
-    http/           from a connection to a request; bounds for hostile clients
-    access/         who may do what, and how much of it
-    soap/, elements/    reading and writing messages
-    operations/     what a request does, one module for each port type
-    state/          what the gateway knows from the logs, and appends to them
-    consumers/      calls to consumers when they subscribe
-    demand/         subscribing at publishers while somebody here wants their topics
-    client/         for publishers and subscribers written in Python
+    http/          HTTP and TLS under the application, and its bounds for hostile clients
+    soap/          reading, answering and refusing envelopes; cutting payloads out of them
+    elements/      what requests are made of: topics, filters, endpoint references, policies
+    operations/    one module per port type, with ONVIF's and the older system's
+    state/         the logs: followed, changed, appended to
+    access/        who may do what, and how much of it
+    consumers/     how the gateway itself calls somebody, and what it asks of consumers
+    demand/        subscribing at publishers while somebody wants what they offer
+    client/        for publishers and subscribers written in Python
 
 May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process
-management and settings files (that is `jobs`).
+management and settings files (that is `jobs`). Nothing here imports `dispatch` or `jobs`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class NotificationIds:
 
 
 def resource_id() -> str:
-    """A name for a subscription: whoever knows it may end it, so it cannot be guessed."""
+    """An id for a resource, which cannot be guessed: who knows it may end the resource."""
     return secrets.token_urlsafe(18)
 
 

@@ -2,50 +2,198 @@
 
 from __future__ import annotations
 
+import binascii
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from lxml import etree
 
-from ingest.access.authenticator import Authenticator
-from ingest.access.grants import Caller, Identity, Visitor
-from ingest.access.policy import DEFAULT, Policy
+from ingest.access.bearer import Bearer, WrongToken
+from ingest.access.grants import Caller, ClientRequest, Identity
+from ingest.access.policy import DEFAULT, AccessPolicy
 from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import Rates, client_key, is_loopback
+from ingest.access.settings import METHODS, AccessSettings
+from ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
+from ingest.access.users import Users
+from ingest.access.users_file import may_be_name
+from ingest.errors import NotAuthenticated, TokenRefused
+from ingest.http.tls import certificate_names
+
+CERTIFICATE: Final = "arborcast.certificate"
+"""Where a request's scope has the certificate of its connection, checked, as the ssl module shows it."""
+
+_BASIC_CHALLENGE = 'Basic realm="arborcast", charset="UTF-8"'
+_BEARER_CHALLENGE = 'Bearer realm="arborcast"'
+_WRONG = "these credentials are not right"
+
+
+class Authenticator:
+    """Decides who somebody is, by the methods of the settings.
+
+    What HTTP carries is looked at first, and is then decisive: a request with wrong credentials is refused, even if a
+    certificate would have let it in. Of several that are there, Authorization counts, then the certificate of the
+    connection, then the UsernameToken in the message.
+    """
+
+    def __init__(
+        self,
+        settings: AccessSettings,
+        users: Users,
+        clock: Callable[[], float] = time.time,
+        bearer: Bearer | None = None,
+        nonces: NonceMemory | None = None,
+    ) -> None:
+        self._settings = settings
+        self._methods = frozenset(settings.chosen())
+        self._users = users
+        # Not `or`: one that is empty, as each is at first, would count for none.
+        self._nonces = NonceMemory(settings.token_window_s, settings.token_nonces) if nonces is None else nonces
+        self._clock = clock
+        self._bearer = bearer
+        challenges = {"basic": _BASIC_CHALLENGE, "bearer": _BEARER_CHALLENGE}
+        self._challenges = tuple(text for method, text in challenges.items() if method in self._methods)
+
+    @property
+    def reads_messages(self) -> bool:
+        """Whether who asks may show only in the message itself."""
+        return "token" in self._methods
+
+    async def of_head(self, scope: Mapping[str, Any], address: str) -> Identity | None:
+        """Who it is by what HTTP carries, None when it carries nothing that we look at. Raises NotAuthenticated."""
+        header = _header(scope["headers"], b"authorization")
+        if header:
+            scheme, _, value = header.strip().partition(b" ")
+            if scheme.lower() == b"basic" and "basic" in self._methods:
+                value = value.strip()
+                return self._users.recall(value) or await self._basic(value, address)
+            if scheme.lower() == b"bearer" and self._bearer is not None:
+                return self._token(self._bearer, value.strip(), address)
+            raise self.missing()
+        if "certificate" in self._methods and (certificate := scope.get(CERTIFICATE)):
+            return await self._certificate(certificate)
+        return None
+
+    async def of_message(self, root: etree._Element, address: str) -> Identity:
+        """Who it is by the message's UsernameToken. Raises NotAuthenticated."""
+        token = find_token(root) if self.reads_messages else None
+        if token is None:
+            raise self.missing()
+        if token.digest:
+            return await self._digest(token, address)
+        if token.created:
+            self._nonces.check_time(token, self._clock())
+        identity = await self._users.check(token.name, token.password, address)
+        if identity is None:
+            raise TokenRefused(_WRONG)
+        return identity
+
+    def missing(self) -> NotAuthenticated:
+        """What is answered to a request that does not say who asks."""
+        words = {
+            "basic": "HTTP Basic",
+            "bearer": "a bearer token",
+            "token": "a WS-Security UsernameToken",
+            "certificate": "a TLS certificate",
+        }
+        offered = " or ".join(words[method] for method in METHODS if method in self._methods)
+        return NotAuthenticated(f"who are you? Credentials are needed: {offered}", self._challenges)
+
+    async def _basic(self, value: bytes, address: str) -> Identity:
+        try:
+            text = binascii.a2b_base64(value, strict_mode=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise NotAuthenticated("the Authorization header cannot be read", self._challenges) from error
+        name, _, password = text.partition(":")
+        identity = await self._users.check(name, password, address, value)
+        if identity is None:
+            raise NotAuthenticated(_WRONG, self._challenges)
+        return identity
+
+    def _token(self, bearer: Bearer, value: bytes, address: str) -> Identity:
+        try:
+            return bearer.check(value.decode("ascii", "replace"))
+        except WrongToken as error:
+            # Only now: a signature cannot be guessed, and a good one gets in whatever strangers have sent from there.
+            self._users.guesses.may_begin(address)
+            self._users.guesses.wrong(address)
+            challenge = f'{_BEARER_CHALLENGE}, error="invalid_token", error_description="{error}"'
+            others = tuple(each for each in self._challenges if each != _BEARER_CHALLENGE)
+            raise NotAuthenticated(f"the bearer token is refused: {error}", (challenge, *others)) from error
+
+    async def _certificate(self, certificate: Mapping[str, Any]) -> Identity:
+        names = certificate_names(certificate, self._settings.certificate_name)
+        if len(names) == 1:
+            identity = await self._users.find(names[0])
+            if identity is not None:
+                return identity
+            if self._settings.certificate_users == "any" and may_be_name(names[0]):
+                return Identity(names[0])
+        raise NotAuthenticated(
+            "the certificate of this connection names no user here "
+            f"(access.certificate_name is {self._settings.certificate_name})",
+            self._challenges,
+        )
+
+    async def _digest(self, token: UsernameToken, address: str) -> Identity:
+        self._nonces.check_time(token, self._clock())
+        self._users.guesses.may_begin(address, token.name)
+        password = self._users.clear_password(token.name)
+        # Always compared, and without a lookup before, so that the time does not show which users exist.
+        matches = digest_matches(token, password) and bool(password)
+        identity = await self._users.find(token.name) if matches else None
+        if identity is None:
+            self._users.guesses.wrong(address, token.name)
+            raise TokenRefused(_WRONG)
+        self._nonces.use(token, self._clock())
+        return identity
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+    found: bytes | None = None
+    for key, value in headers:
+        if key == name:
+            if found is not None:
+                # Two of them are an attempt to have us and somebody in front of us read different ones.
+                return b"?"
+            found = value
+    return found or b""
+
 
 # What identities may do is worked out once for each, for so many.
 _CALLERS = 10_000
 
 
 class Gate:
-    """Stands before the operations. There is none where nothing is limited and nobody has to say who it is."""
+    """Checks each request before its operation. There is no gate without limits and without authentication."""
 
     def __init__(
         self,
         rates: Rates | None = None,
         authenticator: Authenticator | None = None,
-        policy: Callable[[], Policy] = lambda: DEFAULT,
+        policy: Callable[[], AccessPolicy] = lambda: DEFAULT,
         proxies: Proxies = NONE,
     ) -> None:
         self._rates = rates
         self._authenticator = authenticator
         self._policy = policy
         self._proxies = proxies
-        self._judged_by: Policy | None = None
+        self._judged_by: AccessPolicy | None = None
         self._callers: OrderedDict[Identity, Caller] = OrderedDict()
 
-    async def enter(self, scope: Mapping[str, Any]) -> Visitor:
+    async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request begins: only its head is there. Raises AccessRefused."""
-        visitor = Visitor(client_key(self._proxies.client(scope)))
+        client_request = ClientRequest(client_key(self._proxies.client(scope)))
         authenticator = self._authenticator
         if authenticator is not None:
-            visitor.identity = await authenticator.of_head(scope, visitor.address)
-            if visitor.identity is None and not authenticator.reads_messages:
+            client_request.identity = await authenticator.of_head(scope, client_request.address)
+            if client_request.identity is None and not authenticator.reads_messages:
                 raise authenticator.missing()
         if self._rates is not None:
-            self._rates.request(visitor.client)
-        return visitor
+            self._rates.request(client_request.client)
+        return client_request
 
     async def look(self, scope: Mapping[str, Any]) -> None:
         """Somebody wants to see how we are doing, from the network. Raises AccessRefused."""
@@ -56,27 +204,27 @@ class Gate:
         if not await authenticator.of_head(scope, client_key(host)):
             raise authenticator.missing()
 
-    def received(self, visitor: Visitor, size: int) -> None:
+    def received(self, client_request: ClientRequest, size: int) -> None:
         """The body is there, in so many bytes."""
         if self._rates is not None:
-            self._rates.received(visitor.client, size)
+            self._rates.received(client_request.client, size)
 
     def publishes(self, client: str, deliveries: Callable[[], int]) -> None:
         """A client's notifications are about to be stored; `deliveries` counts how often they will be pushed."""
         if self._rates is not None and self._rates.count_deliveries:
             self._rates.deliveries(client, deliveries)
 
-    async def identify(self, visitor: Visitor, root: etree._Element) -> Caller | None:
-        """Who asks, now that the message is there; None where nobody has to say. Raises AccessRefused."""
+    async def identify(self, client_request: ClientRequest, root: etree._Element) -> Caller | None:
+        """Who asks, now that the message is there; None without authentication. Raises AccessRefused."""
         authenticator = self._authenticator
         if authenticator is None:
             return None
-        if visitor.identity is None:
-            visitor.identity = await authenticator.of_message(root, visitor.address)
+        if client_request.identity is None:
+            client_request.identity = await authenticator.of_message(root, client_request.address)
             if self._rates is not None:
                 # So far it has counted for its address. As a user it may be over its rate already.
-                self._rates.request(visitor.client)
-        return self._caller(visitor.identity)
+                self._rates.request(client_request.client)
+        return self._caller(client_request.identity)
 
     def _caller(self, identity: Identity) -> Caller:
         policy = self._policy()
@@ -93,7 +241,7 @@ class Gate:
 
 def _is_this_machine(host: str, scope: Mapping[str, Any]) -> bool:
     """Whether the client has the very address that it has connected to, as our supervisor has where we do not listen
-    on loopback. Nobody else can: answers to it never leave this machine.
+    on loopback. No other client can: answers to that address never leave this machine.
     """
     server = scope.get("server")
     return bool(host and server and host == server[0])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ingest.access.errors import Forbidden
+from ingest.errors import Forbidden
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_virtual
 from topic_model.records.control import PullPointRecord
@@ -74,7 +74,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An identity with what it may do. Operations get None where nobody has to say who it is: all is allowed then."""
+    """An identity with what it may do. Without authentication operations get None: then all is allowed."""
 
     identity: Identity
     publish: Grant = NOTHING
@@ -88,8 +88,8 @@ class Caller:
 
 
 @dataclass(slots=True)
-class Visitor:
-    """Who is behind a request, as far as is known at this moment."""
+class ClientRequest:
+    """The client of a request, as far as it is known at this moment."""
 
     address: str
     identity: Identity | None = None
@@ -108,7 +108,7 @@ GROUP: Final = "group:"
 def check_publish(caller: Caller | None, topics: Iterable[TopicPath], tree: TopicTree) -> None:
     """Raises Forbidden unless the caller may publish to all of these: by the policy, and by each topic's own facts.
 
-    A topic that names its publishers takes from nobody else, whatever the policy allows; it allows nobody more.
+    A topic that names its publishers accepts only them, whatever the policy allows; it grants no further right.
     """
     if caller is None:
         return
@@ -171,7 +171,7 @@ def may_manage(caller: Caller | None, owner: str, topics: Sequence[TopicFilter] 
 
 
 def owner_of(caller: Caller | None) -> str:
-    """Whom what is made in this request belongs to; empty where nobody has to say who it is."""
+    """The owner of what this request creates; empty without authentication."""
     return "" if caller is None else caller.name
 
 

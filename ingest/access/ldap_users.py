@@ -18,10 +18,10 @@ from ldap3.utils.conv import escape_filter_chars
 from directory.errors import DirectoryError, DirectoryRefused
 from directory.settings import DirectorySettings
 from directory.stores.ldap_connection import RETRY_SECONDS, NoSuchEntry, can_bind_with, check, connect, translated
-from ingest.access.errors import IdentitiesAway
 from ingest.access.grants import Identity
 from ingest.access.settings import AccessSettings
 from ingest.access.users_file import MAX_PASSWORD, may_be_name
+from ingest.errors import IdentitiesAway
 
 # The attribute that a filter finds users by.
 _NAMED = re.compile(r"\(([A-Za-z][A-Za-z0-9;.-]*)=\{user\}\)")
@@ -82,7 +82,7 @@ class LdapUsers:
         wanted = self._access.ldap_user_filter.replace("{user}", escape_filter_chars(name))
         found = self._search(connection, self._access.ldap_user_base, wanted, asked)
         if len(found) != 1:
-            # Two of one name: nobody can say who it is.
+            # Two entries of one name: it is not known which one it is.
             return "", ""
         dn = str(found[0]["dn"])
         if attribute is None:

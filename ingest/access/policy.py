@@ -13,7 +13,7 @@
     topics = ["//."]
     groups = ["operators"]
 
-It only allows, and what nobody allows is refused: there is no order to get wrong. A topic is written alone, or with
+It only allows, and what no rule allows is refused: there is no order to get wrong. A topic is written alone, or with
 `//.` behind it for itself and everything below; `//.` alone is everything. `users = ["*"]` is everybody who has proved
 who it is.
 """
@@ -60,7 +60,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Policy:
+class AccessPolicy:
     """All rules. Without a file there is DEFAULT."""
 
     rules: tuple[Rule, ...]
@@ -74,12 +74,12 @@ class Policy:
         )
 
 
-DEFAULT = Policy((Rule(frozenset({"publish", "subscribe"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
+DEFAULT = AccessPolicy((Rule(frozenset({"publish", "subscribe"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
 
-"""Everybody who has proved who it is publishes and subscribes; nobody manages what belongs to others."""
+"""Every authenticated client may publish and subscribe, and manage only what belongs to it."""
 
 
-def read_policy(text: str, name: str) -> Policy:
+def read_policy(text: str, name: str) -> AccessPolicy:
     """The policy in a file's text. Raises ConfigError, which says which rule is wrong."""
     try:
         document = tomllib.loads(text)
@@ -93,7 +93,7 @@ def read_policy(text: str, name: str) -> Policy:
         raise ConfigError(f"the policy file {name}: [namespaces] must map prefixes to URIs")
     if not isinstance(rules, list):
         raise ConfigError(f"the policy file {name}: rules are written [[allow]], with two brackets")
-    return Policy(
+    return AccessPolicy(
         tuple(_rule(each, namespaces, f"{name}, [[allow]] number {n}") for n, each in enumerate(rules, start=1))
     )
 
@@ -122,7 +122,7 @@ def _words(rule: Any, key: str, where: str) -> frozenset[str]:
 
 
 def _grant(text: str, namespaces: Mapping[str, str], where: str) -> Grant:
-    # With a prefix that nobody declared it would be a colon path, and so quite another topic.
+    # With an undeclared prefix it would be a colon path, and so another topic.
     for prefix in () if "{" in text else _PREFIX.findall(text):
         if prefix not in namespaces:
             raise ConfigError(
@@ -147,7 +147,7 @@ def _grant(text: str, namespaces: Mapping[str, str], where: str) -> Grant:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ReviewFinding:
     """A subscription, and what is wrong. `certain` is False where this place cannot know all about its owner."""
 
     subscription: Subscription
@@ -158,10 +158,10 @@ class Finding:
 def review(
     subscriptions: Iterable[Subscription],
     find: Callable[[str], Identity | None],
-    policy: Policy,
+    policy: AccessPolicy,
     *,
     others_know_users: bool,
-) -> Iterator[Finding]:
+) -> Iterator[ReviewFinding]:
     """The subscriptions that their owners may not have (any more), those with no owner included.
 
     `find` knows the users that are here; with `others_know_users` (bearer tokens, or certificates that count for
@@ -171,7 +171,7 @@ def review(
     for subscription in subscriptions:
         owner = subscription.owner
         if not owner:
-            yield Finding(subscription, "it was made while nobody had to say who it is", certain=False)
+            yield ReviewFinding(subscription, "it was made while nobody had to say who it is", certain=False)
             continue
         if owner not in callers:
             known = find(owner)
@@ -180,6 +180,6 @@ def review(
             callers[owner] = None if identity is None else policy.caller(identity), not others_know_users
         caller, certain = callers[owner]
         if caller is None:
-            yield Finding(subscription, "its owner is no user", certain)
+            yield ReviewFinding(subscription, "its owner is no user", certain)
         elif not caller.subscribe.covers(subscription.topics):
-            yield Finding(subscription, "its owner may not subscribe to all of that", certain)
+            yield ReviewFinding(subscription, "its owner may not subscribe to all of that", certain)

@@ -7,8 +7,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ingest.access.errors import TooManyRequests
 from ingest.access.settings import LimitSettings
+from ingest.errors import TooManyRequests
 
 
 def client_key(host: str) -> str:
@@ -28,7 +28,7 @@ def client_key(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can be, or reach, this host. Other names than localhost are not resolved."""
+    """Whether only this machine can be, or reach, this host. Names other than localhost are not resolved."""
     if host == "localhost":
         return True
     try:
@@ -130,7 +130,7 @@ class Rates:
 
     @property
     def count_deliveries(self) -> bool:
-        """Whether `deliveries` must be told."""
+        """Whether `deliveries` must be called."""
         return self._limits.deliveries_per_minute > 0
 
     def request(self, client: str) -> None:

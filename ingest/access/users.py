@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Protocol
 
 from core.watched_file import WatchedFile
-from ingest.access.errors import IdentitiesAway, TooManyRequests
 from ingest.access.grants import Identity
 from ingest.access.rates import Buckets
 from ingest.access.users_file import User, check_mode, hash_password, password_matches, read_users
+from ingest.errors import IdentitiesAway, TooManyRequests
 
 _ADDRESSES = 10_000
 
 _NAMES = 100_000
 
-# Longer names are nobody's, and are not kept.
+# No user has a longer name, and none is cached.
 _MOST_OF_A_NAME = 200
 
 

@@ -4,8 +4,8 @@
     password = "scrypt$15$8$1$…"
     groups = ["operators"]
 
-`clear` is there only for users who send WS-Security's PasswordDigest: a digest can be checked by nobody who does not
-know the password itself. Whoever reads the file is such a user then, so it may be readable for its owner only.
+`clear` is there only for users who send WS-Security's PasswordDigest: to check a digest, one
+has to know the password itself. Whoever can read the file has these passwords, so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ MAX_PASSWORD = 1_024
 
 
 def hash_password(password: str, *, log_n: int = _LOG_N) -> str:
-    """What is kept instead of a password."""
+    """What is stored instead of a password."""
     salt = os.urandom(_SALT_BYTES)
     parts = ("scrypt", str(log_n), str(_R), str(_P), _text(salt), _text(_scrypt(password, salt, log_n, _R, _P)))
     return "$".join(parts)
 
 
-def password_matches(password: str, kept: str) -> bool:
-    """Whether it is the password behind what is kept. Raises ValueError for what `hash_password` has not made."""
-    parts = kept.split("$")
+def password_matches(password: str, stored: str) -> bool:
+    """Whether it is the password of this hash. Raises ValueError for what `hash_password` has not made."""
+    parts = stored.split("$")
     if len(parts) != _PARTS or parts[0] != "scrypt" or not all(number.isdecimal() for number in parts[1:4]):
         raise ValueError("not a scrypt hash")
     log_n, r, p = (int(number) for number in parts[1:4])

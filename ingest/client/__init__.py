@@ -1,10 +1,10 @@
 """A client of WS-Notification brokers: ours, and any other that speaks the standard.
 
-    values, errors          what goes in, what comes out, what can go wrong
-    calls, replies          pure: a request as bytes, an answer read
-    session                 HTTP: one request and its repetitions
-    client                  `Client`: each call returns when it is done
-    futures, batching       `FuturesClient`: each call returns a future at once; notifications travel together
+    values      what goes in, what comes out, what can go wrong
+    calls       requests as values: each operation described once, for both clients
+    client      `Client`: each call returns when it is done; and the HTTP session of both
+    futures     `FuturesClient`: each call returns a future at once; notifications travel together
+    received    reading answers and pushes
 
 Receiving pushes is `ingest.client.listener`. The guide is docs/client.md.
 """

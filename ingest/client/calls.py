@@ -1,12 +1,15 @@
 """Requests as values: where each goes, what it says, and how its answer is read. Nothing here talks to anybody.
 
+The methods of `Calls` are the one description of the operations: both clients have them as methods of the same name,
+with these parameters and docstrings (`ingest.client.client.performed`, `ingest.client.futures.submitted`).
+
 Topics are written the way people write them (`topic_model.expressions.parse_friendly`): `a/b`, `a:b`, `a//.`,
 `{urn:plant}a/b`, or `p:a/b` with `namespaces={"p": "urn:plant"}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -14,9 +17,8 @@ from typing import Generic, TypeVar
 
 from core.errors import ExpressionError
 from ingest.addresses import Kind
-from ingest.client import replies
-from ingest.client.received import ReceivedMessage
-from ingest.client.replies import Reply
+from ingest.client import received
+from ingest.client.received import ReceivedMessage, Reply
 from ingest.client.values import Credentials, Delivery, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
 from ingest.soap import answers, times
 from topic_model.expressions import CONCRETE, parse_friendly, write_topic
@@ -80,7 +82,10 @@ class Call(Generic[ResultT]):
 
 
 class Calls:
-    """The requests to one broker. `url` is its base address, or the full address of its NotificationBroker."""
+    """The requests to one broker. `url` is its base address, or the full address of its NotificationBroker.
+
+    A topic that cannot be read raises ExpressionError.
+    """
 
     def __init__(self, url: str) -> None:
         url = url.rstrip("/")
@@ -91,18 +96,25 @@ class Calls:
     def subscribe(
         self,
         topic: str | None,
-        to: str | Remote,
-        lasts: Lasts,
         *,
-        raw: bool,
-        current: bool,
-        namespaces: Namespaces,
+        to: str | Remote,
+        lasts: Lasts = None,
+        raw: bool = False,
+        current: bool = False,
+        namespaces: Namespaces = None,
         signed: bool = False,
         secret: str = "",
         credentials: Credentials | None = None,
         delivery: Delivery | None = None,
     ) -> Call[RemoteSubscription]:
-        """Raises ExpressionError."""
+        """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
+
+        `lasts` is how long, or until when; None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
+        `current` for the current messages of topics that retain one, at once.
+
+        An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
+        (the result's `secret`, shown this once), sends `credentials` along, and tries as hard as `delivery` says.
+        """
         expression = parse_friendly(topic, namespaces) if topic is not None else None
         policy = "<wsnt:UseRaw/>" * raw + f'<p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/>' * current
         if signed or secret:
@@ -118,83 +130,98 @@ class Calls:
             f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
             f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">{_endpoint("wsnt:ConsumerReference", to)}'
             f"{_filter(expression)}{_termination('InitialTerminationTime', lasts)}{policy}</wsnt:Subscribe>",
-            replies.subscription,
+            received.subscription,
         )
 
     def renew(self, subscription: str | Remote, lasts: Lasts) -> Call[RemoteSubscription]:
+        """Let the subscription last so long from now, or until then; None for no end."""
         remote = _remote(subscription)
         element = _termination("TerminationTime", lasts) or f'<wsnt:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
         return Call(
             remote,
             f"{ACTION_BW}/SubscriptionManager/RenewRequest",
             f'<wsnt:Renew xmlns:wsnt="{WSNT}">{element}</wsnt:Renew>',
-            lambda reply: replies.renewed(reply, remote),
+            lambda reply: received.renewed(reply, remote),
         )
 
     def unsubscribe(self, subscription: str | Remote) -> Call[None]:
+        """End the subscription."""
         # Not repeatable: the repetition of one that was carried out is a fault.
         return _plain(subscription, "Unsubscribe", "SubscriptionManager", repeatable=False)
 
     def pause(self, subscription: str | Remote) -> Call[None]:
+        """Hold the pushes of the subscription."""
         return _plain(subscription, "PauseSubscription", "PausableSubscriptionManager")
 
     def resume(self, subscription: str | Remote) -> Call[None]:
+        """Let the pushes of the subscription go on."""
         return _plain(subscription, "ResumeSubscription", "PausableSubscriptionManager")
 
-    def rotate_secret(self, subscription: str | Remote, secret: str, overlap: timedelta | None) -> Call[str]:
-        """The call returns the secret that is in force then."""
+    def rotate_secret(
+        self, subscription: str | Remote, secret: str = "", *, overlap: timedelta | None = None
+    ) -> Call[str]:
+        """Have pushes signed with another secret, given or made by the broker; returns it.
+
+        The old one goes on signing too for the overlap, or for as long as the broker's settings say.
+        """
         # Not repeatable: each one that is not given a secret makes another.
         attribute = "" if overlap is None else f' Overlap="PT{overlap.total_seconds():.3f}S"'
         return Call(
             _remote(subscription),
             f"{ARBORCAST_POLICY}/RotateSecretRequest",
             f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"{attribute}>{_secret(secret)}</p:RotateSecret>',
-            lambda reply: secret or replies.told_secret(reply),
+            lambda reply: secret or received.returned_secret(reply),
             repeatable=bool(secret),
         )
 
     def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> Call[None]:
+        """Have pushes carry these credentials instead of any others; None for none."""
         content = _credentials(credentials) if credentials is not None else ""
         return Call(
             _remote(subscription),
             f"{ARBORCAST_POLICY}/SetCredentialsRequest",
             f'<p:SetCredentials xmlns:p="{ARBORCAST_POLICY}">{content}</p:SetCredentials>',
-            replies.nothing,
+            received.nothing,
         )
 
     def notify(
         self, messages: Iterable[str], consumer: str | Remote | None = None, traceparent: str = ""
     ) -> Call[None]:
-        """Of texts that `notification_message` made."""
+        """A Notify with texts that `notification_message` made."""
         body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, "</wsnt:Notify>"))
         to = self.broker if consumer is None else _remote(consumer)
         action = f"{ACTION_BW}/NotificationConsumer/Notify"
-        return Call(to, action, body, replies.nothing, traceparent=traceparent)
+        return Call(to, action, body, received.nothing, traceparent=traceparent)
 
-    def current_message(self, topic: str, namespaces: Namespaces) -> Call[bytes | None]:
-        """Raises ExpressionError."""
+    def current_message(self, topic: str, *, namespaces: Namespaces = None) -> Call[bytes | None]:
+        """The last payload on a topic whose messages are retained; None when there is none."""
         return Call(
             self.broker,
             f"{ACTION_BW}/NotificationProducer/GetCurrentMessageRequest",
             f'<wsnt:GetCurrentMessage xmlns:wsnt="{WSNT}">{_topic("wsnt:Topic", topic, namespaces)}'
             "</wsnt:GetCurrentMessage>",
-            replies.current_message,
+            received.current_message,
             absent="NoCurrentMessageOnTopicFault",
         )
 
     def create_pull_point(self) -> Call[RemotePullPoint]:
+        """A place at the broker where messages wait to be fetched: subscribe with it as `to`."""
         # Not repeatable: each one makes another.
         return Call(
             self._pull_points,
             f"{ACTION_BW}/CreatePullPoint/CreatePullPointRequest",
             f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}"/>',
-            replies.pull_point,
+            received.pull_point,
             repeatable=False,
         )
 
     def get_messages(
-        self, pull_point: str | Remote, maximum: int | None, wait_s: float | None
+        self, pull_point: str | Remote, maximum: int | None = None, *, wait_s: float | None = None
     ) -> Call[list[ReceivedMessage]]:
+        """Take messages out of a pull point, oldest first, at most `maximum`. They are gone from there then.
+
+        An Arborcast broker waits up to `wait_s` seconds for the first one; keep it below the client's timeout.
+        """
         # Not repeatable: what was handed out is gone, and an error must be seen.
         wait = "" if wait_s is None else f' xmlns:p="{_PULL}" p:Wait="PT{wait_s:.3f}S"'
         number = "" if maximum is None else f"<wsnt:MaximumNumber>{maximum}</wsnt:MaximumNumber>"
@@ -202,21 +229,31 @@ class Calls:
             _remote(pull_point),
             f"{ACTION_BW}/PullPoint/GetMessagesRequest",
             f'<wsnt:GetMessages xmlns:wsnt="{WSNT}"{wait}>{number}</wsnt:GetMessages>',
-            replies.messages,
+            received.messages,
             repeatable=False,
         )
 
     def destroy_pull_point(self, pull_point: str | Remote) -> Call[None]:
+        """Give up a pull point and what waits in it."""
         return _plain(pull_point, "DestroyPullPoint", "PullPoint", repeatable=False)
 
     def register_publisher(
-        self, topics: Sequence[str], publisher: str | Remote | None, demand: bool, until: Lasts, namespaces: Namespaces
+        self,
+        *topics: str,
+        publisher: str | Remote | None = None,
+        demand: bool = False,
+        until: Lasts = None,
+        namespaces: Namespaces = None,
     ) -> Call[RemoteRegistration]:
-        """Raises ExpressionError."""
+        """Register as a publisher of these topics.
+
+        With `demand` the broker subscribes at `publisher` (the address of its NotificationProducer) while somebody is
+        subscribed to the topics here. `until` is when, or after how long, the registration ends.
+        """
         if isinstance(until, timedelta):
             # The schema allows no duration here.
             until = datetime.now(UTC) + until
-        end = "" if until is None else f"<br:InitialTerminationTime>{_written(until)}</br:InitialTerminationTime>"
+        end = "" if until is None else f"<br:InitialTerminationTime>{times.written(until)}</br:InitialTerminationTime>"
         return Call(
             self.broker,
             f"{ACTION_BRW}/RegisterPublisher/RegisterPublisherRequest",
@@ -224,16 +261,17 @@ class Calls:
             f"{'' if publisher is None else _endpoint('br:PublisherReference', publisher)}"
             f"{''.join(_topic('br:Topic', topic, namespaces) for topic in topics)}"
             f"<br:Demand>{'true' if demand else 'false'}</br:Demand>{end}</br:RegisterPublisher>",
-            replies.registration,
+            received.registration,
             repeatable=False,
         )
 
     def destroy_registration(self, registration: str | Remote) -> Call[None]:
+        """End a publisher's registration."""
         return Call(
             _remote(registration),
             f"{ACTION_BRW}/PublisherRegistrationManager/DestroyRegistrationRequest",
             f'<br:DestroyRegistration xmlns:br="{WSN_BR}"/>',
-            replies.nothing,
+            received.nothing,
             repeatable=False,
         )
 
@@ -271,7 +309,7 @@ def _plain(to: str | Remote, operation: str, port_type: str, *, repeatable: bool
         _remote(to),
         f"{ACTION_BW}/{port_type}/{operation}Request",
         f'<wsnt:{operation} xmlns:wsnt="{WSNT}"/>',
-        replies.nothing,
+        received.nothing,
         repeatable,
     )
 
@@ -331,12 +369,8 @@ def _termination(element: str, lasts: Lasts) -> str:
         case timedelta():
             text = f"PT{lasts.total_seconds():.3f}S"
         case datetime():
-            text = _written(lasts)
+            text = times.written(lasts)
     return f"<wsnt:{element}>{text}</wsnt:{element}>"
-
-
-def _written(moment: datetime) -> str:
-    return times.written(moment)
 
 
 def _without_declaration(payload: str) -> str:

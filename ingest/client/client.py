@@ -1,33 +1,199 @@
-"""The synchronous client: every call returns when it is done."""
+"""The synchronous client, and what both clients have in common: the HTTP session and the operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
+import inspect
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from functools import wraps
 from types import TracebackType
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self
+from uuid import uuid4
 
-from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notification_message
-from ingest.client.received import ReceivedMessage
-from ingest.client.session import BrokerSession
-from ingest.client.values import (
-    Credentials,
-    Delivery,
-    Remote,
-    RemotePullPoint,
-    RemoteRegistration,
-    RemoteSubscription,
-    Retries,
-)
+import requests
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+
+from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
+from ingest.client.received import read_reply, retry_after_s
+from ingest.client.values import BrokerUnreachable, ClientClosed, ClientError, FaultReceived, Remote, Retries
 from topic_model.subscriptions import SoapVersion
+
+# The broker, and wherever its subscriptions and pull points say that they are.
+_HOSTS = 8
+
+
+class BrokerSession(requests.Session):
+    """HTTP for both clients: one request and its repetitions, over persistent connections.
+
+    requests prepares every request from scratch: netrc, proxies from the environment, cookies, hooks. A broker needs
+    none of it, so `request` hands a minimal PreparedRequest to the adapter, which doubles the throughput. It is still
+    a requests.Session, which is what requests-futures runs.
+
+    Several threads may use it. It has up to `connections` connections; a thread beyond that waits for one."""
+
+    def __init__(self, timeout_s: tuple[float, float], retries: Retries, connections: int) -> None:
+        super().__init__()
+        self.trust_env = False
+        adapter = HTTPAdapter(pool_connections=_HOSTS, pool_maxsize=connections, pool_block=True)
+        self.mount("http://", adapter)
+        self.mount("https://", adapter)
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._closing = threading.Event()
+
+    def request(  # type: ignore[override]  # of requests' sixteen parameters it takes what it looks at
+        self, method: str | bytes, url: str | bytes, **arguments: Any
+    ) -> requests.Response:
+        """POST `data` with `headers`, the very same again while that may help; redirects are not followed.
+
+        With `repeatable` False it is not sent again once it may have arrived. The answer is whatever came last, a 503
+        too. Raises ClientError when none came.
+        """
+        address = str(url)
+        body: bytes = arguments["data"]
+        prepared = requests.PreparedRequest()
+        prepared.method, prepared.url, prepared.body = "POST", address, body
+        prepared.headers = CaseInsensitiveDict({"Content-Length": str(len(body)), **arguments["headers"]})
+        repeatable: bool = arguments.get("repeatable", True)
+        attempt = 1
+        while True:
+            asked: float | None = None
+            problem: BrokerUnreachable | None = None
+            try:
+                response = self._attempt(address, prepared)
+            except BrokerUnreachable as error:
+                if not repeatable and not _never_sent(error):
+                    raise
+                problem = error
+            else:
+                if response.status_code != 503:
+                    return response
+                asked = retry_after_s(response.headers.get("Retry-After", ""))
+            pause = self._retries.pause_after(attempt, asked)
+            if pause is None:
+                if problem is not None:
+                    raise problem
+                return response
+            if self._closing.wait(pause):
+                raise ClientClosed(f"closed before {address} took the request", sent=True) from problem
+            attempt += 1
+
+    def perform(self, call: Call[ResultT], soap: SoapVersion) -> ResultT:
+        """The call's result. Raises ClientError."""
+        return result_of(call, self.request("POST", call.to.address, **arguments_of(call, soap)))
+
+    def stop_repeating(self) -> None:
+        """Requests that fail from now on are not repeated."""
+        self._closing.set()
+
+    def _attempt(self, address: str, prepared: requests.PreparedRequest) -> requests.Response:
+        try:
+            adapter = self.get_adapter(address)
+            verify = True if self.verify is None else self.verify
+            response = adapter.send(prepared, timeout=self._timeout_s, verify=verify, cert=self.cert)
+            # Read to its end, or the connection cannot be used again.
+            _ = response.content
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            raise BrokerUnreachable(f"no answer from {address}: {error}") from error
+        except requests.Timeout as error:
+            raise BrokerUnreachable(f"no answer from {address} in time: {error}") from error
+        except (requests.RequestException, ValueError) as error:
+            # An address that is no URL, a certificate that cannot be read: no repetition will help.
+            raise ClientError(f"{address} cannot be asked: {error}") from error
+        return response
+
+
+def arguments_of(call: Call[Any], soap: SoapVersion) -> dict[str, Any]:
+    """What `BrokerSession.request` needs for a call, with a message id of its own."""
+    body, headers = call.encode(soap, f"urn:uuid:{uuid4()}")
+    return {"data": body, "headers": headers, "repeatable": call.repeatable}
+
+
+def result_of(call: Call[ResultT], response: requests.Response) -> ResultT:
+    """What the answer means to the call. Raises ClientError."""
+    headers = response.headers
+    try:
+        reply = read_reply(
+            call.to.address,
+            response.status_code,
+            headers.get("Retry-After", ""),
+            headers.get("Content-Type", ""),
+            response.content,
+        )
+    except FaultReceived as error:
+        if error.fault and error.fault == call.absent:
+            return call.read(None)
+        raise
+    return call.read(reply)
+
+
+def _never_sent(error: BrokerUnreachable) -> bool:
+    """Whether it is certain that nothing reached the broker: the connection could not be made."""
+    cause = error.__cause__
+    return isinstance(cause, requests.exceptions.ConnectTimeout) or "NewConnectionError" in repr(cause)
+
 
 # Connecting and answering. The answer waits for the broker's storage, which gives up by itself after ten seconds.
 TIMEOUT_S = (5.0, 30.0)
 
 _CONNECTIONS = 16
 
+P = ParamSpec("P")
 
-class Client:
+
+class BrokerClient(ABC):
+    """What both clients are: the requests to one broker, a session, and something to close."""
+
+    def __init__(
+        self,
+        url: str,
+        soap: SoapVersion,
+        timeout_s: tuple[float, float],
+        retries: Retries | None,
+        connections: int,
+    ) -> None:
+        self._calls = Calls(url)
+        self._soap = soap
+        self._session = BrokerSession(timeout_s, retries or Retries(), connections)
+
+    @property
+    def broker(self) -> str:
+        """The address of the NotificationBroker."""
+        return self._calls.broker.address
+
+    @abstractmethod
+    def close(self) -> object:
+        """Free the connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def signature_of(make: Callable[..., Call[Any]], result: str) -> inspect.Signature:
+    """The parameters of a method of Calls with what a client's method returns: for help(), type checkers know it."""
+    returned = str(make.__annotations__["return"]).removeprefix("Call[").removesuffix("]")
+    return inspect.signature(make).replace(return_annotation=result.format(returned))
+
+
+def performed(make: Callable[Concatenate[Calls, P], Call[ResultT]]) -> Callable[Concatenate[Client, P], ResultT]:
+    """The method of Client that makes this request and returns its result."""
+
+    @wraps(make)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return self._perform(make(self._calls, *args, **kwargs))
+
+    method.__signature__ = signature_of(make, "{}")  # type: ignore[attr-defined]
+    return method
+
+
+class Client(BrokerClient):
     """Talks to one broker; several threads may share it.
 
         with Client("http://127.0.0.1:8080") as client:
@@ -53,75 +219,21 @@ class Client:
         timeout_s: tuple[float, float] = TIMEOUT_S,
         retries: Retries | None = None,
     ) -> None:
-        self._calls = Calls(url)
-        self._soap = soap
-        self._session = BrokerSession(timeout_s, retries or Retries(), _CONNECTIONS)
+        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS)
 
-    @property
-    def broker(self) -> str:
-        """The address of the NotificationBroker."""
-        return self._calls.broker.address
-
-    def subscribe(
-        self,
-        topic: str | None,
-        *,
-        to: str | Remote,
-        lasts: Lasts = None,
-        raw: bool = False,
-        current: bool = False,
-        namespaces: Namespaces = None,
-        signed: bool = False,
-        secret: str = "",
-        credentials: Credentials | None = None,
-        delivery: Delivery | None = None,
-    ) -> RemoteSubscription:
-        """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
-
-        `lasts` is how long, or until when; None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
-        `current` for the current messages of topics that retain one, at once.
-
-        An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
-        (the result's `secret`, told this once), sends `credentials` along, and tries as hard as `delivery` says.
-        """
-        call = self._calls.subscribe(
-            topic,
-            to,
-            lasts,
-            raw=raw,
-            current=current,
-            namespaces=namespaces,
-            signed=signed,
-            secret=secret,
-            credentials=credentials,
-            delivery=delivery,
-        )
-        return self._perform(call)
-
-    def rotate_secret(self, subscription: str | Remote, secret: str = "", *, overlap: timedelta | None = None) -> str:
-        """Have pushes signed with another secret, given or made by the broker; returns it. The old one goes on
-        signing too for the overlap, or for as long as the broker's settings say."""
-        return self._perform(self._calls.rotate_secret(subscription, secret, overlap))
-
-    def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> None:
-        """Have pushes carry these credentials instead of any others; None for none."""
-        self._perform(self._calls.set_credentials(subscription, credentials))
-
-    def renew(self, subscription: str | Remote, lasts: Lasts) -> RemoteSubscription:
-        """Let the subscription last so long from now, or until then; None for no end."""
-        return self._perform(self._calls.renew(subscription, lasts))
-
-    def unsubscribe(self, subscription: str | Remote) -> None:
-        """End the subscription."""
-        self._perform(self._calls.unsubscribe(subscription))
-
-    def pause(self, subscription: str | Remote) -> None:
-        """Hold the pushes of the subscription."""
-        self._perform(self._calls.pause(subscription))
-
-    def resume(self, subscription: str | Remote) -> None:
-        """Let the pushes of the subscription go on."""
-        self._perform(self._calls.resume(subscription))
+    subscribe = performed(Calls.subscribe)
+    renew = performed(Calls.renew)
+    unsubscribe = performed(Calls.unsubscribe)
+    pause = performed(Calls.pause)
+    resume = performed(Calls.resume)
+    rotate_secret = performed(Calls.rotate_secret)
+    set_credentials = performed(Calls.set_credentials)
+    current_message = performed(Calls.current_message)
+    create_pull_point = performed(Calls.create_pull_point)
+    get_messages = performed(Calls.get_messages)
+    destroy_pull_point = performed(Calls.destroy_pull_point)
+    register_publisher = performed(Calls.register_publisher)
+    destroy_registration = performed(Calls.destroy_registration)
 
     def notify(
         self,
@@ -151,58 +263,10 @@ class Client:
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
         self._perform(self._calls.notify(texts, to, traceparent))
 
-    def current_message(self, topic: str, *, namespaces: Namespaces = None) -> bytes | None:
-        """The last payload on a topic whose messages are retained; None when there is none."""
-        return self._perform(self._calls.current_message(topic, namespaces))
-
-    def create_pull_point(self) -> RemotePullPoint:
-        """A place at the broker where messages wait to be fetched: subscribe with it as `to`."""
-        return self._perform(self._calls.create_pull_point())
-
-    def get_messages(
-        self, pull_point: str | Remote, maximum: int | None = None, *, wait_s: float | None = None
-    ) -> list[ReceivedMessage]:
-        """Take messages out of a pull point, oldest first, at most `maximum`. They are gone from there then.
-
-        An Arborcast broker waits up to `wait_s` seconds for the first one; keep it below the client's timeout.
-        """
-        return self._perform(self._calls.get_messages(pull_point, maximum, wait_s))
-
-    def destroy_pull_point(self, pull_point: str | Remote) -> None:
-        """Give up a pull point and what waits in it."""
-        self._perform(self._calls.destroy_pull_point(pull_point))
-
-    def register_publisher(
-        self,
-        *topics: str,
-        publisher: str | Remote | None = None,
-        demand: bool = False,
-        until: Lasts = None,
-        namespaces: Namespaces = None,
-    ) -> RemoteRegistration:
-        """Register as a publisher of these topics.
-
-        With `demand` the broker subscribes at `publisher` (the address of its NotificationProducer) while somebody is
-        subscribed to the topics here. `until` is when, or after how long, the registration ends.
-        """
-        return self._perform(self._calls.register_publisher(topics, publisher, demand, until, namespaces))
-
-    def destroy_registration(self, registration: str | Remote) -> None:
-        """End a publisher's registration."""
-        self._perform(self._calls.destroy_registration(registration))
-
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
         self._session.stop_repeating()
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _perform(self, call: Call[ResultT]) -> ResultT:
         return self._session.perform(call, self._soap)

@@ -11,35 +11,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import partial
-from types import TracebackType
-from typing import Self
+from functools import partial, wraps
+from typing import Concatenate
 
 import requests
 from requests_futures.sessions import FuturesSession
 
-from ingest.client.calls import Call, Calls, Lasts, Namespaces, ResultT, notification_message
-from ingest.client.client import TIMEOUT_S
-from ingest.client.received import ReceivedMessage
-from ingest.client.session import BrokerSession, arguments_of, result_of
-from ingest.client.values import (
-    Batching,
-    ClientClosed,
-    Credentials,
-    Delivery,
-    FaultReceived,
-    Remote,
-    RemotePullPoint,
-    RemoteRegistration,
-    RemoteSubscription,
-    Retries,
-)
+from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
+from ingest.client.client import TIMEOUT_S, BrokerClient, P, arguments_of, result_of, signature_of
+from ingest.client.values import Batching, ClientClosed, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
 
 
 @dataclass
-class Batch:
+class NotifyBatch:
     """Notifications for one request, with who waits for each. `due` is when the first has waited long enough."""
 
     due: float
@@ -47,10 +32,10 @@ class Batch:
     futures: list[Future[None]] = field(default_factory=list)
     size: int = 0
 
-    def parts(self) -> list[Batch]:
+    def parts(self) -> list[NotifyBatch]:
         """One batch for each message."""
         pairs = zip(self.messages, self.futures, strict=True)
-        return [Batch(self.due, [message], [future], len(message)) for message, future in pairs]
+        return [NotifyBatch(self.due, [message], [future], len(message)) for message, future in pairs]
 
 
 class Gathering:
@@ -58,20 +43,20 @@ class Gathering:
 
     def __init__(self, batching: Batching) -> None:
         self._limits = batching
-        self._open: Batch | None = None
+        self._open: NotifyBatch | None = None
 
     @property
     def due(self) -> float | None:
         """When `take` should be called; None when nothing waits."""
         return None if self._open is None else self._open.due
 
-    def add(self, message: str, future: Future[None], now: float) -> list[Batch]:
+    def add(self, message: str, future: Future[None], now: float) -> list[NotifyBatch]:
         """Take in a notification; returns the batches that are full now."""
         full = []
         if self._open is not None and self._open.size + len(message) > self._limits.bytes:
             full += self.take()
         if self._open is None:
-            self._open = Batch(now + self._limits.linger_s)
+            self._open = NotifyBatch(now + self._limits.linger_s)
         self._open.messages.append(message)
         self._open.futures.append(future)
         self._open.size += len(message)
@@ -79,7 +64,7 @@ class Gathering:
             full += self.take()
         return full
 
-    def take(self) -> list[Batch]:
+    def take(self) -> list[NotifyBatch]:
         """What has gathered so far."""
         batch, self._open = self._open, None
         return [] if batch is None else [batch]
@@ -92,7 +77,20 @@ _CLOSED = "the client is closed"
 _GIVEN_UP = "the client was closed before the broker took this"
 
 
-class FuturesClient:
+def submitted(
+    make: Callable[Concatenate[Calls, P], Call[ResultT]],
+) -> Callable[Concatenate[FuturesClient, P], Future[ResultT]]:
+    """The method of FuturesClient that makes this request and returns the future of its result."""
+
+    @wraps(make)
+    def method(self: FuturesClient, /, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
+        return self._submit(make(self._calls, *args, **kwargs))
+
+    method.__signature__ = signature_of(make, "Future[{}]")  # type: ignore[attr-defined]
+    return method
+
+
+class FuturesClient(BrokerClient):
     """Talks to one broker without waiting for it; several threads may share it.
 
         with FuturesClient("http://127.0.0.1:8080", batching=Batching()) as client:
@@ -121,9 +119,7 @@ class FuturesClient:
         batching: Batching | None = None,
         max_waiting: int = 10_000,
     ) -> None:
-        self._calls = Calls(url)
-        self._soap = soap
-        self._session = BrokerSession(timeout_s, retries or Retries(), workers)
+        super().__init__(url, soap, timeout_s, retries, workers)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
         self._futures = FuturesSession(executor=self._workers, session=self._session)
         self._max_waiting = max_waiting
@@ -139,10 +135,19 @@ class FuturesClient:
                 target=self._linger, args=(self._gathering,), name="wsn-client-batches", daemon=True
             ).start()
 
-    @property
-    def broker(self) -> str:
-        """The address of the NotificationBroker."""
-        return self._calls.broker.address
+    subscribe = submitted(Calls.subscribe)
+    renew = submitted(Calls.renew)
+    unsubscribe = submitted(Calls.unsubscribe)
+    pause = submitted(Calls.pause)
+    resume = submitted(Calls.resume)
+    rotate_secret = submitted(Calls.rotate_secret)
+    set_credentials = submitted(Calls.set_credentials)
+    current_message = submitted(Calls.current_message)
+    create_pull_point = submitted(Calls.create_pull_point)
+    get_messages = submitted(Calls.get_messages)
+    destroy_pull_point = submitted(Calls.destroy_pull_point)
+    register_publisher = submitted(Calls.register_publisher)
+    destroy_registration = submitted(Calls.destroy_registration)
 
     def notify(self, topic: str, payload: str | bytes, *, namespaces: Namespaces = None) -> Future[None]:
         """Publish one XML element; the future is done when the broker has stored it."""
@@ -150,7 +155,7 @@ class FuturesClient:
         future: Future[None] = self._begin()
         with self._gathered:
             if self._gathering is None:
-                batches = [Batch(0.0, [message], [future], len(message))]
+                batches = [NotifyBatch(0.0, [message], [future], len(message))]
             else:
                 batches = self._gathering.add(message, future, time.monotonic())
                 self._gathered.notify()
@@ -164,94 +169,6 @@ class FuturesClient:
         with self._gathered:
             for batch in self._gathering.take() if self._gathering is not None else []:
                 self._send_batch(batch)
-
-    def subscribe(
-        self,
-        topic: str | None,
-        *,
-        to: str | Remote,
-        lasts: Lasts = None,
-        raw: bool = False,
-        current: bool = False,
-        namespaces: Namespaces = None,
-        signed: bool = False,
-        secret: str = "",
-        credentials: Credentials | None = None,
-        delivery: Delivery | None = None,
-    ) -> Future[RemoteSubscription]:
-        """See Client.subscribe."""
-        call = self._calls.subscribe(
-            topic,
-            to,
-            lasts,
-            raw=raw,
-            current=current,
-            namespaces=namespaces,
-            signed=signed,
-            secret=secret,
-            credentials=credentials,
-            delivery=delivery,
-        )
-        return self._submit(call)
-
-    def rotate_secret(
-        self, subscription: str | Remote, secret: str = "", *, overlap: timedelta | None = None
-    ) -> Future[str]:
-        """See Client.rotate_secret."""
-        return self._submit(self._calls.rotate_secret(subscription, secret, overlap))
-
-    def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> Future[None]:
-        """See Client.set_credentials."""
-        return self._submit(self._calls.set_credentials(subscription, credentials))
-
-    def renew(self, subscription: str | Remote, lasts: Lasts) -> Future[RemoteSubscription]:
-        """See Client.renew."""
-        return self._submit(self._calls.renew(subscription, lasts))
-
-    def unsubscribe(self, subscription: str | Remote) -> Future[None]:
-        """See Client.unsubscribe."""
-        return self._submit(self._calls.unsubscribe(subscription))
-
-    def pause(self, subscription: str | Remote) -> Future[None]:
-        """See Client.pause."""
-        return self._submit(self._calls.pause(subscription))
-
-    def resume(self, subscription: str | Remote) -> Future[None]:
-        """See Client.resume."""
-        return self._submit(self._calls.resume(subscription))
-
-    def current_message(self, topic: str, *, namespaces: Namespaces = None) -> Future[bytes | None]:
-        """See Client.current_message."""
-        return self._submit(self._calls.current_message(topic, namespaces))
-
-    def create_pull_point(self) -> Future[RemotePullPoint]:
-        """See Client.create_pull_point."""
-        return self._submit(self._calls.create_pull_point())
-
-    def get_messages(
-        self, pull_point: str | Remote, maximum: int | None = None, *, wait_s: float | None = None
-    ) -> Future[list[ReceivedMessage]]:
-        """See Client.get_messages."""
-        return self._submit(self._calls.get_messages(pull_point, maximum, wait_s))
-
-    def destroy_pull_point(self, pull_point: str | Remote) -> Future[None]:
-        """See Client.destroy_pull_point."""
-        return self._submit(self._calls.destroy_pull_point(pull_point))
-
-    def register_publisher(
-        self,
-        *topics: str,
-        publisher: str | Remote | None = None,
-        demand: bool = False,
-        until: Lasts = None,
-        namespaces: Namespaces = None,
-    ) -> Future[RemoteRegistration]:
-        """See Client.register_publisher."""
-        return self._submit(self._calls.register_publisher(topics, publisher, demand, until, namespaces))
-
-    def destroy_registration(self, registration: str | Remote) -> Future[None]:
-        """See Client.destroy_registration."""
-        return self._submit(self._calls.destroy_registration(registration))
 
     def close(self, timeout_s: float = 30.0) -> int:
         """Take no further calls, send what has gathered, and wait for the answers, at most `timeout_s`.
@@ -274,24 +191,16 @@ class FuturesClient:
         self._session.close()
         return given_up
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _submit(self, call: Call[ResultT]) -> Future[ResultT]:
         future: Future[ResultT] = self._begin()
         self._send(call, lambda sent: self._settle(future, partial(_outcome, call, sent)))
         return future
 
-    def _send_batch(self, batch: Batch) -> None:
+    def _send_batch(self, batch: NotifyBatch) -> None:
         call = self._calls.notify(batch.messages)
         self._send(call, lambda sent: self._batch_answered(batch, call, sent))
 
-    def _batch_answered(self, batch: Batch, call: Call[None], sent: Future[requests.Response]) -> None:
+    def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[requests.Response]) -> None:
         try:
             _outcome(call, sent)
         except FaultReceived as fault:

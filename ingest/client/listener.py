@@ -12,10 +12,10 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -24,8 +24,9 @@ from core.errors import PeerError, SignatureError
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
 from ingest.consumers.ownership import HEADER, agreement
 from ingest.errors import UnreadableRequest
+from ingest.http.asgi import Receive, Scope, Send
 from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.inflight import HELD, Held, Inflight
+from ingest.http.inflight import RESERVATION, Inflight, Reservation
 from ingest.settings import GatewaySettings
 from ingest.soap import faults
 from ingest.soap.times import utc_now
@@ -51,10 +52,6 @@ _LIMITS = GatewaySettings(max_body_bytes=_MAX_BODY, request_timeout_s=_READ_TIME
 
 
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Listener:
@@ -162,12 +159,12 @@ class ListenerApp:
         if scope["method"] != "POST":
             await _respond(send, Response(405))
             return
-        held: Held | None = scope.get(HELD)
+        reservation: Reservation | None = scope.get(RESERVATION)
         try:
             await _respond(send, await self._answer(scope["headers"], receive))
         finally:
-            if held is not None:
-                held.release()
+            if reservation is not None:
+                reservation.release()
 
     async def _answer(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive) -> Response:
         codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
@@ -194,7 +191,7 @@ class ListenerApp:
 
 
 class _ThreadedApp(ListenerApp):
-    """With a callback that may block: each push has a thread of its own, which nobody waits for at the end."""
+    """With a callback that may block: each push has a thread of its own, which is not joined at the end."""
 
     def __init__(self, on_message: OnMessage, verify: Verify | None) -> None:
         super().__init__(on_message, verify)

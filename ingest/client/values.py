@@ -1,4 +1,12 @@
-"""What the client takes and returns: references to things at the broker, and how to retry and to batch."""
+"""What the client takes and returns, how it retries and batches, and what can go wrong:
+
+ClientError
+├── FaultReceived           the broker said no, and why
+├── UnreadableAnswer        something answered that is no broker
+├── BrokerUnreachable       nobody answered
+├── BrokerUnavailable       the broker asks to come back later
+└── ClientClosed            the client was closed before this could be sent
+"""
 
 from __future__ import annotations
 
@@ -61,7 +69,7 @@ class Remote:
 class RemoteSubscription(Remote):
     """A subscription; `terminates` None means that it has no end.
 
-    `secret` is what its pushes are signed with when the broker made it: it is told this once.
+    `secret` is what its pushes are signed with when the broker made it: it is shown this once.
     """
 
     terminates: datetime | None = None

@@ -20,11 +20,11 @@ _CONNECT_S = 5
 
 
 @dataclass(frozen=True)
-class Route:
+class OutboundRoute:
     """How requests leave, the same as pushes: through which proxy (empty for none), and who certifies servers (a PEM
     file; empty for the public authorities).
 
-    Through a proxy nobody here knows the address: then a URL is judged by its text only, and the proxy has to see to
+    Through a proxy the address is not known here: then only the text of a URL is checked, and the proxy has to check
     the rest.
     """
 
@@ -32,7 +32,7 @@ class Route:
     ca_file: str = ""
 
 
-DIRECT = Route()
+DIRECT = OutboundRoute()
 
 
 def post(
@@ -40,7 +40,7 @@ def post(
     headers: list[str],
     body: bytes,
     policy: AddressPolicy,
-    route: Route = DIRECT,
+    route: OutboundRoute = DIRECT,
     *,
     total_s: int,
     max_answer: int,

@@ -20,11 +20,11 @@ from core.errors import InfrastructureError
 from core.security.ip_addresses import read_address
 from core.security.outbound import AddressPolicy, Refusal, place_of
 from ingest.consumers import http_post
-from ingest.consumers.http_post import DIRECT, Route
+from ingest.consumers.http_post import DIRECT, OutboundRoute
 from ingest.elements.endpoints import refused
 from ingest.errors import ConsumerRefused, NoAnswer, NotCalled
 
-# A name server of the subscriber's may be as slow as it likes.
+# The subscriber's name server may be arbitrarily slow.
 _LONGEST_S = 2.0
 
 Resolve = Callable[[str, int], list[str]]
@@ -35,8 +35,12 @@ def resolve(host: str, port: int) -> list[str]:
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-class Lookups:
-    """Asks the resolver and then the policy. On the event loop's thread, but for the resolver."""
+class DnsCheck:
+    """Resolves the host of a subscriber and checks its addresses, so that an unreachable one is refused at Subscribe.
+
+    Only for an early answer: a name can resolve to another address a second later, so the transport checks again.
+    Hence it is bounded: what cannot be resolved now is accepted. The resolver runs in threads.
+    """
 
     def __init__(self, policy: AddressPolicy, resolver: Resolve = resolve, longest_s: float = _LONGEST_S) -> None:
         self._policy = policy
@@ -46,7 +50,7 @@ class Lookups:
         self._under_way = 0
 
     async def refusal(self, url: str) -> Refusal | None:
-        """Why none of the host's addresses may be reached; None when one may, or when nobody knows (in time)."""
+        """Why none of the host's addresses may be reached; None when one may, or without an answer in time."""
         host, port = place_of(url)
         if read_address(host) is not None or self._under_way >= _AT_ONCE:
             return None
@@ -63,14 +67,14 @@ class Lookups:
     def _done(self, lookup: asyncio.Future[list[str]]) -> None:
         self._under_way -= 1
         if not lookup.cancelled():
-            lookup.exception()  # or asyncio reports the one that nobody waited for
+            lookup.exception()  # or asyncio logs an exception that was never retrieved
 
 
-async def check_name(lookups: Lookups | None, url: str) -> None:
+async def check_name(dns_check: DnsCheck | None, url: str) -> None:
     """Raises ConsumerRefused for a URL whose host leads nowhere that may be reached."""
-    refusal = await lookups.refusal(url) if lookups is not None else None
+    refusal = await dns_check.refusal(url) if dns_check is not None else None
     if refusal is not None:
-        # Not the address itself: what a name leads to inside is nobody's business outside.
+        # Without the address: to which internal address a name resolves must not be disclosed.
         raise refused(url, Refusal(refusal.rule, f"has a host that may not be reached (rule {refusal.rule})"))
 
 
@@ -89,7 +93,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
 class OwnershipProof:
     """Asks consumers. On the event loop's thread, but for the requests."""
 
-    def __init__(self, policy: AddressPolicy, route: Route = DIRECT) -> None:
+    def __init__(self, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
         self._policy = policy
         self._route = route
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="challenge")
@@ -98,7 +102,7 @@ class OwnershipProof:
 
     async def ask(self, url: str, owner: str = "") -> None:
         """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many
-        are being asked, in all or of this owner (empty where nobody has to say who it is)."""
+        are being asked, in all or of this owner (empty without authentication)."""
         if self._under_way >= _AT_ONCE or (owner and self._of[owner] >= _OF_ONE_OWNER):
             raise InfrastructureError("too many consumers are being asked whether they agree", retry_after=1.0)
         self._under_way += 1
@@ -135,7 +139,7 @@ class OwnershipProof:
         if not self._of[owner]:
             del self._of[owner]
         if not asked.cancelled():
-            asked.exception()  # or asyncio reports the one that nobody waited for
+            asked.exception()  # or asyncio logs an exception that was never retrieved
 
 
 def agreement(challenge: str) -> bytes | None:

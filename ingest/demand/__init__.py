@@ -1,9 +1,8 @@
-"""Publishers that register: registrations, who may publish, and subscribing at those who publish on demand.
+"""Subscribing at publishers that publish on demand, for as long as somebody wants what they offer.
 
-registration   RegisterPublisher and DestroyRegistration
-senders        which registration a Notify comes from, where registration is required
-calls          what we say to a publisher: Subscribe, Renew, Pause, Resume, Unsubscribe
-worker         keeps our subscriptions at publishers in step with what is wanted here (`ingest.demand.steps`)
+steps     which subscriptions there should be, and what to do to get there: pure
+calls     what we say to a publisher: Subscribe, Renew, Pause, Resume, Unsubscribe
+worker    does the steps
 """
 
 from __future__ import annotations

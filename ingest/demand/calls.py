@@ -15,7 +15,7 @@ from lxml import etree
 from core.security.outbound import AddressPolicy
 from ingest.addresses import OwnAddresses
 from ingest.consumers import http_post
-from ingest.consumers.http_post import DIRECT, Route
+from ingest.consumers.http_post import DIRECT, OutboundRoute
 from ingest.elements.endpoints import check_consumer, read_reference
 from ingest.errors import (
     ConsumerRefused,
@@ -65,7 +65,7 @@ class Granted:
 class PublisherCalls:
     """Requests to publishers. Each raises PublisherUnreachable (try later) or PublisherRefused (it said no)."""
 
-    def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy, route: Route = DIRECT) -> None:
+    def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
         self._own = own
         self._policy = policy
         self._route = route

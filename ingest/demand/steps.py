@@ -28,7 +28,7 @@ from topic_model.topics import TopicPath, parent_of
 
 
 @dataclass(frozen=True)
-class Subscribe:
+class SubscribeUpstream:
     """Subscribe at the publisher to this topic."""
 
     topic: TopicFilter
@@ -43,33 +43,33 @@ class Renew:
 
 @dataclass(frozen=True)
 class Resume:
-    """Somebody wants it again."""
+    """A subscription wants it again."""
 
     upstream: Upstream
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Nobody wants it any more."""
+    """No subscription wants it any more."""
 
     upstream: Upstream
 
 
 @dataclass(frozen=True)
-class End:
-    """Nobody wants it any more, and the publisher knows no pause."""
+class EndUpstream:
+    """No subscription wants it any more, and the publisher cannot pause."""
 
     upstream: Upstream
 
 
 @dataclass(frozen=True)
 class Forget:
-    """It ran out; there is nothing to be said to the publisher."""
+    """It has expired; the publisher gets no message."""
 
     upstream: Upstream
 
 
-Step = Subscribe | Renew | Resume | Pause | End | Forget
+Step = SubscribeUpstream | Renew | Resume | Pause | EndUpstream | Forget
 
 
 def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
@@ -83,13 +83,13 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
             upstream = None
         if wanted(topic):
             if upstream is None:
-                planned.append(Subscribe(topic))
+                planned.append(SubscribeUpstream(topic))
             elif upstream.paused:
                 planned.append(Resume(upstream))
             elif upstream.renew_ms is not None and upstream.renew_ms <= now_ms:
                 planned.append(Renew(upstream))
         elif upstream is not None and not upstream.paused:
-            planned.append(Pause(upstream) if registration.pausable else End(upstream))
+            planned.append(Pause(upstream) if registration.pausable else EndUpstream(upstream))
     return planned
 
 
@@ -123,7 +123,7 @@ def may_want(subscription: Subscription, topic: TopicFilter, now_ms: int) -> boo
     )
 
 
-# A topic, or an anchor with a reach, and nothing else: nearly all expressions, told without being parsed.
+# A topic, or an anchor with a reach, and nothing else: nearly all expressions, recognised without parsing.
 _PLAIN = re.compile(r"((?:\{[^}]*\}|[^{}*|/]++|/(?![/*]))+)(//\.|//\*|/\*)?")
 
 

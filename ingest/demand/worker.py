@@ -4,8 +4,8 @@ What there should be is decided by `ingest.demand.steps`; what there is, is in t
 process goes on where this one ended. Each publisher is dealt with by itself: one that hangs or refuses is tried again
 later and later, and the others do not wait for it.
 
-A process that dies between a publisher's answer to Subscribe and the record of it leaves a subscription that nobody
-knows; it runs out after gateway.upstream_termination_s, because nobody renews it. The same holds for one whose
+A process that dies between a publisher's answer to Subscribe and the record of it leaves an unknown subscription; it
+expires after gateway.upstream_termination_s, because it is not renewed. The same holds for one whose
 publisher could not be reached when the registration ended.
 """
 
@@ -27,13 +27,13 @@ from core.errors import InfrastructureError
 from ingest.demand import steps
 from ingest.demand.calls import Granted, PublisherCalls
 from ingest.demand.steps import (
-    End,
+    EndUpstream,
     Forget,
     Pause,
     Renew,
     Resume,
     Step,
-    Subscribe,
+    SubscribeUpstream,
 )
 from ingest.errors import PublisherRefused, PublisherUnreachable
 from ingest.operations.gateway import Gateway
@@ -185,7 +185,7 @@ class DemandWorker:
         del self._busy[registration_id]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("what a publisher's registration asks for could not be done", exc_info=error)
-            if registration_id in self._known:  # else nobody would ever take its entry out
+            if registration_id in self._known:  # else its entry would never be removed
                 self._postpone(registration_id)
 
     def _postpone(self, registration_id: str) -> None:
@@ -212,7 +212,7 @@ class DemandWorker:
 
     async def _carry_out_one(self, registration: Registration, step: Step) -> None:
         match step:
-            case Subscribe(topic):
+            case SubscribeUpstream(topic):
                 await self._subscribe(registration, topic)
             case Renew(upstream):
                 await self._or_forget(registration, upstream, self._renew(registration, upstream))
@@ -220,7 +220,7 @@ class DemandWorker:
                 await self._or_forget(registration, upstream, self._resume(registration, upstream))
             case Pause(upstream):
                 await self._pause(registration, upstream)
-            case End(upstream):
+            case EndUpstream(upstream):
                 await self._end(registration, upstream)
             case Forget(upstream):
                 await self._replace(registration, upstream, None)
@@ -262,11 +262,11 @@ class DemandWorker:
     async def _or_forget(
         self, registration: Registration, upstream: Upstream, work: Coroutine[None, None, None]
     ) -> None:
-        """What a publisher refuses to go on with is forgotten: then the next look subscribes anew."""
+        """Forget what a publisher refuses to continue: the next round subscribes again."""
         try:
             await work
         except PublisherRefused as error:
-            logger.info("registration %s: %s; subscribing anew", registration.id, error)
+            logger.info("registration %s: %s; subscribing again", registration.id, error)
             await self._replace(registration, upstream, None)
 
     async def _end_all(self, registration: Registration) -> None:
@@ -292,8 +292,8 @@ class DemandWorker:
             current = gateway.registrations.get(registration.id)
             if current is None:
                 return False
-            kept = [one for one in current.upstream if old is None or one.topic != old.topic]
-            upstream = (*kept, new) if new is not None else tuple(kept)
+            others = [one for one in current.upstream if old is None or one.topic != old.topic]
+            upstream = (*others, new) if new is not None else tuple(others)
             changed = msgspec.structs.replace(current, upstream=upstream, **changes)
             if changed != current:
                 await gateway.changes.commit([RegistrationRecord(changed)])

@@ -24,7 +24,7 @@ _MAX_ADDRESS = 2_048
 
 
 def read_reference(element: etree._Element, source: Source) -> EndpointReference:
-    """The EPR in an element of EndpointReferenceType; its extra parts are kept as they were sent.
+    """The EPR in an element of EndpointReferenceType; its extra parts stay as they were sent.
 
     Some clients put a whole wsa:EndpointReference inside: the inner one counts. Raises InvalidRequest.
     """

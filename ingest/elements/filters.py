@@ -9,7 +9,7 @@ from typing import cast
 from lxml import etree
 
 from core.errors import ContentExpressionError, ProducerExpressionError
-from ingest.elements.protection import CREDENTIALS, SIGNING, Wish, read_wish
+from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
 from ingest.elements.topics import read_filter
 from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
 from ingest.soap import times
@@ -26,7 +26,7 @@ _MOST_ATTEMPTS = 1_000
 _LONGEST_LIFESPAN_S = 366 * 86_400
 
 
-def read_delivery(policy: etree._Element) -> DeliveryPolicy:
+def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest."""
     element = policy.find(DELIVERY)
     if element is None:
@@ -91,7 +91,7 @@ def read_filters(element: etree._Element | None) -> Filters:
     """The filters in a wsnt:Filter.
 
     Raises FilterError, also for filters that we do not know: a subscriber that gets more than it asked for is worse off
-    than one that is told.
+    than one that gets an error.
     """
     if element is None:
         return Filters()
@@ -121,24 +121,27 @@ def _condition(element: etree._Element) -> XPathFilter:
 
 
 @dataclass(frozen=True)
-class Policy:
+class SubscriptionPolicy:
     """What a Subscribe asks for beyond its filters: how messages are wanted, whether current ones are at once, how the
     pushes are to be known as ours, and how hard to try."""
 
     form: DeliveryForm = "notify"
     current_message: bool = False
-    protection: Wish | None = None
+    protection: RequestedProtection | None = None
     delivery: DeliveryPolicy = DEFAULT_POLICY
 
 
-def read_policy(element: etree._Element | None) -> Policy:
+def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
     """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy, or InvalidRequest."""
     if element is None:
-        return Policy()
+        return SubscriptionPolicy()
     names = [str(child.tag) for child in element]
     unknown = tuple(name for name in names if name not in _POLICIES)
     if unknown:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
-    return Policy(
-        "raw" if _USE_RAW in names else "notify", CURRENT_MESSAGE in names, read_wish(element), read_delivery(element)
+    return SubscriptionPolicy(
+        "raw" if _USE_RAW in names else "notify",
+        CURRENT_MESSAGE in names,
+        read_protection(element),
+        read_delivery_policy(element),
     )

@@ -50,7 +50,7 @@ _MAX_SECRETS = 4
 
 
 @dataclass(frozen=True)
-class Credentials:
+class PushCredentials:
     """What pushes are to carry: the value of the Authorization header, the name of a client certificate."""
 
     authorization: bytes = field(default=b"", repr=False)
@@ -58,20 +58,20 @@ class Credentials:
 
 
 @dataclass(frozen=True)
-class Wish:
+class RequestedProtection:
     """What a Subscribe asks for. `secret` empty means that we make one."""
 
     signed: bool = False
     secret: bytes = field(default=b"", repr=False)
-    credentials: Credentials | None = None
+    credentials: PushCredentials | None = None
 
 
-def read_wish(policy: etree._Element) -> Wish | None:
+def read_protection(policy: etree._Element) -> RequestedProtection | None:
     """What a wsnt:SubscriptionPolicy asks for; None when it is nothing of this kind. Raises InvalidRequest."""
     signing, credentials = policy.find(SIGNING), policy.find(CREDENTIALS)
     if signing is None and credentials is None:
         return None
-    return Wish(
+    return RequestedProtection(
         signing is not None,
         read_secret(signing) if signing is not None else b"",
         read_credentials(credentials) if credentials is not None else None,
@@ -89,7 +89,7 @@ def read_secret(parent: etree._Element) -> bytes:
         raise InvalidRequest(f"p:Secret: {error}") from None
 
 
-def read_credentials(parent: etree._Element) -> Credentials:
+def read_credentials(parent: etree._Element) -> PushCredentials:
     """The credentials in an element. Raises InvalidRequest."""
     basic, bearer = parent.find(_name("Basic")), parent.find(_name("Bearer"))
     certificate = (parent.findtext(_name("ClientCertificate")) or "").strip()
@@ -108,7 +108,7 @@ def read_credentials(parent: etree._Element) -> Credentials:
         authorization = b"Bearer " + token.encode()
     if len(authorization) > _MAX_CREDENTIALS:
         raise InvalidRequest(f"credentials may have {_MAX_CREDENTIALS} bytes, these have {len(authorization)}")
-    return Credentials(authorization, certificate)
+    return PushCredentials(authorization, certificate)
 
 
 class Protector:
@@ -118,17 +118,19 @@ class Protector:
         self._settings = settings
         self._keys = keys or KeyFile(Path(settings.key_file))
 
-    def grant(self, subscription: Subscription, wish: Wish, now_ms: int) -> tuple[Subscription, str]:
+    def grant(self, subscription: Subscription, wish: RequestedProtection, now_ms: int) -> tuple[Subscription, str]:
         """The subscription as wished, and the secret that was made for it, empty if none was.
 
         Raises UnsupportedPolicy, or InvalidRequest.
         """
-        told = ""
+        made_secret = ""
         if wish.credentials is not None:
             subscription = self.with_credentials(subscription, wish.credentials)
         if wish.signed:
-            subscription, told, _ = self.with_secret(subscription, wish.secret, now_ms, self._settings.overlap_s * 1000)
-        return subscription, told
+            subscription, made_secret, _ = self.with_secret(
+                subscription, wish.secret, now_ms, self._settings.overlap_s * 1000
+            )
+        return subscription, made_secret
 
     def overlap_ms(self) -> int:
         """How long an old secret goes on signing when nobody says else."""
@@ -155,14 +157,14 @@ class Protector:
                 for each in protection.secrets
                 if overlap_ms and (each.until_ms is None or each.until_ms > now_ms)
             ][: _MAX_SECRETS - 1]
-            told = "" if secret else new_secret()
-            sealed = SigningSecret(self._keys.seal(secret or key_of(told), context))
+            made_secret = "" if secret else new_secret()
+            sealed = SigningSecret(self._keys.seal(secret or key_of(made_secret), context))
         except SecretError as error:
             raise _not_kept(error, SIGNING) from None
         changed = msgspec.structs.replace(protection, secrets=(sealed, *old))
-        return msgspec.structs.replace(subscription, protection=changed), told, until if old else None
+        return msgspec.structs.replace(subscription, protection=changed), made_secret, until if old else None
 
-    def with_credentials(self, subscription: Subscription, credentials: Credentials) -> Subscription:
+    def with_credentials(self, subscription: Subscription, credentials: PushCredentials) -> Subscription:
         """Pushed to with these credentials instead of any others; empty ones take them away.
 
         Raises UnsupportedPolicy.
@@ -199,7 +201,7 @@ def required(protector: Protector | None) -> Protector:
     return protector
 
 
-def told_element(secret: str) -> str:
+def secret_element(secret: str) -> str:
     """What an answer says of a secret that was made: the only time that it is shown."""
     if not secret:
         return ""

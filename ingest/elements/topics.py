@@ -25,11 +25,11 @@ Form = Literal["set", "expressions"]
 
 """The topics as a wstop:TopicSet, or the roots of all trees as wsnt:TopicExpression elements."""
 
-# A topic set of this many topics is about 5 MB of XML. Whoever needs a larger one exports it.
+# A topic set of this many topics is about 5 MB of XML. A larger one has to be exported.
 _MAX_TOPICS = 50_000
 
-# What is kept, in characters.
-_KEPT = 32 * 1024 * 1024
+# How much is cached, in characters.
+_CACHED = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class _Written:
 class TopicSets:
     """What was written last for each set of rights. Used on the event loop's thread only."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._kept = kept
+    def __init__(self, cached: int = _CACHED) -> None:
+        self._cached = cached
         self._written: OrderedDict[tuple[Form, Grant], _Written] = OrderedDict()
         self._under_way: dict[tuple[Form, Grant], asyncio.Task[None]] = {}
         self._one_at_a_time = asyncio.Lock()
@@ -83,7 +83,7 @@ class TopicSets:
                 text = await asyncio.to_thread(_WRITERS[form], there, grant)
                 self._written[key] = _Written(tree, version, text)
                 self._written.move_to_end(key)
-                while len(self._written) > 1 and sum(len(each.text) for each in self._written.values()) > self._kept:
+                while len(self._written) > 1 and sum(len(each.text) for each in self._written.values()) > self._cached:
                     self._written.popitem(last=False)
         finally:
             del self._under_way[key]
@@ -149,7 +149,7 @@ def read_topic(element: etree._Element) -> TopicPath:
 class TopicMemory:
     """Topics by the bytes that say them: a publisher uses few, over and over, always written the same way.
 
-    Bounded by bytes: what strangers send must not fill the memory. Full, it forgets everything and begins anew.
+    Bounded by bytes: what strangers send must not fill the memory. When full, it is cleared.
     """
 
     def __init__(self) -> None:

@@ -10,19 +10,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from core.errors import InfrastructureError, PeerError, UnknownResource
 from core.telemetry.metrics import CONTENT_TYPE, Registry
-from core.telemetry.tracing import read_traceparent
-from ingest.access.errors import AccessRefused
 from ingest.access.gate import Gate
-from ingest.access.grants import Visitor
+from ingest.access.grants import ClientRequest
 from ingest.addresses import FACTORIES, Kind, Target, target_of
-from ingest.errors import Compressed, TooLarge, UnknownOperation, UnreadableRequest
-from ingest.http.inflight import HELD, SMALL, FreedMemory, Held, Inflight
+from ingest.errors import AccessRefused, Compressed, TooLarge, UnknownOperation, UnreadableRequest
+from ingest.http.asgi import Headers, Receive, Scope, Send, header, read_body, send_answer, traceparent_of, until_gone
+from ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
 from ingest.operations import (
     current_message,
     notification_broker,
@@ -62,12 +61,6 @@ class RequestMetrics:
 
 logger = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 _OPERATIONS: dict[tuple[str, Kind], Operation] = {
     (operation.name, kind): operation
     for operation in (
@@ -96,10 +89,6 @@ _ACCEPTED = {
 }
 
 _NO_BODY = {"type": "http.response.body", "body": b""}
-
-# Of requests that carry no notifications. What a Subscribe says is kept in the memory of every process, and what any of
-# them says is walked through element by element.
-_MAX_SMALL = SMALL
 
 # Threads that parse large bodies: libxml2 does it without the GIL, so the event loop goes on.
 _PARSERS = 2
@@ -143,7 +132,7 @@ class GatewayApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        held: Held = scope.get(HELD) or Held(self.inflight)
+        reservation: Reservation = scope.get(RESERVATION) or Reservation(self.inflight)
         try:
             path: str = scope["path"]
             target = target_of(path)
@@ -153,39 +142,34 @@ class GatewayApp:
                 await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
             elif scope["method"] != "POST":
                 message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
-                await _send(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+                await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
             else:
-                await self._soap(scope, target, receive, send, held)
+                await self._soap(scope, target, receive, send, reservation)
         finally:
-            held.release()
+            reservation.release()
 
-    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send, held: Held) -> None:
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
+    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send, reservation: Reservation) -> None:
+        headers: Headers = scope["headers"]
+        gate = self._gateway.gate
         request: Request | None = None
         operation = "unknown"
         try:
-            gate = self._gateway.gate
-            visitor = None if gate is None else await self._enter(gate, scope, receive, held)
-            body = await _read_body(headers, receive, self._limit)
+            client = None if gate is None else await self._enter(gate, scope, receive, reservation)
+            body = await read_body(headers, receive, self._limit)
             if body is None:
                 return
-            if gate is not None and visitor is not None:
-                gate.received(visitor, len(body))
-            memory = memory_to_read(body, self._elements)
-            if len(body) > SMALL:
-                request = await self._parsed_elsewhere(body, _header(headers, b"content-type"), held, memory)
-            elif self.inflight.take(held, memory):
-                request = parse(body, _header(headers, b"content-type"))
-            else:
-                raise self.inflight.no_room()
-            request.traceparent = _traceparent(headers)
-            if gate is not None and visitor is not None:
-                request.caller = await gate.identify(visitor, request.root)
-                request.client = visitor.client
+            if gate is not None and client is not None:
+                gate.received(client, len(body))
+            request = await self._parse(body, header(headers, b"content-type"), reservation)
+            request.traceparent = traceparent_of(headers)
+            request.gone = lambda: until_gone(receive)
+            if gate is not None and client is not None:
+                request.caller = await gate.identify(client, request.root)
+                request.client = client.client
             known = _find(request, target)
             operation = known.name.rpartition("}")[2]
-            _check_small(known, operation, len(body))
-            request.gone = lambda: _until_gone(receive)
+            if len(body) > SMALL and not known.carries_messages:
+                raise TooLarge(f"a {operation} may have {SMALL} bytes, this one has {len(body)}")
             if not self._started():
                 raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
             began = time.perf_counter()
@@ -193,15 +177,15 @@ class GatewayApp:
             if request.name == _NOTIFY:
                 self._accept_seconds.observe(time.perf_counter() - began)
         except (PeerError, InfrastructureError) as error:
-            answer = self._refusal(error, request, _header(headers, b"content-type"))
+            answer = self._refusal(error, request, header(headers, b"content-type"))
             self._requests.add(operation, str(answer.status))
             self._refused.add(type(error).__name__)
-            await _send_answer(send, answer, close=isinstance(error, (TooLarge, Compressed)))
+            await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
         except Exception:
             logger.exception("%s failed", operation)
             self._requests.add(operation, "500")
             self._refused.add("Defect")
-            await _send_answer(send, faults.of_defect(*_manner(request)))
+            await _send_fault(send, faults.of_defect(*_manner(request)))
         else:
             if reply is None:
                 self._requests.add(operation, "202")
@@ -211,19 +195,24 @@ class GatewayApp:
                 self._requests.add(operation, "200")
                 await _send_reply(send, request, reply)
 
-    async def _parsed_elsewhere(self, body: bytes, content_type: bytes, held: Held, memory: int) -> Request:
-        if not self.inflight.take(held, memory):
-            await self.inflight.wait(held, memory)
+    async def _parse(self, body: bytes, content_type: bytes, reservation: Reservation) -> Request:
+        memory = memory_to_read(body, self._elements)
+        if len(body) <= SMALL:
+            if not self.inflight.take(reservation, memory):
+                raise self.inflight.no_memory()
+            return parse(body, content_type)
+        if not self.inflight.take(reservation, memory):
+            await self.inflight.wait(reservation, memory)
         return await asyncio.get_running_loop().run_in_executor(self._parsers, _parse_large, body, content_type)
 
-    async def _enter(self, gate: Gate, scope: Scope, receive: Receive, held: Held) -> Visitor:
+    async def _enter(self, gate: Gate, scope: Scope, receive: Receive, reservation: Reservation) -> ClientRequest:
         try:
             return await gate.enter(scope)
         except AccessRefused:
-            held.release()
-            # What was sent with it is taken off the connection, so that the next request can follow; none of it is
-            # kept. Where that would be too much, TooLarge ends the connection.
-            await _read_body(scope["headers"], receive, self._limit, keep=False)
+            reservation.release()
+            # The body is read and thrown away, so that the next request can follow on this connection. Where it is too
+            # large, TooLarge ends the connection.
+            await read_body(scope["headers"], receive, self._limit, keep=False)
             raise
 
     async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | None:
@@ -254,36 +243,36 @@ class GatewayApp:
         match path.rstrip("/"):
             case "/health/live":
                 ill = self._lives()
-                await _send(send, 500 if ill else 200, f"{ill or 'alive'}\n".encode(), _TEXT)
+                await send_answer(send, 500 if ill else 200, f"{ill or 'alive'}\n".encode(), _TEXT)
             case "/health/ready":
                 obstacle = self._ready()
-                await _send(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
+                await send_answer(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
             case "/metrics":
                 if self._gateway.gate is not None:
                     try:
                         await self._gateway.gate.look(scope)
                     except AccessRefused as error:
-                        await _send(send, error.status, f"{error}\n".encode(), _TEXT, error.headers())
+                        await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, error.headers())
                         return
                 body = self._metrics.text().encode()
-                await _send(send, 200, body, CONTENT_TYPE)
+                await send_answer(send, 200, body, CONTENT_TYPE)
             case page if page.startswith(FOLDER):
                 await self._wsdl(send, lambda descriptions: descriptions.document(page.removeprefix(FOLDER)))
             case _:
                 message = f"nothing is here; the notification broker is at {self._gateway.own.broker}\n"
-                await _send(send, 404, message.encode(), _TEXT)
+                await send_answer(send, 404, message.encode(), _TEXT)
 
     async def _wsdl(self, send: Send, find: Callable[[ServiceDescriptions], bytes | None]) -> None:
         descriptions = self._gateway.descriptions
         if descriptions is None:
             message = b"no WSDL: the published schemas are not on this machine; its operator may run: arborcast fetch\n"
-            await _send(send, 503, message, _TEXT)
+            await send_answer(send, 503, message, _TEXT)
             return
         document = find(descriptions)
         if document is None:
-            await _send(send, 404, b"there is no such document\n", _TEXT)
+            await send_answer(send, 404, b"there is no such document\n", _TEXT)
         else:
-            await _send(send, 200, document, b"text/xml; charset=utf-8")
+            await send_answer(send, 200, document, b"text/xml; charset=utf-8")
 
 
 def _parse_large(body: bytes, content_type: bytes) -> Request:
@@ -311,69 +300,8 @@ def _find(request: Request, target: Target) -> Operation:
     raise UnknownOperation(f"the operation {request.name:.200} is not offered at this address")
 
 
-def _check_small(known: Operation, name: str, size: int) -> None:
-    if size > _MAX_SMALL and not known.carries_messages:
-        raise TooLarge(f"a {name} may have {_MAX_SMALL} bytes, this one has {size}")
-
-
 def _manner(request: Request | None) -> tuple[Any, Any]:
     return ("1.1", None) if request is None else (request.soap, request.addressing)
-
-
-async def _read_body(
-    headers: list[tuple[bytes, bytes]], receive: Receive, limit: int, *, keep: bool = True
-) -> bytes | None:
-    """The whole body, None when the client went away. Raises TooLarge as soon as that is known, or Compressed.
-
-    Without `keep`, it is read and thrown away.
-    """
-    encoding = _header(headers, b"content-encoding").strip().lower()
-    if encoding not in (b"", b"identity"):
-        raise Compressed(f"a body with Content-Encoding {encoding.decode('latin-1')[:60]} is not taken: send it plain")
-    declared = _header(headers, b"content-length")
-    if declared.isdigit() and int(declared) > limit:
-        raise TooLarge(f"the request has {int(declared)} bytes, {limit} are taken")
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        return None
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        # Nearly every request comes in one piece.
-        if len(body) > limit:
-            raise TooLarge(f"the request has {len(body)} bytes, {limit} are taken")
-        return body
-    # Not as a list: of a body that comes byte by byte that would be many times as large.
-    whole = bytearray(body)
-    size = len(body)
-    while message.get("more_body", False):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        piece = message.get("body", b"")
-        size += len(piece)
-        if keep:
-            whole += piece
-        if size > limit:
-            raise TooLarge(f"the request has more than {limit} bytes")
-    return bytes(whole)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
-    for key, value in headers:
-        if key == name:
-            return value
-    return b""
-
-
-def _traceparent(headers: list[tuple[bytes, bytes]]) -> str:
-    found = [value for key, value in headers if key == b"traceparent"]
-    # Of two it is not known which counts.
-    return read_traceparent(found[0].decode("latin-1")) if len(found) == 1 else ""
 
 
 async def _send_reply(send: Send, request: Request, reply: Reply) -> None:
@@ -381,26 +309,18 @@ async def _send_reply(send: Send, request: Request, reply: Reply) -> None:
     body = answers.envelope(request.soap, reply.body, action, request.addressing)
     left = False
     try:
-        await _send(send, 200, body, answers.media_type(request.soap))
+        await send_answer(send, 200, body, answers.media_type(request.soap))
         left = True
     finally:
         if reply.finish is not None:
             reply.finish(left)
 
 
-async def _send_answer(send: Send, answer: Answer, *, close: bool = False) -> None:
+async def _send_fault(send: Send, answer: Answer, *, close: bool = False) -> None:
     extra = list(answer.headers)
     if answer.retry_after_s is not None:
         extra.append((b"retry-after", str(answer.retry_after_s).encode()))
     if close:
         # What is left of the body will not be read, so nothing else can follow on this connection.
         extra.append((b"connection", b"close"))
-    await _send(send, answer.status, answer.body, answer.content_type, extra)
-
-
-async def _send(
-    send: Send, status: int, body: bytes, content_type: bytes, extra: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode()), *(extra or ())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_answer(send, answer.status, answer.body, answer.content_type, extra)

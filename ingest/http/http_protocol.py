@@ -17,9 +17,9 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from ingest.access.authenticator import CERTIFICATE
+from ingest.access.gate import CERTIFICATE
 from ingest.access.rates import PeerConnections
-from ingest.http.inflight import HELD, SMALL, Held, Inflight
+from ingest.http.inflight import RESERVATION, SMALL, Inflight, Reservation
 from ingest.http.tls import Handshakes
 from ingest.settings import GatewaySettings
 
@@ -78,7 +78,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._began_now = False
         self._packet = 0
         self._deadline: asyncio.TimerHandle | None = None
-        self._held: Held | None = None  # of the last request
+        self._reservation: Reservation | None = None  # of the last request
         self._in_parts = False  # its body did not come in the packet of its head
         self._waits = False  # for room: nothing is read
         self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
@@ -107,8 +107,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self._peers.closed(self.client[0])
         while self.pipeline:
             self._drop_newest()
-        if self._held is not None:
-            self._inflight.whole(self._held)
+        if self._reservation is not None:
+            self._inflight.whole(self._reservation)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -172,22 +172,22 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse_head()
             return
         before = self.cycle
-        self._held = self.scope[HELD] = Held(self._inflight, self)  # type: ignore[typeddict-unknown-key]  # ours
+        self._reservation = self.scope[RESERVATION] = Reservation(self._inflight, self)  # type: ignore[typeddict-unknown-key]  # ours
         super().on_headers_complete()
         self._handed_over = True
         if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
             self._let_linger(self.cycle)
-        self.headers = []  # for the trailers, which are nobody's headers
+        self.headers = []  # trailers come here too, and are ignored
         if len(self.pipeline) > _AHEAD:
             self._refuse(429, f"more than {_AHEAD} requests were sent ahead of their answers")
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
         self._reported = True
-        if self._deaf or self._held is None or self.cycle.response_complete:
+        if self._deaf or self._reservation is None or self.cycle.response_complete:
             return
-        self._held.add(len(body))
+        self._reservation.add(len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -196,9 +196,9 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._open = False
         self._reported = True
-        if self._in_parts and self._held is not None:
+        if self._in_parts and self._reservation is not None:
             self._in_parts = False
-            self._inflight.whole(self._held)
+            self._inflight.whole(self._reservation)
         if not self._deaf:
             super().on_message_complete()
 
@@ -269,13 +269,13 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _goes_on(self) -> bool:
         """Ask for room for a body that comes in parts; whether the connection goes on."""
-        if self._held is None or self._held.over:
+        if self._reservation is None or self._reservation.over:
             return True
         self._in_parts = True
         expected = self._announced()
         if expected is None:
-            expected = self._limits.max_body_bytes if self._held.came > SMALL else 0
-        if expected <= self._limits.max_body_bytes and not self._inflight.partly(self._held, expected):
+            expected = self._limits.max_body_bytes if self._reservation.came > SMALL else 0
+        if expected <= self._limits.max_body_bytes and not self._inflight.partly(self._reservation, expected):
             if self._deaf:
                 return False
             self._waits = True
@@ -327,7 +327,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._let_linger(last)
 
     def _drop_newest(self) -> None:
-        self.pipeline.popleft()[0].scope[HELD].release()  # type: ignore[typeddict-item]  # ours
+        self.pipeline.popleft()[0].scope[RESERVATION].release()  # type: ignore[typeddict-item]  # ours
 
     def _end_running(self, status: int, reason: str, extra: bytes) -> None:
         """The application has the head of the request, and waits for the rest."""
@@ -366,8 +366,8 @@ class GatewayProtocol(HttpToolsProtocol):
             if name in _UPGRADE:
                 continue
             if name == b"connection":
-                kept = [option for option in value.split(b",") if option.strip().lower() not in _UPGRADE]
-                value = b",".join(kept)
+                options = [option for option in value.split(b",") if option.strip().lower() not in _UPGRADE]
+                value = b",".join(options)
             lines.append(name + b": " + value)
         return b"\r\n".join([*lines, b"", b""])
 

@@ -1,11 +1,10 @@
-"""One budget for what requests that are not answered yet hold in memory: bodies as they come, and what reading them
-takes.
+"""One memory budget for all requests that are not answered yet: for their bodies, and for parsing them.
 
-A body that does not come in one packet and may get large has its room granted before it is read further, so that what
-was begun can end. Where there is none it waits, with reading paused; after a few seconds, or when too many wait, its
-client is told to come again. As long as somebody waits, a body that does not come on is let go: who holds connections
-open without sending holds no memory. Requests that come in one packet wait for nobody, and the last part of the budget
-is theirs.
+A body that does not arrive in one packet and may get large needs a reservation of its whole size before it is read
+further, so that what was begun can end. Without free memory it waits, with reading paused; after a few seconds, or
+when too many wait, it is answered 503. While somebody waits, a body that makes no progress is refused: a client that
+keeps connections open without sending reserves no memory. Requests that arrive in one packet never wait, and the last
+part of the budget is for them.
 
 All of it happens on the event loop's thread. The clock and the loop's timer are passed in.
 """
@@ -27,7 +26,8 @@ _BETWEEN_S = 10.0
 
 
 def trimming() -> Callable[[], object] | None:
-    """What gives free memory back; None where the C library is not glibc. It takes milliseconds, without the GIL."""
+    """The function that returns free memory to the system; None where the C library is not glibc. It takes
+    milliseconds, without the GIL."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, TypeError, AttributeError):
@@ -36,7 +36,11 @@ def trimming() -> Callable[[], object] | None:
 
 
 class FreedMemory:
-    """Gives it back a moment after it was asked to, in a thread."""
+    """Returns free memory to the system after a peak, in a thread, a moment after it was asked to.
+
+    The C library keeps what was freed: after a few large requests at the same time a process would stay as large as it
+    was then.
+    """
 
     def __init__(self) -> None:
         self._trim = trimming()
@@ -60,44 +64,48 @@ class FreedMemory:
 
 SMALL: Final = 64 * 1024
 
-"""A body up to this is read without being granted room first, and parsed where it is."""
+"""A body up to this is read without a reservation, and parsed on the event loop.
 
-HELD: Final = "arborcast.held"
+A request that carries no notifications may have no more: what a Subscribe says is kept in the memory of every process,
+and what any of them says is walked through element by element.
+"""
 
-"""Where a request's Held is, in its ASGI scope."""
+RESERVATION: Final = "arborcast.reservation"
 
-# Bodies that come in pieces may have so much of the budget, and what those that wait have sent already so much more.
+"""Where a request's Reservation is, in its ASGI scope."""
+
+# The share of the budget for bodies that arrive in pieces, and the share at which no further one may wait.
 _BODIES, _WAITING = 5 / 8, 3 / 4
 
-# How long somebody waits for room. Not long: what waits holds a connection, and its client may find another gateway.
+# How long a request waits for memory. Not long: it occupies a connection, and its client may find another gateway.
 _WAIT_S = 5.0
 
-# A body comes on when there are so many bytes more, or the rest, within so long.
+# A body makes progress when so many bytes more, or the rest, arrive within so long.
 _STEP = 16 * 1024
 
 _STALLED_S = 1.0
 
-# How often those that wait are looked through.
+# How often the waiting requests are checked.
 _LOOK_S = 0.25
 
-# When so much less is held than at the top, the memory is worth giving back to the system.
+# When so much less is reserved than at the peak, free memory is returned to the system.
 _FELL = 4 * 1024 * 1024
 
 RETRY_AFTER_S = 1.0
 
 
 class Body(Protocol):
-    """Who reads a body from the network."""
+    """The connection that reads a body from the network."""
 
     def go_on(self) -> None:
-        """There is room: read further."""
+        """There is memory: read further."""
 
     def let_go(self, reason: str) -> None:
-        """Answer that the client may come again, and read no further."""
+        """Answer 503 and read no further."""
 
 
-class Held:
-    """What one request holds, until `release`."""
+class Reservation:
+    """The memory that one request has reserved, until `release`."""
 
     __slots__ = ("_budget", "body", "came", "counted", "over", "since", "step")
 
@@ -107,12 +115,12 @@ class Held:
         self.came = 0
         self.counted = 0  # of the budget
         self.over = False
-        # How much had come when it last came on, and when that was: of one that comes in parts.
+        # Of a body that arrives in parts: how much was there when it last made progress, and when that was.
         self.step: int
         self.since: float
 
     def add(self, size: int) -> None:
-        """So many bytes of the body have come."""
+        """So many bytes of the body have arrived."""
         self.came += size
         if self.came > self.counted:
             self._budget.count(self, self.came - self.counted)
@@ -123,7 +131,7 @@ class Held:
 
 
 class Inflight:
-    """The budget. `fell` is called when far less is held than before."""
+    """The budget. `fell` is called when far less is reserved than at the last peak."""
 
     def __init__(
         self,
@@ -135,113 +143,113 @@ class Inflight:
         self._fell = fell
         self._clock = clock
         self._top = 0
-        self._coming: dict[Held, None] = {}  # bodies that come in pieces, those first that came on longest ago
-        self._waiting: dict[Held, tuple[int, float]] = {}  # bodies: what they need, and since when they wait
-        self._readers: dict[Held, tuple[int, float, asyncio.Future[None]]] = {}  # the same of whole ones
+        self._arriving: dict[Reservation, None] = {}  # bodies in pieces; the one without progress for longest is first
+        self._waiting: dict[Reservation, tuple[int, float]] = {}  # bodies: what they need, and since when they wait
+        self._readers: dict[Reservation, tuple[int, float, asyncio.Future[None]]] = {}  # whole bodies, to be parsed
         self._look: asyncio.TimerHandle | None = None
         self.taken = 0
-        """Bytes that are held now."""
+        """Bytes that are reserved now."""
         self.refused = 0
-        """Requests that were sent away for want of room."""
+        """Requests that were refused because the budget was used up."""
 
-    def count(self, held: Held, size: int) -> None:
-        """`held` has so many bytes more, whatever the budget is."""
-        if held.over:
+    def count(self, reservation: Reservation, size: int) -> None:
+        """Add so many bytes to a reservation, whatever the budget is."""
+        if reservation.over:
             return
-        held.counted += size
+        reservation.counted += size
         self.taken += size
         if self.taken > self._top:
             self._top = self.taken
 
-    def release(self, held: Held) -> None:
-        """`held` has nothing any more, and gets nothing."""
-        if held.over:
+    def release(self, reservation: Reservation) -> None:
+        """End a reservation; nothing can be added to it any more."""
+        if reservation.over:
             return
-        held.over = True
-        self.taken -= held.counted
-        held.counted = 0
-        if self._coming or self._waiting:
-            self.whole(held)
+        reservation.over = True
+        self.taken -= reservation.counted
+        reservation.counted = 0
+        if self._arriving or self._waiting:
+            self.whole(reservation)
         if self._waiting or self._readers:
             self._look_at(0)
         if self._top - self.taken >= _FELL:
             self._top = self.taken
             self._fell()
 
-    def partly(self, held: Held, expected: int) -> bool:
-        """A body came in part, and may have `expected` bytes. Whether to read on; else `go_on` or `let_go` follows, the
-        latter perhaps at once."""
-        if held.over:
-            return True  # nobody keeps what comes
+    def partly(self, reservation: Reservation, expected: int) -> bool:
+        """A part of a body arrived; all of it may have `expected` bytes. Returns whether to read on. If not, `go_on` or
+        `let_go` follows, the latter perhaps at once."""
+        if reservation.over:
+            return True  # what arrives is thrown away
         now = self._clock()
-        if held not in self._coming:
-            self._come_on(held, now)
-        elif held.came - held.step >= _STEP:
-            del self._coming[held]
-            self._come_on(held, now)
-        needed = expected - held.counted
+        if reservation not in self._arriving:
+            self._progressed(reservation, now)
+        elif reservation.came - reservation.step >= _STEP:
+            del self._arriving[reservation]
+            self._progressed(reservation, now)
+        needed = expected - reservation.counted
         if expected <= SMALL or needed <= 0:
-            if self.taken > self._limit and not self._make_room(0, self._limit):
-                self._send_away(held)
-            return not held.over
-        if not self._waiting and self._make_room(needed, self._limit * _BODIES):
-            self.count(held, needed)
+            if self.taken > self._limit and not self._make_free(0, self._limit):
+                self._refuse(reservation)
+            return not reservation.over
+        if not self._waiting and self._make_free(needed, self._limit * _BODIES):
+            self.count(reservation, needed)
             return True
         if self.taken > self._limit * _WAITING:
-            self._send_away(held)
+            self._refuse(reservation)
             return False
-        del self._coming[held]  # it does not come on because we do not read
-        self._waiting[held] = (needed, now)
+        del self._arriving[reservation]  # it makes no progress because we do not read
+        self._waiting[reservation] = (needed, now)
         self._look_at(_LOOK_S)
         return False
 
-    def whole(self, held: Held) -> None:
-        """A body is there as a whole, or will not be."""
-        self._coming.pop(held, None)
-        if self._waiting.pop(held, None) is not None and held.body is not None:
-            held.body.go_on()  # so that what is sent yet can be thrown away
+    def whole(self, reservation: Reservation) -> None:
+        """A body is complete, or will never be."""
+        self._arriving.pop(reservation, None)
+        if self._waiting.pop(reservation, None) is not None and reservation.body is not None:
+            reservation.body.go_on()  # so that what still arrives can be thrown away
 
-    def take(self, held: Held, size: int) -> bool:
-        """Whether `held` has so many bytes more, for what is made of its body."""
-        if self.taken + size > self._limit and not self._make_room(size, self._limit):
+    def take(self, reservation: Reservation, size: int) -> bool:
+        """Reserve so many bytes more, for parsing; returns whether they are free."""
+        if self.taken + size > self._limit and not self._make_free(size, self._limit):
             return False
-        self.count(held, size)
+        self.count(reservation, size)
         return True
 
-    async def wait(self, held: Held, size: int) -> None:
-        """Return when `held` has so many bytes more, behind those that wait already. Raises InfrastructureError."""
+    async def wait(self, reservation: Reservation, size: int) -> None:
+        """Reserve so many bytes more as soon as they are free, in turn. Raises InfrastructureError."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers[held] = (size, self._clock(), future)
+        self._readers[reservation] = (size, self._clock(), future)
         self._look_at(_LOOK_S)
         try:
             await future
         finally:
-            self._readers.pop(held, None)
+            self._readers.pop(reservation, None)
 
-    def no_room(self) -> InfrastructureError:
-        """For a request that is sent away."""
+    def no_memory(self) -> InfrastructureError:
+        """The error for a request that is refused."""
         self.refused += 1
-        return _no_room()
+        return _no_memory()
 
-    def _make_room(self, size: int, limit: float) -> bool:
-        """Whether so much more is within a limit; if need be, without the bodies that do not come on."""
+    def _make_free(self, size: int, limit: float) -> bool:
+        """Whether so much more is within a limit; if need be, bodies that make no progress are refused for it."""
         while self.taken + size > limit and self.taken:
-            stalled = next(iter(self._coming), None)
+            stalled = next(iter(self._arriving), None)
             if stalled is None or self._clock() - stalled.since < _STALLED_S:
                 return False
-            self._send_away(stalled, "the body did not come on while others waited")
+            self._refuse(stalled, "the body did not come on while others waited")
         return True
 
-    def _come_on(self, held: Held, now: float) -> None:
-        held.step, held.since = held.came, now
-        self._coming[held] = None
+    def _progressed(self, reservation: Reservation, now: float) -> None:
+        reservation.step, reservation.since = reservation.came, now
+        self._arriving[reservation] = None
 
-    def _send_away(self, held: Held, reason: str = "") -> None:
+    def _refuse(self, reservation: Reservation, reason: str = "") -> None:
         self.refused += 1
-        body = held.body
-        self.release(held)
+        body = reservation.body
+        self.release(reservation)
         if body is not None:
-            body.let_go(reason or str(_no_room()))
+            body.let_go(reason or str(_no_memory()))
 
     def _look_at(self, delay_s: float) -> None:
         if self._look is not None:
@@ -251,35 +259,35 @@ class Inflight:
         self._look = asyncio.get_running_loop().call_later(delay_s, self.look)
 
     def look(self) -> None:
-        """Give those that wait what has become free, in their order; send away who has waited for too long."""
+        """Give the waiting requests what has become free, in their order; refuse those that have waited too long."""
         self._look = None
         now = self._clock()
-        for held, (size, since, future) in list(self._readers.items()):
-            if not self._make_room(size, self._limit):
+        for reservation, (size, since, future) in list(self._readers.items()):
+            if not self._make_free(size, self._limit):
                 if now - since < _WAIT_S:
                     break
                 if not future.done():
-                    future.set_exception(self.no_room())
+                    future.set_exception(self.no_memory())
             elif not future.done():
-                self.count(held, size)
+                self.count(reservation, size)
                 future.set_result(None)
-            self._readers.pop(held, None)
-        for held, (needed, since) in list(self._waiting.items()):
-            if held.over:
+            self._readers.pop(reservation, None)
+        for reservation, (needed, since) in list(self._waiting.items()):
+            if reservation.over:
                 continue
-            if self._make_room(needed, self._limit * _BODIES):
-                del self._waiting[held]
-                self.count(held, needed)
-                self._come_on(held, now)
-                if held.body is not None:
-                    held.body.go_on()
+            if self._make_free(needed, self._limit * _BODIES):
+                del self._waiting[reservation]
+                self.count(reservation, needed)
+                self._progressed(reservation, now)
+                if reservation.body is not None:
+                    reservation.body.go_on()
             elif now - since >= _WAIT_S:
-                self._send_away(held)
+                self._refuse(reservation)
             else:
                 break
         if (self._waiting or self._readers) and self._look is None:
             self._look_at(_LOOK_S)
 
 
-def _no_room() -> InfrastructureError:
+def _no_memory() -> InfrastructureError:
     return InfrastructureError("requests that are under way hold all the memory that they may", RETRY_AFTER_S)

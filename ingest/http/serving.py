@@ -18,13 +18,15 @@ from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
 from ingest.http.app import GatewayApp
-from ingest.http.handshakes import Door
 from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.tls import Handshakes, ServerTls
+from ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
 from ingest.settings import GatewaySettings
 
 # Connections that wait to be accepted; beyond it the kernel makes clients try again after a second.
 _BACKLOG = 1_024
+
+# Accepted beside the one that the event loop accepts in a turn: some milliseconds.
+_ACCEPTED_AT_ONCE = 64
 
 
 class GatewayServer(uvicorn.Server):
@@ -34,23 +36,50 @@ class GatewayServer(uvicorn.Server):
         super().__init__(config)
         self._tls = tls
         self._trusted = trusted
+        self._connecting: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn's would give a client that stalls in its TLS handshake a minute, and any number of them room."""
-        if self._tls is None or sockets is None:
-            await super().startup(sockets)
-            return
-        make = functools.partial(self._protocol, self._tls.handshakes)
-        key = self._trusted.connection_key
-        self.servers = [Door(listener, self._tls, make, key) for listener in sockets]  # type: ignore[misc]  # closes like one
+        loop = asyncio.get_running_loop()
+        self.servers = []
+        for listener in sockets or ():
+            if self._tls is None:
+                accepted = functools.partial(self._accepted, listener)
+                self.servers.append(await loop.create_server(accepted, sock=listener, backlog=_BACKLOG))
+            else:
+                make = functools.partial(self._protocol, self._tls.handshakes)
+                acceptor = TlsAcceptor(listener, self._tls, make, self._trusted.connection_key)
+                self.servers.append(acceptor)  # type: ignore[arg-type]  # closes like one
         self.started = True
 
-    def _protocol(self, handshakes: Handshakes) -> asyncio.Protocol:
-        """For a connection whose handshake begins; its `connection_made` comes after that."""
+    def _protocol(self, handshakes: Handshakes | None = None) -> asyncio.Protocol:
+        """For a connection; with TLS its handshake begins, and `connection_made` comes after that."""
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
             config=self.config, server_state=self.server_state, app_state={}, handshakes=handshakes
         )
         return protocol
+
+    def _accepted(self, listener: socket.socket) -> asyncio.Protocol:
+        """The protocol for a connection that the event loop has accepted, and those that wait are accepted too.
+
+        libuv accepts one in each turn of the loop. While large bodies come in on many connections a turn takes tens of
+        milliseconds, and whoever connects would wait for as many turns as there are others before it.
+        """
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connection, _address = listener.accept()
+            except OSError:
+                break  # mostly: nobody waits. When there are no descriptors left, the event loop will find it too.
+            connection.setblocking(False)
+            task = loop.create_task(self._connect(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        return self._protocol()
+
+    async def _connect(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it has gone already
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

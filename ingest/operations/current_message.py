@@ -22,7 +22,7 @@ from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-# What one Subscribe may have sent to its subscriber at once. Whoever wants more asks for fewer topics at a time.
+# Current messages that one Subscribe may ask for. A subscriber that wants more has to ask for fewer topics.
 _MAX_MESSAGES = 1_000
 
 # So many current messages are in memory at a time.
@@ -85,11 +85,12 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
     """Put the current messages of its topics in line for a subscriber that is in force: they are stored then.
 
     They are the notifications that were accepted then, under their own ids, without those that reach the subscriber
-    anyway. Their age begins anew: the last reading of a topic may be older than what is still delivered otherwise.
+    anyway. Their age is counted from now: the last value of a topic may be older than any other notification that is
+    still delivered.
     """
     # What was accepted before the subscription is in force, and is on its way into the log, belongs here.
     await gateway.notifications.settled()
-    # Asked for anew: what was accepted since the subscription is in force reaches it anyway, what was before is here.
+    # Once more: what was accepted since the subscription is in force reaches it anyway, what was before is here.
     paths = await _topics_with_message(gateway, subscription)
     for start in range(0, len(paths), _AT_A_TIME):
         current = await gateway.retained.latest(paths[start : start + _AT_A_TIME])

@@ -5,32 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from core.errors import TopicNotSupported
+from core.errors import TopicNotSupported, UnknownResource
 from core.security.outbound import AddressPolicy
 from core.telemetry.tracing import Tracing
 from ingest.access.gate import Gate
 from ingest.addresses import Kind, NotificationIds, OwnAddresses, Target
-from ingest.consumers.http_post import DIRECT, Route
-from ingest.consumers.ownership import Lookups, OwnershipProof
+from ingest.consumers.http_post import DIRECT, OutboundRoute
+from ingest.consumers.ownership import DnsCheck, OwnershipProof
 from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
-from ingest.errors import OperationRefused
+from ingest.errors import NotRegistered, OperationRefused
 from ingest.settings import GatewaySettings, TopicSettings
+from ingest.soap import times
 from ingest.soap.envelope import Request
 from ingest.soap.times import utc_now
 from ingest.soap.wsdl import ServiceDescriptions
-from ingest.state.changes import Changes, KeyedLocks
+from ingest.state.changes import CommitsChanges, KeyedLocks
 from ingest.state.pull_queues import PullQueues
 from ingest.state.repeats import Repeats
-from topic_model.namespaces import wsa
+from topic_model.namespaces import wsa, wsnt
 from topic_model.projections.owners import Owners
 from topic_model.projections.pull_points import PullPoints
-from topic_model.projections.registrations import Registrations
+from topic_model.projections.registrations import Registrations, permits
 from topic_model.projections.suspensions import Suspensions
 from topic_model.records.control import TopicRecord
 from topic_model.records.notifications import Notification
@@ -113,7 +114,7 @@ class Gateway:
     topics: TopicSettings
     own: OwnAddresses
     table: RoutingTable
-    changes: Changes
+    changes: CommitsChanges
     notifications: NotificationSink
     retained: CurrentMessages
     pulls: PullQueues
@@ -122,8 +123,8 @@ class Gateway:
     suspensions: Suspensions = field(default_factory=Suspensions)
     owners: Owners = field(default_factory=Owners)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
-    route: Route = DIRECT
-    lookups: Lookups | None = None
+    route: OutboundRoute = DIRECT
+    dns_check: DnsCheck | None = None
     proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
@@ -231,3 +232,51 @@ def check_fan_out(gateway: Gateway, request: Request, topics: Iterable[TopicPath
     if gateway.gate is not None:
         table = gateway.table
         gateway.gate.publishes(request.client, lambda: sum(map(table.fan_out, topics)))
+
+
+def check_sender(gateway: Gateway, request: Request, target: Target, notifications: Sequence[Notification]) -> None:
+    """See that the sender of a Notify may publish all of it.
+
+    A notification comes from a registration when the request was posted to the registration's own address (the
+    ConsumerReference of the answer to RegisterPublisher), when the message's ProducerReference has the address that
+    was registered as PublisherReference, or when its SubscriptionReference is our subscription at that publisher. Each
+    is as good as the network lets it be: whoever can read a reference can repeat it. See `check_topics` for errors.
+    """
+    if gateway.settings.requires_registration or target.kind is Kind.REGISTRATION:
+        topics = (notification.topic for notification in notifications)
+        check_topics(gateway, target, zip(topics, _senders(request), strict=True))
+
+
+def check_topics(gateway: Gateway, target: Target, sent: Iterable[tuple[TopicPath, Iterable[str]]]) -> None:
+    """Each topic comes with the addresses that may tell where it comes from.
+
+    Raises UnknownResource when the request went to a registration that is not in force, NotRegistered when no
+    registration of the sender covers a topic and the settings require one.
+    """
+    now_ms = times.to_ms(gateway.now())
+    named = gateway.registrations.get(target.id) if target.kind is Kind.REGISTRATION else None
+    if target.kind is Kind.REGISTRATION and (named is None or named.expired(now_ms)):
+        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)", target.id)
+    if not gateway.settings.requires_registration:
+        return
+    for topic, addresses in sent:
+        known = [one for address in addresses for one in gateway.registrations.known_as(address)]
+        if named is not None:
+            known.append(named)
+        if not any(permits(one, topic, now_ms) for one in known):
+            raise NotRegistered(
+                f"only registered publishers may publish here, and no registration of this one covers the topic {topic}"
+                if known
+                else "only registered publishers may publish here: send RegisterPublisher, then Notify to the "
+                "ConsumerReference of the answer, or with a wsnt:ProducerReference equal to the PublisherReference"
+            )
+
+
+def _senders(request: Request) -> Iterator[list[str]]:
+    for message in request.operation.iterchildren(wsnt("NotificationMessage")):
+        references = message.iterchildren(wsnt("ProducerReference"), wsnt("SubscriptionReference"))
+        yield [
+            (address.text or "").strip()
+            for reference in references
+            for address in reference.iterdescendants(wsa("Address"))
+        ]

@@ -15,13 +15,12 @@ from ingest.access.grants import check_fill, check_publish, check_subscribe, own
 from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers.ownership import check_name
 from ingest.elements.endpoints import judge_consumer, read_reference
-from ingest.elements.filters import Policy, read_filters, read_policy
-from ingest.elements.protection import Wish, required, told_element
+from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
+from ingest.elements.protection import RequestedProtection, required, secret_element
 from ingest.elements.topics import TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
-from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room
-from ingest.operations.senders import check_sender
+from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_sender
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
@@ -69,21 +68,21 @@ async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> Non
 
     Raises TopicNotSupported or InfrastructureError.
     """
-    known = fingerprint(notifications) if gateway.repeats.enabled else b""
-    if not known:
+    request = fingerprint(notifications) if gateway.repeats.enabled else b""
+    if request:
+        await gateway.repeats.once(request, lambda: _store(gateway, notifications, request))
+    else:
         await _store(gateway, notifications)
-        return
-    # With the records, so that they are known after a restart too.
-    known_by = {"request": known, "request_size": len(notifications)}
-    marked = [msgspec.structs.replace(each, **known_by) for each in notifications]
-    await gateway.repeats.once(known, lambda: _store(gateway, marked))
 
 
-async def _store(gateway: Gateway, notifications: Sequence[Notification]) -> None:
+async def _store(gateway: Gateway, notifications: Sequence[Notification], request: bytes = b"") -> None:
+    """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit(notification.topic for notification in notifications)
     # It belongs to the subscriptions that are there now, whenever it is matched.
-    accepted = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
+    accepted: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
+    if request:
+        accepted |= {"request": request, "request_size": len(notifications)}
     notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
     tree = gateway.table.topics
     # The last of each topic that keeps it.
@@ -104,25 +103,27 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     if policy.current_message:
         await check_few(gateway, wanted)
     if not wanted.pull_point:
-        await check_name(gateway.lookups, wanted.consumer.address)
+        await check_name(gateway.dns_check, wanted.consumer.address)
         if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
             await gateway.proof.ask(wanted.consumer.address, wanted.owner)
     async with gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")
-        granted, told, since = await _renewed_equal(gateway, wanted, policy.protection)
+        granted, made_secret, since = await _renewed_equal(gateway, wanted, policy.protection)
     if policy.current_message:
         await send_current_messages(gateway, granted, since)
     body = (
         f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
         f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
         f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
-        f"{termination_element(granted)}{told_element(told)}</wsnt:SubscribeResponse>"
+        f"{termination_element(granted)}{secret_element(made_secret)}</wsnt:SubscribeResponse>"
     )
     return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
 
 
-async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | None) -> tuple[Subscription, str, Since]:
+async def _renewed_equal(
+    gateway: Gateway, wanted: Subscription, wish: RequestedProtection | None
+) -> tuple[Subscription, str, Since]:
     """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none.
 
     It is protected as wished, else as it was. Also returns the signing secret that was made for it, empty if none was,
@@ -135,16 +136,16 @@ async def _renewed_equal(gateway: Gateway, wanted: Subscription, wish: Wish | No
                     continue  # changed or ended while we waited for it
                 # Who subscribes again wants messages, whether or not it remembers that it paused.
                 renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
-                renewed, told = _protected(gateway, renewed, wish)
+                renewed, made_secret = _protected(gateway, renewed, wish)
                 resumed = gateway.suspensions.taking_back(existing.id)
                 now_ms, offset = times.to_ms(gateway.now()), gateway.table.position - 1
                 if renewed != existing or resumed:
                     offset = await gateway.changes.commit([SubscriptionRecord(renewed), *resumed])
-                return renewed, told, Since(offset, now_ms)
+                return renewed, made_secret, Since(offset, now_ms)
         check_room(gateway, wanted.owner)
-        wanted, told = _protected(gateway, wanted, wish)
+        wanted, made_secret = _protected(gateway, wanted, wish)
         made, since = await commit_new(gateway, wanted)
-        return made, told, since
+        return made, made_secret, since
 
 
 async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subscription, Since]:
@@ -153,7 +154,9 @@ async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subs
     return made, Since(await gateway.changes.commit([SubscriptionRecord(made)]), made.created_ms, new=True)
 
 
-def _protected(gateway: Gateway, subscription: Subscription, wish: Wish | None) -> tuple[Subscription, str]:
+def _protected(
+    gateway: Gateway, subscription: Subscription, wish: RequestedProtection | None
+) -> tuple[Subscription, str]:
     if wish is None:
         return subscription, ""
     return required(gateway.protector).grant(subscription, wish, times.to_ms(gateway.now()))
@@ -227,7 +230,7 @@ def _read_message(
     return topic, payload, producer
 
 
-def _read_subscribe(gateway: Gateway, request: Request, policy: Policy, now: datetime) -> Subscription:
+def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPolicy, now: datetime) -> Subscription:
     operation = request.operation
     reference = operation.find(wsnt("ConsumerReference"))
     if reference is None:

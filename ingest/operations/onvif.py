@@ -24,7 +24,7 @@ from ingest.operations.notification_broker import (
     requested_termination,
     termination_element,
 )
-from ingest.operations.subscription_manager import held, replace
+from ingest.operations.subscription_manager import locked_subscription, replace
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
@@ -115,7 +115,7 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
 async def set_synchronization_point(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Clients ask for the state of all properties to be sent again. We have topics, not properties: nothing follows."""
     if target.kind is Kind.SUBSCRIPTION:
-        async with held(gateway, request, target):
+        async with locked_subscription(gateway, request, target):
             pass
     return _plain("SetSynchronizationPointResponse", "", "PullPointSubscription")
 
@@ -153,7 +153,7 @@ def capabilities(gateway: Gateway) -> str:
 
 
 async def _kept_alive(gateway: Gateway, request: Request, target: Target) -> Subscription:
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         if subscription.pull_point != subscription.id:
             raise UnknownResource(f"the subscription {subscription.id!r} is pushed, not pulled", subscription.id)
         now = gateway.now()

@@ -39,7 +39,7 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     registration = _read(gateway, request, now)
     if registration.demand and registration.publisher is not None:
         try:
-            await check_name(gateway.lookups, registration.publisher.address)
+            await check_name(gateway.dns_check, registration.publisher.address)
         except ConsumerRefused as error:
             raise _not_called(error) from error
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)

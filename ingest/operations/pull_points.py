@@ -1,4 +1,4 @@
-"""The CreatePullPoint and PullPoint port types: for consumers that nobody can push to, they come and fetch.
+"""The CreatePullPoint and PullPoint port types: for consumers that cannot be pushed to, and fetch instead.
 
 A pull point is used as the ConsumerReference of subscriptions; dispatch writes their messages into its log instead of
 pushing them. GetMessages takes out what it answers with.
@@ -108,9 +108,9 @@ async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:
     """Append the end of a pull point and of the subscriptions that fill it, in one piece."""
     now_ms = times.to_ms(gateway.now())
     subscriptions = sorted(gateway.pull_points.subscriptions_of(pull_point_id))
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as locks:
         for subscription_id in subscriptions:
-            await held.enter_async_context(gateway.locks.hold(subscription_id))
+            await locks.enter_async_context(gateway.locks.hold(subscription_id))
         records: list[ControlRecord] = [
             record for each in subscriptions for record in ending(each, "destroyed", now_ms)
         ]

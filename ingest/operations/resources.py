@@ -26,7 +26,7 @@ from ingest.errors import InvalidRequest, OperationRefused, UnacceptableTerminat
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.operations.notification_broker import requested_termination
 from ingest.operations.publisher_registration import find_registration
-from ingest.operations.subscription_manager import end, held, replace
+from ingest.operations.subscription_manager import end, locked_subscription, replace
 from ingest.soap import times
 from ingest.soap.answers import expression_element
 from ingest.soap.envelope import Request
@@ -53,7 +53,7 @@ from topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
 
 async def set_termination_time(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Set another termination time; an expired subscription comes back to life within the grace time."""
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         now = gateway.now()
         terminates_ms = _requested(request.operation, now)
         renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
@@ -168,7 +168,7 @@ async def _values(gateway: Gateway, request: Request, target: Target, names: lis
 
 async def _resource(gateway: Gateway, request: Request, target: Target) -> _Resource:
     if target.kind is Kind.SUBSCRIPTION:
-        async with held(gateway, request, target) as subscription:
+        async with locked_subscription(gateway, request, target) as subscription:
             return _of_subscription(gateway, subscription)
     if target.kind is Kind.REGISTRATION:
         return _of_registration(gateway, find_registration(gateway, request, target.id))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from core.errors import UnknownResource
+from core.errors import InfrastructureError, UnknownResource
 from ingest.access.grants import may_manage
 from ingest.addresses import Kind, Target
-from ingest.elements.protection import read_credentials, read_secret, required, told_element
+from ingest.elements.protection import read_credentials, read_secret, required, secret_element
 from ingest.errors import InvalidRequest
+from ingest.operations import publisher_registration
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.operations.notification_broker import requested_termination, termination_element
 from ingest.soap import times
@@ -23,7 +26,7 @@ from topic_model.subscriptions import Subscription
 
 async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Set another termination time. An expired subscription comes back to life within the grace time."""
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         now = gateway.now()
         element = request.operation.find(wsnt("TerminationTime"))
         if element is None:
@@ -46,14 +49,14 @@ async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Rep
 
 async def pause(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Stop pushing until resumed."""
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         await replace(gateway, subscription, paused=True)
     return _empty("PauseSubscriptionResponse", "PausableSubscriptionManager")
 
 
 async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Push again, whether its subscriber had paused it or the engine had suspended it."""
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         resumed = SubscriptionRecord(msgspec.structs.replace(subscription, paused=False))
         # Whether or not our view knows of a suspension yet.
         await gateway.changes.commit([resumed, Tombstone(suspension_key(subscription.id))])
@@ -62,13 +65,13 @@ async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
 
 async def end(gateway: Gateway, request: Request, target: Target) -> None:
     """End the subscription that is meant. Raises UnknownResource."""
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         await gateway.changes.commit(ending(subscription.id, "unsubscribed", times.to_ms(gateway.now())))
 
 
 @asynccontextmanager
-async def held(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
-    """The subscription that is meant; nobody else in this gateway changes it meanwhile. Raises UnknownResource."""
+async def locked_subscription(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
+    """The subscription of a request; nothing else in this gateway changes it meanwhile. Raises UnknownResource."""
     identifier = target.id or gateway.named_in(request, Kind.SUBSCRIPTION)
     if not identifier:
         raise UnknownResource(
@@ -115,7 +118,7 @@ _ROTATE, _SET = "RotateSecret", "SetCredentials"
 async def rotate_secret(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Sign with another secret from now on, and with the old one too for the overlap."""
     secret = read_secret(request.operation)
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         now = gateway.now()
         protector = required(gateway.protector)
         overlap_ms = protector.overlap_ms()
@@ -126,16 +129,16 @@ async def rotate_secret(gateway: Gateway, request: Request, target: Target) -> R
             except ValueError as error:
                 raise InvalidRequest(f"Overlap: {error}") from error
         now_ms = times.to_ms(now)
-        changed, told, until = protector.with_secret(subscription, secret, now_ms, overlap_ms)
+        changed, made_secret, until = protector.with_secret(subscription, secret, now_ms, overlap_ms)
         await replace(gateway, subscription, protection=changed.protection)
     end = "" if until is None else f"<p:OldUntil>{times.written(times.from_ms(until))}</p:OldUntil>"
-    return _reply(_ROTATE, told_element(told) + end)
+    return _reply(_ROTATE, secret_element(made_secret) + end)
 
 
 async def set_credentials(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Push with other credentials from now on, or with none."""
     credentials = read_credentials(request.operation)
-    async with held(gateway, request, target) as subscription:
+    async with locked_subscription(gateway, request, target) as subscription:
         changed = required(gateway.protector).with_credentials(subscription, credentials)
         await replace(gateway, subscription, protection=changed.protection)
     return _reply(_SET, "")
@@ -157,3 +160,51 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(f"{{{ARBORCAST_POLICY}}}{_ROTATE}", rotate_secret, _ANYWHERE),
     Operation(f"{{{ARBORCAST_POLICY}}}{_SET}", set_credentials, _ANYWHERE),
 )
+
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 1.0
+
+# So many ends go into one append. A million that expire together must not become one enormous request.
+_AT_ONCE = 500
+
+
+async def end_expired_forever(gateway: Gateway) -> None:
+    """Run until cancelled."""
+    while True:
+        try:
+            ended = await end_expired(gateway)
+            await end_expired_registrations(gateway)
+        except InfrastructureError as error:
+            logger.warning("expired subscriptions cannot be ended now: %s", error)
+            ended = 0
+        if ended < _AT_ONCE:
+            await asyncio.sleep(_INTERVAL_S)
+
+
+async def end_expired(gateway: Gateway) -> int:
+    """End some of the subscriptions that are due; returns how many."""
+    now_ms = times.to_ms(gateway.now())
+    due = gateway.table.due(now_ms - gateway.settings.expiry_grace_s * 1000)
+    # One that is being renewed at this moment is locked by its renewal: next time.
+    free = [subscription_id for subscription_id in due[:_AT_ONCE] if subscription_id not in gateway.locks]
+    if not free:
+        return 0
+    async with AsyncExitStack() as locks:
+        for subscription_id in free:
+            await locks.enter_async_context(gateway.locks.hold(subscription_id))
+        await gateway.changes.commit([record for one in free for record in ending(one, "expired", now_ms)])
+    logger.info("ended %d expired subscriptions", len(free))
+    return len(free)
+
+
+async def end_expired_registrations(gateway: Gateway) -> None:
+    """End the publisher registrations that are due. There is no grace: a publisher registers again."""
+    now_ms = times.to_ms(gateway.now())
+    due = gateway.registrations.due(now_ms)[:_AT_ONCE]
+    if due:
+        await gateway.changes.commit(
+            [record for one in due for record in publisher_registration.ending(one, "expired", now_ms)]
+        )
+        logger.info("ended %d expired registrations", len(due))

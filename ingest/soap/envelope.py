@@ -57,7 +57,7 @@ class Request:
     gone: Callable[[], Awaitable[None]] | None = None
     """Returns when the client has hung up. Only after everything was read."""
     caller: Caller | None = None
-    """Who asks. None where nobody has to say."""
+    """Who asks; None without authentication."""
     client: str = ""
     """What rates count by: the user, else the address."""
     traceparent: str = ""
@@ -140,7 +140,7 @@ def _mandatory(block: etree._Element, namespace: str) -> bool:
     if block.get(f"{{{namespace}}}mustUnderstand", "").strip() not in ("1", "true"):
         return False
     if block.get(f"{{{WSA}}}IsReferenceParameter", "").strip() in ("1", "true"):
-        # Echoed from an EPR: it came from us or is nobody's business but the client's.
+        # Echoed from an EPR: it came from us, or concerns only the client.
         return False
     target = block.get(f"{{{namespace}}}actor") if namespace == SOAP11 else block.get(f"{{{namespace}}}role")
     return target in _OURS

@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import assert_never
 
 from core.errors import InfrastructureError, PeerError
-from ingest.access.errors import AccessRefused, NotAuthenticated
 from ingest.errors import (
+    AccessRefused,
     Compressed,
     ConsumerRefused,
     MalformedMessage,
+    NotAuthenticated,
     NotUnderstood,
     Packaged,
     TooLarge,
@@ -114,7 +115,7 @@ def of_infrastructure(error: InfrastructureError, soap: SoapVersion, addressing:
 
 
 def of_defect(soap: SoapVersion, addressing: Addressing | None) -> Answer:
-    """The answer when we failed in a way nobody foresaw; the log has the rest."""
+    """The answer to an unexpected error of ours; the log has the rest."""
     return _answer(500, soap, _fault(soap, "Server", "internal error"), WSA_FAULT_ACTION, addressing)
 
 

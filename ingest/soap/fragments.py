@@ -17,13 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
+import msgspec
 from lxml import etree
 
 from ingest.errors import TooLarge
 from ingest.soap.xml_reading import ATTRIBUTE
 
 # Only ever run over documents that a parser accepted; linear on anything. What never ends reaches to the end of the
-# text, and no tag reaches over the beginning of the next: else each would be looked through to the end from anew.
+# text, and no tag reaches over the beginning of the next: else each would be searched to the end again.
 _TOKEN = re.compile(
     rb"<(?:!--.*?(?:-->|\Z)|!\[CDATA\[.*?(?:\]\]>|\Z)|\?.*?(?:\?>|\Z)"
     rb"|/([^\s<>]++)\s*+>"
@@ -55,7 +56,7 @@ MAX_AROUND = 16 * 1024
 # So few prefixes are looked for one by one, which is quickest; each may be the end of a longer one so many times.
 _FEW, _LOOKS = 16, 16
 
-# Where messages declare namespaces of their own, what is around each is gathered anew: so many bytes for each of them.
+# Where messages declare namespaces of their own, the scope of each is computed again: so many bytes for each of them.
 _SCOPE_BYTES, _SCOPE_FREE = 8, 10_000
 
 # A text in which prefixes may be listed without colons is taken apart up to this size.
@@ -67,38 +68,46 @@ Scope = dict[bytes, bytes]
 _NO_DECLARATIONS: Scope = {}  # shared, so never changed
 
 
-class Node:
-    """Where one element lies in the bytes. `children` are the elements right below it, down to the scanned depth."""
+class Around(msgspec.Struct, gc=False):
+    """An element that declares namespaces, and the next such one around it: what is in scope for those in it.
 
-    __slots__ = ("_own", "_scope", "children", "end", "name_end", "parent", "start", "tag_end")
+    This and Node hold no reference upwards and none to themselves. So what was found in a body is freed when the
+    request ends, without the garbage collector, which would stop everything for a tenth of a second to look through
+    what a few large bodies hold.
+    """
 
-    def __init__(self, parent: Node | None, start: int, name_end: int, tag_end: int) -> None:
-        self.parent = parent
-        self.start = start
-        self.name_end = name_end
-        self.tag_end = tag_end
-        self.end = tag_end
-        self.children: list[Node] = []
-        self._own: Scope | None = None
-        self._scope: Scope | None = None
+    outer: Around | None
+    name_end: int
+    tag_end: int
+    known: Scope | None = None
+
+    def scope(self, document: bytes) -> Scope:
+        """The namespaces in scope inside the element."""
+        if self.known is None:
+            own = _declarations(document[self.name_end : self.tag_end])
+            self.known = self.outer.scope(document) | own if self.outer is not None else own
+        return self.known
+
+
+class Node(msgspec.Struct, gc=False):
+    """Where one element lies in the bytes. `children` are the elements right below it, down to the scanned depth;
+    `around` is the innermost element around it that declares namespaces."""
+
+    around: Around | None
+    start: int
+    name_end: int
+    tag_end: int
+    end: int
+    children: list[Node]
 
     def declarations(self, document: bytes) -> Scope:
         """The namespaces declared in the start tag."""
-        own = self._own
-        if own is None:
-            # Most elements declare nothing: then nothing is cut out to look at.
-            declares = document.find(b"xmlns", self.name_end, self.tag_end) >= 0
-            own = self._own = _declarations(document[self.name_end : self.tag_end]) if declares else _NO_DECLARATIONS
-        return own
+        # Most elements declare nothing: then nothing is cut out to look at.
+        declares = document.find(b"xmlns", self.name_end, self.tag_end) >= 0
+        return _declarations(document[self.name_end : self.tag_end]) if declares else _NO_DECLARATIONS
 
-    def scope(self, document: bytes) -> Scope:
-        """The namespaces in scope inside the element; the very object of the element around it where it adds none."""
-        scope = self._scope
-        if scope is None:
-            own = self.declarations(document)
-            inherited = self.parent.scope(document) if self.parent is not None else _NO_DECLARATIONS
-            scope = self._scope = inherited | own if own else inherited
-        return scope
+
+_NO_CHILDREN: list[Node] = []  # shared, so never changed
 
 
 class Source:
@@ -114,7 +123,7 @@ class Source:
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
         self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE
         # Of the scope that was looked at last: the messages of a Notify all have the same one around them.
-        self._around: Scope | None = None
+        self._around: Around | None = None
         self._inherited: list[tuple[bytes, bytes, bytes]] = []
         self._around_written = b""
 
@@ -167,15 +176,16 @@ class Source:
         return self._document[node.start : node.end] + self._around_written
 
     def _look_around(self, node: Node) -> None:
-        scope = node.parent.scope(self._document) if node.parent is not None else _NO_DECLARATIONS
-        if scope is self._around:
+        around = node.around
+        if around is self._around:
             return
+        scope = around.scope(self._document) if around is not None else _NO_DECLARATIONS
         if len(scope) > MAX_IN_SCOPE:
             raise TooLarge(f"{len(scope)} namespaces are declared around a payload, {MAX_IN_SCOPE} may be")
         self._scopes_left -= len(scope)
         if self._scopes_left < 0:
             raise TooLarge("the messages of the request declare too many namespaces of their own")
-        self._around = scope
+        self._around = around
         self._inherited = [
             (prefix, prefix + b":", b" xmlns:" + prefix + b"=" + value if prefix else b" xmlns=" + value)
             for prefix, value in scope.items()
@@ -226,8 +236,10 @@ def _scan(document: bytes, depth: int, only: int | None = None) -> Node:
     Raises TooLarge when there are too many of them.
     """
     nodes_left = len(document) // _NODE_BYTES + _NODES_FREE
-    node = top = Node(None, 0, 0, 0)  # stands above the root
-    level = 0
+    around: Around | None = None
+    siblings: list[Node] = []  # of what comes next
+    top = siblings
+    open_elements: list[tuple[Node, Around | None, list[Node]]] = []  # with what was around them, and their siblings
     # Without these, nothing in an element's text can look like a tag.
     disguises = document.find(b"<!") >= 0 or document.find(b"<?", 1) >= 0
     search, position = _TOKEN.search, 0
@@ -238,22 +250,25 @@ def _scan(document: bytes, depth: int, only: int | None = None) -> Node:
             nodes_left -= 1
             if nodes_left < 0:
                 raise TooLarge("there are too many elements beside the payloads")
-            child = Node(node, start, token.end(2), position)
-            node.children.append(child)
+            name_end = token.end(2)
+            node = Node(around, start, name_end, position, position, _NO_CHILDREN)
+            siblings.append(node)
             if document[position - 2] == _SLASH:  # nothing in it: an attribute's value would end in a quote
                 continue
-            if level + 1 == depth or (level == 1 and only is not None and len(node.children) != only + 1):
-                position = child.end = _end_of(document, token[2], position, disguises)
+            level = len(open_elements) + 1
+            if level == depth or (level == 2 and only is not None and len(siblings) != only + 1):
+                position = node.end = _end_of(document, token[2], position, disguises)
             else:
-                node = child
-                level += 1
+                open_elements.append((node, around, siblings))
+                siblings = node.children = []
+                if document.find(b"xmlns", name_end, position) >= 0:
+                    around = Around(around, name_end, position)
         elif kind == _END_TAG:
+            node, around, siblings = open_elements.pop()
             node.end = position
-            if node.parent is None:
+            if not open_elements:
                 break
-            node = node.parent
-            level -= 1
-    return top.children[0]
+    return top[0]
 
 
 def _end_of(document: bytes, name: bytes, position: int, disguises: bool) -> int:

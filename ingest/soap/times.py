@@ -1,7 +1,7 @@
 """Termination times: reading dateTime and duration as clients write them, and writing times that all of them accept.
 
 Pure: the current time is an argument. Granted times are whole seconds, rounded up, because that is how they are
-written (some clients cannot read fractions) and a client must never be granted less than it was told.
+written (some clients cannot read fractions) and a client must never be granted less than the answer says.
 """
 
 from __future__ import annotations

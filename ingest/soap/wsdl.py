@@ -21,7 +21,7 @@ from topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW
 
 _SUFFIXES = frozenset({".wsdl", ".xsd"})
 
-# Further down lies XML Schema's own schema, which nobody needs.
+# Further down lies XML Schema's own schema, which is not needed.
 _DEPTH = len(PurePosixPath("org/apache/cxf/wsn/wsdl/b-2.xsd").parts)
 
 # Apache CXF's own service, at an address that leads nowhere.
@@ -32,7 +32,7 @@ _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*>\s*")
 
 
 class PublishedDocuments:
-    """The documents in a jar, by their file names. They are read once and kept: 130 kB in all."""
+    """The documents in a jar, by their file names. They are read once: 130 kB in all."""
 
     def __init__(self, jar: Path) -> None:
         """Raises InfrastructureError when the jar cannot be read, or is another one."""

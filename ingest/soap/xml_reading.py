@@ -33,7 +33,7 @@ MAX_DECLARATIONS = 256
 
 MAX_DECLARATIONS_IN_ALL = 100_000
 
-"""Of one message: those who declare a namespace anew on each element need a tenth of it."""
+"""Of one message: clients that declare a namespace on each element need a tenth of it."""
 
 # 257 declarations have 12 bytes each. What is shorter, as nearly every tag is, is not looked at.
 _LARGE = 3_000

@@ -15,16 +15,15 @@ from ingest.state.control_view import ControlView
 from topic_model.records.control import ControlRecord
 
 
-class End(Protocol):
-    """What is needed of a LogEnd."""
-
-    async def ask(self) -> int:
-        """The offset after the last record that was acknowledged before this call. Raises InfrastructureError."""
-
-
 class LogEnd:
-    """Asks Kafka. Requests that come while a question is under way share the next one: under load one round trip,
-    about a millisecond, serves all of them."""
+    """Where a log ends now: whatever another gateway has answered for lies before it.
+
+    A gateway learns of the records of the others by following the log, a few milliseconds behind. A request
+    that must not miss what another gateway has acknowledged asks for the end, and waits until its own view is there.
+
+    Requests that come while a question to Kafka is under way share the next one: under load one round trip, about a
+    millisecond, serves all of them.
+    """
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
         self._kafka = kafka
@@ -37,13 +36,13 @@ class LogEnd:
         self._waiting: asyncio.Future[int] | None = None
         self._serving: asyncio.Task[None] | None = None
 
-    async def ask(self) -> int:
-        """See End."""
+    async def end_offset(self) -> int:
+        """The offset after the last record that was acknowledged before this call. Raises InfrastructureError."""
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()
             if self._serving is None:
                 self._serving = asyncio.create_task(self._serve(), name=f"{self._name}-end")
-        # Whoever hangs up must not cancel it for the others.
+        # A client that hangs up must not cancel it for the others.
         return await asyncio.shield(self._waiting)
 
     async def _serve(self) -> None:
@@ -55,7 +54,7 @@ class LogEnd:
                 waiting.set_result(await asyncio.get_running_loop().run_in_executor(self._thread, self._question))
             except Exception as error:
                 waiting.set_exception(error)
-                waiting.exception()  # it is for those who still wait; that nobody does is no news
+                waiting.exception()  # retrieved here, or asyncio logs it when no request waits any more
         self._serving = None
 
     def close(self) -> None:
@@ -92,7 +91,7 @@ class AppendsRecords(Protocol):
     def append(self, batch: Sequence[ControlRecord]) -> int: ...
 
 
-class Changes(Protocol):
+class CommitsChanges(Protocol):
     """How operations change the shared state."""
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
@@ -107,7 +106,7 @@ class Changes(Protocol):
 class ControlChanges:
     """Changes by way of the control log."""
 
-    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: End) -> None:
+    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: LogEnd) -> None:
         self._log = log
         self._view = view
         self._end = end
@@ -115,14 +114,14 @@ class ControlChanges:
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
-        """See Changes."""
+        """See CommitsChanges."""
         last = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
         await self._view.wait_applied(last, self._timeout_s)
         return last - len(records) + 1
 
     async def catch_up(self) -> None:
-        """See Changes."""
-        await self._view.wait_applied(await self._end.ask() - 1, self._timeout_s)
+        """See CommitsChanges."""
+        await self._view.wait_applied(await self._end.end_offset() - 1, self._timeout_s)
 
     def close(self) -> None:
         """Do not begin any further append."""
@@ -130,7 +129,7 @@ class ControlChanges:
 
 
 class KeyedLocks:
-    """One lock for each key that somebody holds or waits for; no others are kept."""
+    """One lock for each key that is locked or waited for; the others are removed."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}

@@ -41,7 +41,7 @@ class LogView(ABC, Generic[Record]):
     """State that follows a log of one partition; `name` is what the log is called.
 
     `on_failure` is called, in the event loop, when the log cannot be followed any further (a record of a newer version,
-    a log that was created anew): going on with a state that is not true would be worse than stopping. `reachable` says
+    a log that was created again): going on with a wrong state would be worse than stopping. `reachable` says
     whether the log answered when it was last asked.
     """
 
@@ -86,7 +86,7 @@ class LogView(ABC, Generic[Record]):
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop following; those who wait for a record are told."""
+        """Stop following; those that wait for a record get an error."""
         self._stopping.set()
         await asyncio.to_thread(self._thread.join, 2 * POLL_S)
         for _, _, future in self._waiting:
@@ -141,7 +141,7 @@ class LogView(ABC, Generic[Record]):
             self._gathered.append((record, offset))
 
     def _replay(self) -> None:
-        """Up to the log's end in this thread: nobody reads the state yet."""
+        """Up to the log's end in this thread: the state is not read yet."""
         while not self._stopping.is_set():
             try:
                 self._follower.read_to_end(_REPLAY_TIMEOUT_S)

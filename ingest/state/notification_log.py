@@ -6,7 +6,7 @@ come while something is gather for two milliseconds and are handed over together
 lone request wait too). Acknowledgements gather as well: one wake-up of the event loop settles all that have come.
 
 Kafka away: what is not acknowledged in time fails with InfrastructureError, the producer is given up (what it still
-holds must not be written after its publisher was told otherwise), and until another one is connected every append
+holds must not be written after its publisher got an error), and until another one is connected every append
 fails at once. Nothing is queued for a broker that is not there.
 """
 
@@ -109,7 +109,7 @@ class NotificationLog:
         self._ended = False
         self.unacknowledged_bytes = 0
         self.acknowledged: Callable[[int, float], object] = lambda _count, _seconds: None
-        """Told about every request's notifications once they are stored: how many, and how many seconds it took."""
+        """Called for every request once its notifications are stored, with their number and the seconds it took."""
 
     @property
     def connected(self) -> bool:
@@ -284,7 +284,7 @@ class NotificationLog:
             self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
 
     def _give_up(self) -> None:
-        logger.warning("Kafka does not acknowledge: connecting anew")
+        logger.warning("Kafka does not acknowledge: connecting again")
         producer, self._producer = self._producer, None
         if producer is not None:
             self._loop.run_in_executor(None, producer.abort)
@@ -302,14 +302,14 @@ class NotificationLog:
                 append.future.set_exception(error)
 
     async def _connect(self) -> None:
-        told = False
+        warned = False
         while self._producer is None:
             try:
                 await asyncio.to_thread(self._find_producer)
             except InfrastructureError as error:
                 # Once: this goes on twice a second while the broker is away.
-                logger.log(logging.DEBUG if told else logging.WARNING, "notifications cannot be accepted: %s", error)
-                told = True
+                logger.log(logging.DEBUG if warned else logging.WARNING, "notifications cannot be accepted: %s", error)
+                warned = True
                 await asyncio.sleep(_RECONNECT_S)
             else:
                 logger.info("notifications are accepted")

@@ -1,7 +1,7 @@
 """Handing out what waits in pull points: at most once at a time, at least once in all.
 
 Who wants messages claims them in the log, hands them out, and settles the claim when the answer has left. A gateway
-that dies in between leaves a claim that nobody settles; after some time any gateway returns it, and the messages wait
+that dies in between leaves a claim that is never settled; after some time any gateway returns it, and the messages wait
 again, in their place. So nothing is lost, and twice a client only gets what was on its way to it at a crash.
 """
 
@@ -85,7 +85,7 @@ class PullLog:
         return found
 
     async def cut(self) -> None:
-        """Let Kafka delete what nobody needs any more, so that a start has little to read. Never raises."""
+        """Let Kafka delete what is no longer needed, so that a start has little to read. Never raises."""
         earliest = self._view.store.earliest()
         before = self._view.applied if earliest is None else min(earliest, self._view.applied)
         if before > self._cut:
@@ -219,7 +219,7 @@ class PullQueues:
                 future.set_result(None)
 
     def forget(self, pull_point_id: str) -> None:
-        """The pull point is gone: so is what waited, and nobody needs to wait any longer."""
+        """The pull point was destroyed: end all that wait for its messages."""
         self._store.forget(pull_point_id)
         self.arrived(pull_point_id)
 

@@ -16,7 +16,7 @@ from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, sett
 from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
-    from ingest.access.policy import Finding
+    from ingest.access.policy import ReviewFinding
     from ingest.access.users_file import User
     from jobs.settings.loading import Settings
 
@@ -184,7 +184,7 @@ def _rights(settings: Settings) -> tuple[Any, Any, bool]:
     return user_source(settings).find, policy, others
 
 
-def _finding_facts(finding: Finding, *, ended: bool) -> dict[str, Any]:
+def _finding_facts(finding: ReviewFinding, *, ended: bool) -> dict[str, Any]:
     subscription = finding.subscription
     return {
         "id": subscription.id,
@@ -197,7 +197,7 @@ def _finding_facts(finding: Finding, *, ended: bool) -> dict[str, Any]:
     }
 
 
-def _show_findings(found: list[Finding], ended: list[Finding]) -> None:
+def _show_findings(found: list[ReviewFinding], ended: list[ReviewFinding]) -> None:
     out = console()
     if not found:
         out.print("the owner of every subscription could make it today", highlight=False)

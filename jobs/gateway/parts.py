@@ -9,12 +9,11 @@ from core.errors import ConfigError, InfrastructureError
 from core.watched_file import WatchedFile
 from directory.stores import open_directory
 from directory.sync.sync import DirectorySync
-from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer
-from ingest.access.gate import Gate
-from ingest.access.nonces import NonceMemory
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.policy import read_policy
 from ingest.access.rates import Rates, is_loopback
+from ingest.access.username_token import NonceMemory
 from ingest.access.users import FileUsers, Guesses, Users, UserSource
 from ingest.http.serving import proxies
 from ingest.soap.wsdl import PublishedDocuments, ServiceDescriptions

@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.inflight import HELD, Inflight
+from ingest.http.inflight import RESERVATION, Inflight
 from ingest.settings import GatewaySettings
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -81,7 +81,7 @@ class Noting:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             whole = message["type"] == "http.request"
-        scope[HELD].release()
+        scope[RESERVATION].release()
         self.asked.append((scope["method"], scope["path"], body, whole))
         self.headers.append(scope["headers"])
         if self.hold is not None:
@@ -147,4 +147,4 @@ class BareConnection:
         spin()
         assert not self._state.connections
         assert not self._state.tasks
-        assert not self._inflight.taken, "memory is held that nobody has"
+        assert not self._inflight.taken, "memory is reserved that nobody has"

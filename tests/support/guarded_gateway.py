@@ -8,8 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ingest.access.authenticator import Authenticator
-from ingest.access.gate import Gate
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.policy import read_policy
 from ingest.access.settings import AccessSettings
 from ingest.access.users import FileUsers, Guesses, Users

@@ -26,12 +26,11 @@ from ingest.addresses import Kind, Target
 from ingest.consumers.ownership import check_name
 from ingest.elements.endpoints import judge_consumer
 from ingest.errors import ConsumerRefused, InvalidRequest
-from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room
+from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics
 from ingest.operations.legacy import messages
 from ingest.operations.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
 from ingest.operations.notification_broker import accept, check_supported, commit_new
 from ingest.operations.pull_points import open_pull_point
-from ingest.operations.senders import check_topics
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model import expressions
@@ -102,7 +101,7 @@ async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) 
         check_subscribe(caller, wanted.topics)
         check_supported(gateway, wanted.topics[0])
         if not wanted.pull_point:
-            await check_name(gateway.lookups, wanted.consumer.address)
+            await check_name(gateway.dns_check, wanted.consumer.address)
             if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
                 await gateway.proof.ask(wanted.consumer.address, wanted.owner)
         return await _create(gateway, wanted)

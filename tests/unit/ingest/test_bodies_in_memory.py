@@ -15,7 +15,7 @@ from ingest.addresses import Kind, Target
 from ingest.http import app as application
 from ingest.http import inflight
 from ingest.http import inflight as memory
-from ingest.http.inflight import SMALL, Held
+from ingest.http.inflight import SMALL, Reservation
 from ingest.operations import notification_broker
 from ingest.settings import GatewaySettings
 from ingest.soap import envelope, fragments
@@ -125,13 +125,13 @@ def test_whatever_is_asked_nothing_stays_held() -> None:
             one.sendall(b"")
         deadline = time.monotonic() + 20
         while parts.app.inflight.taken:
-            assert time.monotonic() < deadline, "something stays held"
+            assert time.monotonic() < deadline, "something stays reserved"
             time.sleep(0.01)
 
 
 def test_where_all_is_held_the_answer_is_to_come_again() -> None:
     parts = GatewayParts(SETTINGS)
-    parts.app.inflight.count(Held(parts.app.inflight), LIMIT)
+    parts.app.inflight.count(Reservation(parts.app.inflight), LIMIT)
     answer = parts.post(soap.envelope(soap.notify()))
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
     assert "hold all the memory" in answer.reason

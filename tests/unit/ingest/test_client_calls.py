@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +14,9 @@ from core.errors import ConfigError, ExpressionError
 from ingest.client import (
     Batching,
     BrokerUnavailable,
+    Client,
     FaultReceived,
+    FuturesClient,
     Remote,
     RemotePullPoint,
     RemoteRegistration,
@@ -23,8 +26,8 @@ from ingest.client import (
 )
 from ingest.client.calls import Call, Calls, notification_message
 from ingest.client.futures import Gathering
-from ingest.client.received import ReceivedMessage
-from ingest.client.replies import (
+from ingest.client.received import (
+    ReceivedMessage,
     current_message,
     messages,
     pull_point,
@@ -58,17 +61,31 @@ def test_a_base_address_is_completed_and_a_full_one_is_kept(url: str, broker: st
     assert Calls(url).broker.address == broker
 
 
+def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_result() -> None:
+    operations = [name for name in vars(Calls) if not name.startswith("_") and name != "notify"]
+    assert "subscribe" in operations
+    for name in operations:
+        made = inspect.signature(getattr(Calls, name))
+        result = made.return_annotation.removeprefix("Call[").removesuffix("]")
+        assert inspect.signature(getattr(Client, name)) == made.replace(return_annotation=result)
+        assert inspect.signature(getattr(FuturesClient, name)) == made.replace(return_annotation=f"Future[{result}]")
+
+
 def test_reference_parameters_are_echoed_as_headers_and_declared_in_references() -> None:
     remote = Remote("http://b/s", ('<x:id xmlns:x="urn:x">7</x:id>',))
     body, _ = CALLS.pause(remote).encode("1.2", "urn:uuid:1")
     root = etree.fromstring(body)
     assert root.findtext("{*}Header/{urn:x}id") == "7"
-    reference = sent(CALLS.subscribe("a", remote, None, raw=False, current=False, namespaces=None))
+    reference = sent(CALLS.subscribe("a", to=remote))
     assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
 
 
 def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() -> None:
-    element = sent(CALLS.register_publisher(["a", "p:b"], "http://p/", True, timedelta(hours=1), {"p": "urn:p"}))
+    element = sent(
+        CALLS.register_publisher(
+            "a", "p:b", publisher="http://p/", demand=True, until=timedelta(hours=1), namespaces={"p": "urn:p"}
+        )
+    )
     assert [etree.QName(child).localname for child in element] == [
         "PublisherReference",
         "Topic",
@@ -82,9 +99,9 @@ def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() ->
 
 
 def test_maximum_number() -> None:
-    assert sent(CALLS.get_messages("http://b/p", 5, None)).findtext("{*}MaximumNumber") == "5"
-    assert len(sent(CALLS.get_messages("http://b/p", None, None))) == 0
-    assert sent(CALLS.get_messages("http://b/p", None, 1.5)).get("{urn:arborcast:pull}Wait") == "PT1.500S"
+    assert sent(CALLS.get_messages("http://b/p", 5)).findtext("{*}MaximumNumber") == "5"
+    assert len(sent(CALLS.get_messages("http://b/p"))) == 0
+    assert sent(CALLS.get_messages("http://b/p", wait_s=1.5)).get("{urn:arborcast:pull}Wait") == "PT1.500S"
 
 
 def test_a_topic_of_a_notification_is_one() -> None:

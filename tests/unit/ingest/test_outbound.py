@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from core.security.outbound import AddressPolicy, OutboundSettings
-from ingest.consumers.ownership import Lookups
+from ingest.consumers.ownership import DnsCheck
 from ingest.demand.calls import PublisherCalls
 from ingest.errors import PublisherRefused, PublisherUnreachable
 from ingest.http.app import _OPERATIONS
@@ -139,7 +139,7 @@ def test_names_are_looked_up_at_subscribe(host: str, refused: bool) -> None:
     resolve = resolving(
         outside=["1.1.1.1"], inside=["10.7.7.7", "fd00::1"], mixed=["10.7.7.7", "1.1.1.1"], nowhere=None
     )
-    parts.gateway.lookups = Lookups(PUBLIC, resolve)
+    parts.gateway.dns_check = DnsCheck(PUBLIC, resolve)
 
     answer = parts.post(soap.envelope(soap.subscribe(to=f"http://{host}/x")))
 
@@ -158,9 +158,9 @@ def test_a_slow_name_server_does_not_hold_a_subscribe() -> None:
         return ["10.0.0.1"]
 
     async def ask() -> list[object]:
-        lookups = Lookups(PUBLIC, slow, longest_s=0.05)
+        dns_check = DnsCheck(PUBLIC, slow, longest_s=0.05)
         # More than are looked up at once: the rest is not even queued.
-        found = await asyncio.gather(*(lookups.refusal(f"http://h{number}.example/") for number in range(40)))
+        found = await asyncio.gather(*(dns_check.refusal(f"http://h{number}.example/") for number in range(40)))
         release.set()
         return list(found)
 

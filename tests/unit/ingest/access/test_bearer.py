@@ -15,13 +15,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from core.errors import ConfigError
-from ingest.access.authenticator import Authenticator
 from ingest.access.bearer import Bearer, WrongToken, read_keys
-from ingest.access.errors import NotAuthenticated, TooManyRequests
-from ingest.access.gate import Gate
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.grants import Identity
 from ingest.access.settings import AccessSettings
 from ingest.access.users import Guesses, Users
+from ingest.errors import NotAuthenticated, TooManyRequests
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, notify
 

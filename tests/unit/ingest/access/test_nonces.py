@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from ingest.access.authenticator import Authenticator
-from ingest.access.errors import IdentitiesAway, TokenRefused
-from ingest.access.nonces import NonceMemory
+from ingest.access.gate import Authenticator
 from ingest.access.settings import AccessSettings
-from ingest.access.username_token import UsernameToken
+from ingest.access.username_token import NonceMemory, UsernameToken
 from ingest.access.users import Guesses, Users
+from ingest.errors import IdentitiesAway, TokenRefused
 from tests.unit.ingest.access.test_bearer import Nobody
 
 NOW = 1_700_000_000.0

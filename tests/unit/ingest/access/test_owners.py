@@ -11,8 +11,7 @@ import pytest
 
 from core.security.keyring import KeyRing
 from core.security.settings import SecretSettings
-from ingest.access.authenticator import Authenticator
-from ingest.access.gate import Gate
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.policy import read_policy
 from ingest.access.settings import AccessSettings
 from ingest.access.users import FileUsers, Guesses, Users

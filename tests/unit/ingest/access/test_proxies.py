@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 
 from core.errors import ConfigError
-from ingest.access.authenticator import Authenticator
-from ingest.access.errors import NotAuthenticated, TooManyRequests
-from ingest.access.gate import Gate
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.grants import Identity
 from ingest.access.proxies import Proxies
 from ingest.access.rates import PeerConnections, Rates
 from ingest.access.settings import AccessSettings, LimitSettings
 from ingest.access.users import Guesses, Users
-from ingest.http.handshakes import Room
+from ingest.errors import NotAuthenticated, TooManyRequests
+from ingest.http.tls import HandshakeLimiter
 from ingest.settings import GatewaySettings
 from tests.support.guarded_gateway import basic
 
@@ -128,7 +127,7 @@ def test_what_is_no_list_of_proxies(networks: str) -> None:
 
 def test_a_proxys_connections_and_handshakes_are_for_many() -> None:
     proxies = Proxies(PROXIES)
-    peers, room = PeerConnections(1, proxies.connection_key), Room(100, 1, proxies.connection_key)
+    peers, room = PeerConnections(1, proxies.connection_key), HandshakeLimiter(100, 1, proxies.connection_key)
     for number in range(5):
         assert not peers.opened("10.0.0.1")
         assert not room.full_for("10.0.0.1")
@@ -170,12 +169,12 @@ def test_a_stranger_behind_the_proxy_keeps_nobody_else_behind_it_out() -> None:
     async def enter(stands: Gate, address: str, name: str, password: str) -> str:
         request = scope("10.0.0.1", x_forwarded_for=address, authorization=basic(name, password))
         try:
-            visitor = await stands.enter(request)
+            client_request = await stands.enter(request)
         except NotAuthenticated:
             return "wrong"
         except TooManyRequests:
             return "too many"
-        return visitor.address
+        return client_request.address
 
     async def run() -> None:
         stands = gate(Proxies(PROXIES))

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from ingest.access.errors import TooManyRequests
 from ingest.access.gate import Gate
 from ingest.access.rates import Buckets, PeerConnections, Rates, client_key
 from ingest.access.settings import LimitSettings
+from ingest.errors import TooManyRequests
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression

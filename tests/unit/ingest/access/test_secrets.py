@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.eventlog.settings import KafkaSettings
-from ingest.access.authenticator import Authenticator
-from ingest.access.gate import Gate
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.settings import AccessSettings, TlsSettings
 from ingest.access.username_token import UsernameToken
 from ingest.access.users import FileUsers, Guesses, Users

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from ingest.access.errors import IdentitiesAway, TooManyRequests
 from ingest.access.grants import Identity
 from ingest.access.users import FileUsers, Guesses, Users
 from ingest.access.users_file import MAX_PASSWORD, User, hash_password, made, password_matches, read_users, write_users
+from ingest.errors import IdentitiesAway, TooManyRequests
 
 
 def quick(name: str, password: str, *groups: str, clear: str = "") -> User:

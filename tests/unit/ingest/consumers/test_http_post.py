@@ -6,7 +6,7 @@ import pytest
 
 from core.security.outbound import AddressPolicy
 from ingest.consumers import http_post
-from ingest.consumers.http_post import DIRECT, Route
+from ingest.consumers.http_post import DIRECT, OutboundRoute
 from ingest.errors import NoAnswer, NotCalled
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.outbound import THIS_MACHINE
@@ -18,7 +18,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def call(url: str, route: Route = DIRECT, policy: AddressPolicy = THIS_MACHINE) -> int:
+def call(url: str, route: OutboundRoute = DIRECT, policy: AddressPolicy = THIS_MACHINE) -> int:
     return http_post.post(url, [], b"<x/>", policy, route, total_s=5, max_answer=1_000)[0]
 
 
@@ -26,14 +26,14 @@ def test_servers_are_certified_by_the_same_authorities(certificates: Certificate
     with Receiver(tls=certificates.server()) as receiver:
         with pytest.raises(NoAnswer):
             call(receiver.url("/"))
-        assert call(receiver.url("/"), Route(ca_file=certificates.authority)) == 202
+        assert call(receiver.url("/"), OutboundRoute(ca_file=certificates.authority)) == 202
     with Receiver(tls=certificates.server("elsewhere")) as receiver, pytest.raises(NoAnswer):
-        call(receiver.url("/"), Route(ca_file=certificates.authority))
+        call(receiver.url("/"), OutboundRoute(ca_file=certificates.authority))
 
 
 def test_the_proxy_is_used_and_judges_addresses() -> None:
     with Receiver() as proxy:
-        route = Route(proxy=proxy.url("").rstrip("/"))
+        route = OutboundRoute(proxy=proxy.url("").rstrip("/"))
         assert call("http://publisher.invalid/x", route, AddressPolicy()) == 202
         for url in ("http://10.0.0.1/", "http://localhost/", "http://0x7f.1/"):
             with pytest.raises(NotCalled):
@@ -47,5 +47,5 @@ def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("no_proxy", "*")
         assert call(receiver.url("/")) == 202
         with Receiver() as wanted:
-            assert call(receiver.url("/"), Route(proxy=wanted.url("").rstrip("/"))) == 202
+            assert call(receiver.url("/"), OutboundRoute(proxy=wanted.url("").rstrip("/"))) == 202
             assert len(wanted.requests) == 1

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.demand.steps import (
-    End,
+    EndUpstream,
     Forget,
     Pause,
     Renew,
     Resume,
     Step,
-    Subscribe,
+    SubscribeUpstream,
     is_wanted,
     may_want,
     overlap,
@@ -37,20 +37,20 @@ PAUSED = msgspec.structs.replace(HELD, paused=True)
     ("upstream", "wanted", "now_ms", "pausable", "expected"),
     [
         ([], set(), 0, True, []),
-        ([], {"a"}, 0, True, [Subscribe(A)]),
-        ([], {"a", "b"}, 0, True, [Subscribe(A), Subscribe(B)]),
+        ([], {"a"}, 0, True, [SubscribeUpstream(A)]),
+        ([], {"a", "b"}, 0, True, [SubscribeUpstream(A), SubscribeUpstream(B)]),
         ([HELD], {"a"}, 0, True, []),
         ([HELD], {"a"}, 800, True, [Renew(HELD)]),
-        ([HELD], {"a"}, 1_000, True, [Forget(HELD), Subscribe(A)]),
-        ([HELD], {"b"}, 0, True, [Pause(HELD), Subscribe(B)]),
+        ([HELD], {"a"}, 1_000, True, [Forget(HELD), SubscribeUpstream(A)]),
+        ([HELD], {"b"}, 0, True, [Pause(HELD), SubscribeUpstream(B)]),
         ([HELD], set(), 0, True, [Pause(HELD)]),
-        ([HELD], set(), 0, False, [End(HELD)]),
+        ([HELD], set(), 0, False, [EndUpstream(HELD)]),
         ([HELD], set(), 900, True, [Pause(HELD)]),
         ([HELD], set(), 1_000, True, [Forget(HELD)]),
         ([PAUSED], set(), 900, True, []),  # a paused one is not renewed
         ([PAUSED], set(), 1_000, True, [Forget(PAUSED)]),
         ([PAUSED], {"a"}, 900, True, [Resume(PAUSED)]),
-        ([PAUSED], {"a"}, 1_000, True, [Forget(PAUSED), Subscribe(A)]),
+        ([PAUSED], {"a"}, 1_000, True, [Forget(PAUSED), SubscribeUpstream(A)]),
     ],
 )
 def test_steps(upstream: list[Upstream], wanted: set[str], now_ms: int, pausable: bool, expected: list[Step]) -> None:

@@ -137,7 +137,7 @@ def test_too_many_are_refused_without_being_written(writers: Writers, monkeypatc
 
 
 def test_what_is_kept_is_bounded_and_the_oldest_goes(writers: Writers) -> None:
-    topics, sets = tree(*(f"{{urn:t}}a{number}" for number in range(10))), TopicSets(kept=1_000)
+    topics, sets = tree(*(f"{{urn:t}}a{number}" for number in range(10))), TopicSets(cached=1_000)
 
     async def ask() -> None:
         callers = [caller(str(number), subscribe=below(f"{{urn:t}}a{number}")) for number in range(10)]

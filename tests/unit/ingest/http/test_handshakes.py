@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from ingest.access.settings import TlsSettings
-from ingest.http.handshakes import Room
-from ingest.http.tls import ServerTls
+from ingest.http.tls import HandshakeLimiter, ServerTls
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
@@ -131,13 +130,13 @@ def test_no_descriptor_left_is_no_end(
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "accept", exhausted)
-    monkeypatch.setattr("ingest.http.handshakes._EXHAUSTED_S", 0.05)
+    monkeypatch.setattr("ingest.http.tls._EXHAUSTED_S", 0.05)
     with served(GatewayParts(), tls=tls) as port:
         assert asked(port, certificates).startswith(b"HTTP/1.1 202")
 
 
 def test_which_one_has_to_go() -> None:
-    room = Room(3, 2)
+    room = HandshakeLimiter(3, 2)
     assert [room.enter(name, host) for name, host in (("a", "1.1.1.1"), ("b", "1.1.1.1"), ("c", "2.2.2.2"))] == [
         None
     ] * 3
@@ -153,7 +152,7 @@ def test_which_one_has_to_go() -> None:
 
 
 def test_one_machine_with_many_ipv6_addresses_is_one() -> None:
-    room = Room(100, 2)
+    room = HandshakeLimiter(100, 2)
     room.enter("a", "2001:db8::1")
     room.enter("b", "2001:db8::2")
     assert room.full_for("2001:db8::3")

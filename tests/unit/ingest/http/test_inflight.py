@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.errors import InfrastructureError
-from ingest.http.inflight import SMALL, Held, Inflight
+from ingest.http.inflight import SMALL, Inflight, Reservation
 
 MB = 1024 * 1024
 LIMIT = 64 * MB
@@ -22,7 +22,7 @@ class Client:
     def __init__(self, budget: Inflight, expected: int = LARGE) -> None:
         self.budget = budget
         self.expected = expected
-        self.held = Held(budget, self)
+        self.reservation = Reservation(budget, self)
         self.reads = True
         self.refused = ""
 
@@ -35,15 +35,15 @@ class Client:
     def send(self, size: int) -> bool:
         """A packet that is not the last; whether more is read."""
         assert self.reads
-        self.held.add(size)
-        self.reads = self.budget.partly(self.held, self.expected)
+        self.reservation.add(size)
+        self.reads = self.budget.partly(self.reservation, self.expected)
         return self.reads
 
     def finish(self) -> None:
         """The last packet."""
         assert self.reads
-        self.held.add(self.expected - self.held.came)
-        self.budget.whole(self.held)
+        self.reservation.add(self.expected - self.reservation.came)
+        self.budget.whole(self.reservation)
 
 
 class World:
@@ -88,7 +88,7 @@ def test_what_was_begun_has_its_room(world: World) -> None:
         client.finish()
     assert world.budget.taken == FULL * LARGE
     for client in clients:
-        client.held.release()
+        client.reservation.release()
     assert world.budget.taken == 0
 
 
@@ -97,10 +97,10 @@ def test_others_wait_in_their_order(world: World) -> None:
     third, fourth = world.clients(2, sent=0)
     assert [third.reads, fourth.reads] == [False, False]
     first.finish()
-    first.held.release()
+    first.reservation.release()
     world.later(0)
     assert [third.reads, fourth.reads] == [True, False]
-    second.held.release()
+    second.reservation.release()
     world.later(0)
     assert [third.reads, fourth.reads] == [True, True]
 
@@ -160,13 +160,13 @@ def test_small_bodies_wait_for_nobody_and_have_room_of_their_own(world: World) -
     world.clients(1)
     small = world.clients(20, sent=1_000, expected=SMALL)
     assert all(client.reads for client in small)
-    assert world.budget.take(Held(world.budget), 100_000)
+    assert world.budget.take(Reservation(world.budget), 100_000)
 
 
 def test_small_bodies_that_do_not_come_on_make_room_too(world: World) -> None:
     slow = world.clients(LIMIT // SMALL, sent=SMALL - 1, expected=SMALL)
     world.now += 2
-    whole = Held(world.budget)
+    whole = Reservation(world.budget)
     whole.add(1_000)
     assert world.budget.take(whole, 100_000)
     assert sum(bool(client.refused) for client in slow) == 2
@@ -174,8 +174,8 @@ def test_small_bodies_that_do_not_come_on_make_room_too(world: World) -> None:
 
 
 def test_beyond_all_of_it_small_bodies_are_sent_away(world: World) -> None:
-    world.budget.count(Held(world.budget), LIMIT)
-    assert not world.budget.take(Held(world.budget), 1)
+    world.budget.count(Reservation(world.budget), LIMIT)
+    assert not world.budget.take(Reservation(world.budget), 1)
     in_parts = world.clients(1, sent=1_000, expected=2_000)[0]
     assert in_parts.refused
 
@@ -185,7 +185,7 @@ def test_what_is_answered_early_is_thrown_away_as_it_comes(world: World) -> None
     late = world.clients(1)
     assert [each.reads for each in late] == [False]
     taken = world.budget.taken
-    late[0].held.release()  # refused for what its head says
+    late[0].reservation.release()  # refused for what its head says
     assert [each.reads for each in late] == [True]
     assert late[0].send(100_000)
     assert world.budget.taken == taken - 1
@@ -193,38 +193,38 @@ def test_what_is_answered_early_is_thrown_away_as_it_comes(world: World) -> None
 
 def test_released_once(world: World) -> None:
     client = world.clients(1)[0]
-    client.held.release()
-    client.held.release()
-    client.held.add(10)
-    world.budget.count(client.held, 10)
+    client.reservation.release()
+    client.reservation.release()
+    client.reservation.add(10)
+    world.budget.count(client.reservation, 10)
     assert world.budget.taken == 0
 
 
 def test_what_takes_more_than_there_is_alone_may(world: World) -> None:
-    assert world.budget.take(Held(world.budget), 2 * LIMIT)
+    assert world.budget.take(Reservation(world.budget), 2 * LIMIT)
 
 
 def test_memory_is_given_back_after_a_peak_and_not_for_little(world: World) -> None:
     for _ in range(100):
-        world.clients(1, expected=MB)[0].held.release()
+        world.clients(1, expected=MB)[0].reservation.release()
     assert world.fell == 0
     for client in world.clients(6):
-        client.held.release()
+        client.reservation.release()
     assert world.fell
 
 
-async def _waited(first: Held, second: Held, budget: Inflight) -> list[str]:
+async def _waited(first: Reservation, second: Reservation, budget: Inflight) -> list[str]:
     got: list[str] = []
 
     async def read(name: str, size: int) -> None:
-        held = Held(budget)
+        reservation = Reservation(budget)
         try:
-            await budget.wait(held, size)
+            await budget.wait(reservation, size)
         except InfrastructureError as error:
             got.append(f"{name}: {error.retry_after}")
         else:
             got.append(name)
-            held.release()
+            reservation.release()
 
     tasks = [asyncio.ensure_future(read("large", 40 * MB)), asyncio.ensure_future(read("small", 1 * MB))]
     await asyncio.sleep(0)
@@ -240,7 +240,7 @@ async def _waited(first: Held, second: Held, budget: Inflight) -> list[str]:
 
 def test_large_bodies_are_read_in_turn() -> None:
     budget = Inflight(LIMIT)
-    first, second = Held(budget), Held(budget)
+    first, second = Reservation(budget), Reservation(budget)
     budget.count(first, 40 * MB)
     budget.count(second, LIMIT - 40 * MB)
     assert asyncio.run(_waited(first, second, budget)) == ["large", "small"]
@@ -253,8 +253,8 @@ def test_nobody_waits_for_ever_to_be_read() -> None:
     async def run() -> None:
         nonlocal now
         budget = Inflight(LIMIT, clock=lambda: now)
-        budget.count(Held(budget), LIMIT)
-        waits = asyncio.ensure_future(budget.wait(Held(budget), 1))
+        budget.count(Reservation(budget), LIMIT)
+        waits = asyncio.ensure_future(budget.wait(Reservation(budget), 1))
         await asyncio.sleep(0)
         now = 6.0
         budget.look()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 
 import pytest
+import uvloop
 
 from core.errors import ConfigError
-from ingest.http.serving import listen
+from ingest.http.serving import listen, make_server
 from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
@@ -89,3 +92,27 @@ def test_a_busy_port_is_named_with_its_setting() -> None:
 def test_an_address_of_somebody_else_is_named_with_its_setting() -> None:
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1"):
         listen(GatewaySettings(host="203.0.113.1", port=0))
+
+
+def test_connections_that_wait_are_accepted_together() -> None:
+    settings = GatewaySettings(port=0)
+    listener = listen(settings)
+    server = make_server(GatewayParts().app, settings)
+
+    async def accepted() -> int:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0)
+        for _ in range(8):  # the event loop needs some turns for each, and accepts one by itself in each of them
+            await asyncio.sleep(0)
+        found = len(server.server_state.connections)
+        server.stop()
+        server.stop()
+        await serving
+        return found
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(listener.getsockname(), timeout=10))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        assert runner.run(accepted()) == 40

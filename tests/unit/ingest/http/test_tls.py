@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from ingest.access.authenticator import Authenticator
-from ingest.access.gate import Gate
+from ingest.access.gate import Authenticator, Gate
 from ingest.access.settings import AccessSettings, TlsSettings
 from ingest.access.users import FileUsers, Guesses, Users
 from ingest.access.users_file import User, write_users

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ingest.operations.expiry import end_expired
+from ingest.operations.subscription_manager import end_expired
 from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts

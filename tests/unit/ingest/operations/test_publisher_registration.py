@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ingest.operations.expiry import end_expired_registrations
+from ingest.operations.subscription_manager import end_expired_registrations
 from ingest.settings import GatewaySettings, TopicSettings
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap

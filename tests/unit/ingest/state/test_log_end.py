@@ -45,10 +45,10 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> SlowConsumer:
 def test_who_asks_while_a_question_is_under_way_gets_the_next_answer(consumer: SlowConsumer) -> None:
     async def run() -> tuple[int, list[int]]:
         end = LogEnd(KafkaSettings(), "control")
-        first = asyncio.create_task(end.ask())
+        first = asyncio.create_task(end.end_offset())
         await asyncio.to_thread(consumer.asked.wait, 10)
         consumer.end = 5  # acknowledged after the first question was sent
-        later = [asyncio.create_task(end.ask()) for _ in range(100)]
+        later = [asyncio.create_task(end.end_offset()) for _ in range(100)]
         await asyncio.sleep(0)
         consumer.let.set()
         try:
@@ -68,11 +68,11 @@ def test_error_reaches_everybody_and_the_next_question_tries_anew(consumer: Slow
         end = LogEnd(KafkaSettings(), "control")
         consumer.let.set()
         consumer.broken = True
-        answers = await asyncio.gather(end.ask(), end.ask(), return_exceptions=True)
+        answers = await asyncio.gather(end.end_offset(), end.end_offset(), return_exceptions=True)
         assert all(isinstance(answer, InfrastructureError) for answer in answers)
         consumer.broken, consumer.end = False, 7
         try:
-            return await end.ask()
+            return await end.end_offset()
         finally:
             end.close()
 
@@ -82,8 +82,8 @@ def test_error_reaches_everybody_and_the_next_question_tries_anew(consumer: Slow
 def test_one_who_hangs_up_does_not_cancel_it_for_the_others(consumer: SlowConsumer) -> None:
     async def run() -> int:
         end = LogEnd(KafkaSettings(), "control")
-        impatient = asyncio.create_task(end.ask())
-        patient = asyncio.create_task(end.ask())
+        impatient = asyncio.create_task(end.end_offset())
+        patient = asyncio.create_task(end.end_offset())
         await asyncio.to_thread(consumer.asked.wait, 10)
         impatient.cancel()
         consumer.let.set()

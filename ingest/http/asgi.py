@@ -1,0 +1,78 @@
+"""ASGI messages: reading a request's body and head, sending an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from core.telemetry.tracing import read_traceparent
+from ingest.errors import Compressed, TooLarge
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+
+async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: bool = True) -> bytes | None:
+    """The whole body, None when the client went away. Raises TooLarge as soon as that is known, or Compressed.
+
+    Without `keep`, it is read and thrown away.
+    """
+    encoding = header(headers, b"content-encoding").strip().lower()
+    if encoding not in (b"", b"identity"):
+        raise Compressed(f"a body with Content-Encoding {encoding.decode('latin-1')[:60]} is not taken: send it plain")
+    declared = header(headers, b"content-length")
+    if declared.isdigit() and int(declared) > limit:
+        raise TooLarge(f"the request has {int(declared)} bytes, {limit} are taken")
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        return None
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        # Nearly every request comes in one piece.
+        if len(body) > limit:
+            raise TooLarge(f"the request has {len(body)} bytes, {limit} are taken")
+        return body
+    # Not as a list: of a body that comes byte by byte that would be many times as large.
+    whole = bytearray(body)
+    size = len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        piece = message.get("body", b"")
+        size += len(piece)
+        if keep:
+            whole += piece
+        if size > limit:
+            raise TooLarge(f"the request has more than {limit} bytes")
+    return bytes(whole)
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has hung up; only after everything was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def header(headers: Headers, name: bytes) -> bytes:
+    """The first value of a header, empty without one."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return b""
+
+
+def traceparent_of(headers: Headers) -> str:
+    """The trace that a request belongs to, empty for none (W3C Trace Context)."""
+    found = [value for key, value in headers if key == b"traceparent"]
+    # Of two it is not known which counts.
+    return read_traceparent(found[0].decode("latin-1")) if len(found) == 1 else ""
+
+
+async def send_answer(send: Send, status: int, body: bytes, content_type: bytes, extra: Headers | None = None) -> None:
+    """A whole answer."""
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode()), *(extra or ())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

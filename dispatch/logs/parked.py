@@ -21,10 +21,10 @@ from core.errors import InfrastructureError
 from core.eventlog.client import Acknowledgement, Producer, make_producer
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PARKED_OVERHEAD
-from core.eventlog.versions import KnownVersion
+from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import DurableWriter
 from core.wall_clock import has_come
-from dispatch.logs import dead_letters, parked
+from dispatch.logs import dead_letters
 from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.dead_letters import DeadLetter
 from topic_model.records.notifications import Notification
@@ -94,22 +94,17 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
     tries: Tries
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    v: int
+class _Value(Versioned, frozen=True):
     record: Parked | Tried
 
 
-_encoder = msgspec.msgpack.Encoder()
-
-_decoder = msgspec.msgpack.Decoder(_Versioned)
-
-_known = KnownVersion("a parked delivery's record", VERSION)
+_codec = VersionedCodec(_Value, "a record of a parked delivery", VERSION)
 
 
 def encode(record: Parked | Tried) -> bytes:
     """The Kafka value of a record."""
     unjudged = isinstance(record, Parked) and record.notification.unjudged
-    return _encoder.encode(_Versioned(VERSION if unjudged else _VERSION_JUDGED, record))
+    return _codec.encode(_Value(VERSION if unjudged else _VERSION_JUDGED, record))
 
 
 def decode_key(key: bytes) -> tuple[Delivery, bool]:
@@ -124,13 +119,7 @@ def decode_key(key: bytes) -> tuple[Delivery, bool]:
 
 def decode(value: bytes) -> Parked | Tried:
     """The record behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
-    try:
-        versioned = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _known.refuse_newer_in(value)
-        raise InfrastructureError(f"a record of a parked delivery cannot be read: {error}") from error
-    _known.refuse_newer(versioned.v)
-    return versioned.record
+    return _codec.decode(value).record
 
 
 def roomy(kafka: KafkaSettings) -> KafkaSettings:
@@ -148,13 +137,13 @@ class ParkingLog(DurableWriter):
     def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
         """A delivery waits from now on; the record's number."""
         lane = delivery.subscription
-        value = parked.encode(Parked(notification, tries))
+        value = encode(Parked(notification, tries))
         return self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), lane)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         """It was tried and waits again."""
         partition = partition_of_subscription(delivery.subscription, self.partitions)
-        self.send(partition, parked.encode(Tried(tries)), delivery.tried_key())
+        self.send(partition, encode(Tried(tries)), delivery.tried_key())
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
         """It does not wait any more. `tried` says whether there is a record of its tries to be forgotten, too."""

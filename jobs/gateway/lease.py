@@ -22,15 +22,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
-
-from core.errors import ArborcastError, InfrastructureError, RecordVersionError
+from core.errors import ArborcastError
 from core.eventlog.follower import LogFollower
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import LEASE_LOG
+from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import LogWriter
 from directory.sync.sync import DirectorySync
-from jobs.gateway import lease
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -117,35 +115,26 @@ KEY = b"duties"
 VERSION = 1
 
 
-class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseRecord(Versioned, frozen=True, kw_only=True, rename={"v": "version"}):
     """One word about the lease."""
 
     kind: Literal["claim", "renewal", "release"]
     holder: str
     term: int
-    version: int = VERSION
+    v: int = VERSION
+
+
+_codec = VersionedCodec(LeaseRecord, "a lease record", VERSION, readable=True)
 
 
 def encode(record: LeaseRecord) -> tuple[bytes, bytes]:
     """Key and value."""
-    return KEY, msgspec.json.encode(record)
+    return KEY, _codec.encode(record)
 
 
 def decode(key: bytes, value: bytes | None) -> LeaseRecord:
     """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
-    try:
-        version = msgspec.json.decode(value or b"", type=_Version).version
-        if version > VERSION:
-            raise RecordVersionError(
-                f"a lease record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
-            )
-        return msgspec.json.decode(value or b"", type=LeaseRecord)
-    except msgspec.MsgspecError as error:
-        raise InfrastructureError(f"not a lease record: {error}") from error
-
-
-class _Version(msgspec.Struct):
-    version: int
+    return _codec.decode(value)
 
 
 @dataclass
@@ -215,9 +204,7 @@ class LeaseKeeper:
         self._writer = LogWriter(kafka, LEASE_LOG)
         # The others' words are old when they come from before our start, but how old nobody can tell: they count from
         # now, so that a holder that lives has the time to renew.
-        self._follower: LogFollower[LeaseRecord] = LogFollower(
-            kafka, LEASE_LOG, lease.decode, self._apply, forgetful=True
-        )
+        self._follower: LogFollower[LeaseRecord] = LogFollower(kafka, LEASE_LOG, decode, self._apply, forgetful=True)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._told = False
@@ -266,7 +253,7 @@ class LeaseKeeper:
         word = self._lease.next(now)
         if word is None:
             return
-        self._writer.append_encoded([lease.encode(word)])
+        self._writer.append_encoded([encode(word)])
         self._follower.read_to_end(_REQUEST_S)
         if self._lease.mine:
             self._sent = now
@@ -276,7 +263,7 @@ class LeaseKeeper:
         word = self._lease.release()
         if word is not None:
             try:
-                self._writer.append_encoded([lease.encode(word)])
+                self._writer.append_encoded([encode(word)])
             except ArborcastError as error:
                 logger.info("the others will wait for the lease to run out: %s", error)
 

@@ -10,8 +10,7 @@ import msgspec
 
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
-from core.eventlog.versions import KnownVersion
-from topic_model.records import notifications
+from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.topics import TopicPath
 
 VERSION = 4
@@ -90,21 +89,16 @@ def replayed(notification: Notification, replay: str, only: str, now_ms: int, co
     )
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    v: int
+class _Value(Versioned, frozen=True):
     notification: Notification
 
 
-_encoder = msgspec.msgpack.Encoder()
-
-_decoder = msgspec.msgpack.Decoder(_Versioned)
-
-_known = KnownVersion("a notification record", VERSION)
+_codec = VersionedCodec(_Value, "a notification record", VERSION)
 
 
 def encode(notification: Notification) -> tuple[bytes, bytes]:
     """Kafka key and value of a notification."""
-    return notification.topic.encode(), _encoder.encode(_Versioned(_version_for(notification), notification))
+    return notification.topic.encode(), _codec.encode(_Value(_version_for(notification), notification))
 
 
 def _version_for(notification: Notification) -> int:
@@ -115,15 +109,9 @@ def _version_for(notification: Notification) -> int:
     return _VERSION_FOR_ONE if notification.only else _VERSION_FOR_ALL
 
 
-def decode(value: bytes) -> Notification:
+def decode(value: bytes | None) -> Notification:
     """The notification behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
-    try:
-        versioned = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _known.refuse_newer_in(value)
-        raise InfrastructureError(f"a notification record cannot be read: {error}") from error
-    _known.refuse_newer(versioned.v)
-    return versioned.notification
+    return _codec.decode(value).notification
 
 
 def notification_in(record: ConsumerRecord) -> Notification | None:
@@ -132,7 +120,7 @@ def notification_in(record: ConsumerRecord) -> Notification | None:
     Raises RecordVersionError for a record of a newer Arborcast.
     """
     try:
-        return notifications.decode(record.value or b"")
+        return decode(record.value)
     except RecordVersionError:
         raise
     except InfrastructureError:

@@ -115,7 +115,7 @@ class _Examination:
             return
         names: dict[int, str] = {}
         for record in self._read({number: Stretch(first, self._next[number]) for number, first in self._begin.items()}):
-            for row in decode(record.value or b"").attempts:
+            for row in decode(record.value).attempts:
                 key = notification_key(row.notification)
                 if key in wanted:
                     names[key] = row.notification

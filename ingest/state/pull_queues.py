@@ -19,7 +19,8 @@ from typing import Protocol
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Admin
-from core.eventlog.follower import LogFollower, LogReader
+from core.eventlog.follower import LogFollower
+from core.eventlog.scan import LogReader
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import LogWriter

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from core.eventlog.client import ConsumerRecord
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG
 from dispatch.logs import attempts, dead_letters, parked
@@ -115,27 +115,26 @@ def take(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
 
 
 def _all(kafka: KafkaSettings, name: str) -> Iterator[ConsumerRecord]:
-    with LogReading(roomy(kafka), name) as log:
-        ends = log.ends()
-        yield from log.read({number: Stretch(first, ends[number]) for number, first in log.beginnings().items()})
+    with LogScan(roomy(kafka), name) as log:
+        yield from log.read_all()
 
 
 def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
-    with LogReading(kafka, name) as log:
+    with LogScan(kafka, name) as log:
         return log.ends()
 
 
 def _first_owed(kafka: KafkaSettings) -> dict[int, int]:
     """Where in each partition begins what no batch is done with for certain."""
     found = _progress(kafka)
-    with LogReading(kafka, "notifications") as log:
+    with LogScan(kafka, "notifications") as log:
         firsts = log.beginnings()
         at = firsts if found.before_ms is None else log.at(found.before_ms)
         return {number: max(first, found.first_owed(number, at[number])) for number, first in firsts.items()}
 
 
 def _progress(kafka: KafkaSettings) -> Progress:
-    with LogReading(kafka, "attempts") as log:
+    with LogScan(kafka, "attempts") as log:
         ends, now_ms = log.ends(), int(time.time() * 1000)
         for back_s in _LOOKS_BACK_S:
             found = progress(_evaluated(log, log.at(now_ms - back_s * 1000), ends))
@@ -145,8 +144,8 @@ def _progress(kafka: KafkaSettings) -> Progress:
         return progress(_evaluated(log, log.beginnings(), ends))
 
 
-def _evaluated(log: LogReading, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[Evaluated]:
-    for record in log.read({number: Stretch(first, ends[number]) for number, first in firsts.items()}):
+def _evaluated(log: LogScan, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[Evaluated]:
+    for record in log.read_from(firsts, ends):
         _, evaluation = attempts.decode_all(record.value or attempts.NOTHING)
         if evaluation is not None and evaluation.matched:
             offsets = [each.offset for each in evaluation.matched]
@@ -164,9 +163,8 @@ def _owed(kafka: KafkaSettings, first_owed: dict[int, int]) -> Iterator[Record]:
             kept = parked.decode(value)
             if isinstance(kept, parked.Parked):
                 yield Record(*notifications.encode(msgspec.structs.replace(kept.notification, only=subscription)))
-    with LogReading(kafka, "notifications") as log:
-        ends = log.ends()
-        for record in log.read({number: Stretch(first, ends[number]) for number, first in first_owed.items()}):
+    with LogScan(kafka, "notifications") as log:
+        for record in log.read_from(first_owed):
             yield Record(record.key, record.value)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Producer, as_infrastructure_error, make_producer, partition_of_key, translated
-from core.eventlog.scan import LogReading
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics, specifications
 from dispatch.logs import parked
@@ -41,7 +41,7 @@ def restore(folder: Path, kafka: KafkaSettings) -> Manifest:
 
 
 def _require_empty(kafka: KafkaSettings, log: str) -> None:
-    with LogReading(kafka, log) as reading:
+    with LogScan(kafka, log) as reading:
         if any(reading.ends().values()):
             raise BackupError(
                 f"Kafka topic {kafka.topic(log)} is not empty: a backup is only restored where no engine was started "

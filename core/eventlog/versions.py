@@ -36,7 +36,7 @@ class VersionedCodec(Generic[_V]):
 
     def __init__(self, form: type[_V], what: str, version: int, *, readable: bool = False) -> None:
         self._what = what
-        self._version = version
+        self.version = version
         wire = json if readable else msgpack
         self.encode: Callable[[_V], bytes] = wire.Encoder().encode
         self._decode: Callable[[bytes], _V] = wire.Decoder(form).decode
@@ -57,7 +57,7 @@ class VersionedCodec(Generic[_V]):
             self._refuse_newer(self._version_in(value), key)
             raise InfrastructureError(f"{self._named(key)} cannot be read: {error}") from error
         # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
-        if found.v > self._version:
+        if found.v > self.version:
             self._refuse_newer(found.v, key)
         return found
 
@@ -68,9 +68,9 @@ class VersionedCodec(Generic[_V]):
             return 0
 
     def _refuse_newer(self, version: int, key: bytes | None) -> None:
-        if version > self._version:
+        if version > self.version:
             raise RecordVersionError(
-                f"{self._named(key)} has version {version}, this Arborcast knows up to {self._version}: upgrade this "
+                f"{self._named(key)} has version {version}, this Arborcast knows up to {self.version}: upgrade this "
                 f"process before it goes on"
             )
 

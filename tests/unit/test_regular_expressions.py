@@ -104,7 +104,7 @@ _ROOT = Path(__file__).parents[2]
 
 def _written() -> Iterator[tuple[str, ast.Call]]:
     """Each call of a function of `re` in the packages, by module and name; `?` for one that makes no constant."""
-    for package in ("ingest", "dispatch", "topic_model"):
+    for package in ("core", "topic_model", "directory", "ingest", "dispatch"):
         for file in sorted((_ROOT / package).rglob("*.py")):
             module = ".".join(file.relative_to(_ROOT).with_suffix("").parts)
             tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from core.eventlog.consumer import LogConsumer
 from core.eventlog.settings import KafkaSettings
-from ingest.state.control_view import ControlView
+from ingest.state.log_view import ControlLogView
 from topic_model.records.control import ControlRecord
 
 
@@ -96,7 +96,7 @@ class Changes(Protocol):
 class ControlChanges:
     """Changes by way of the control log."""
 
-    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: End) -> None:
+    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlLogView, end: End) -> None:
         self._log = log
         self._view = view
         self._end = end

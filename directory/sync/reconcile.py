@@ -12,13 +12,13 @@ topic below a final one) is not taken over: it is reported, stays in the directo
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from core.files import write_atomically
 from directory.entries.changes import Change, Move, Put, Remove
 from directory.entries.mapping import Listing, Problem, ProblemKind, canonical
 from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
@@ -52,10 +52,8 @@ def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
 def save_known(path: Path, directory: str, topics: Iterable[TopicRecord]) -> None:
     """Replace the file in one step. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    # No fsync: after a power cut the older memory does, and this is written often.
-    temporary.write_bytes(msgspec.json.encode(_State(_VERSION, directory, tuple(topics))))
-    os.replace(temporary, path)
+    # Not durable: after a power cut the older memory does, and this is written often.
+    write_atomically(path, msgspec.json.encode(_State(_VERSION, directory, tuple(topics))), durable=False)
 
 
 Records = Mapping[TopicPath, TopicRecord]

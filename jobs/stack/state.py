@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.files import write_atomically
 from jobs.processes.processes import ProcessId
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ class EngineStatus:
 
 def write(path: Path, status: EngineStatus) -> None:
     """Replaces the file in one step, so that a reader finds the old state or the new one, never half of it."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps(asdict(status), indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, path)
+    write_atomically(path, json.dumps(asdict(status), indent=1) + "\n", durable=False)
 
 
 def touch(path: Path) -> None:

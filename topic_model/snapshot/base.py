@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from core.errors import InfrastructureError
+from core.files import write_atomically
 from core.recent import Recent
 from topic_model.patterns.patterns import parse_normal
 from topic_model.routing.checkpoint import Checkpoint, Frozen
@@ -95,12 +95,7 @@ class Snapshot:
 
     def write(self, file: Path) -> None:
         """Put the snapshot into a file, whole or not at all."""
-        unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")
-        with unfinished.open("wb") as stream:
-            stream.write(self._data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(file)
+        write_atomically(file, self._data)
 
     @property
     def base(self) -> str:

@@ -17,7 +17,7 @@ from directory.entries import ldif
 from directory.entries.changes import CannotPlan, Change, RenameEntry, Workspace, in_writing_order, renamed_entry
 from directory.entries.dn import Dn, format_dn, is_below, parse_dn
 from directory.entries.entries import Entry, EntrySet
-from directory.entries.mapping import NAMES, Listing, Problem, ProblemKind
+from directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
 from directory.entries.reader import ListingReader
 from directory.errors import DirectoryError, LdifError
 from directory.settings import DirectorySettings
@@ -47,7 +47,7 @@ class FileDirectory:
         self._lock = threading.RLock()
         self._blocks: dict[_Key, ldif.Block] = {}
         self._listing = Listing(initialised=False, fresh=True)
-        self._duplicates: tuple[Problem, ...] = ()
+        self._duplicates: tuple[EntryProblem, ...] = ()
         self._signature: Stamp | None = None
         self._read_once = False
         self._closing = threading.Event()
@@ -180,16 +180,16 @@ class FileDirectory:
             raise DirectoryError(f"cannot write {target}: {error}", self._poll_seconds) from error
 
 
-def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[Problem, ...]]:
+def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[EntryProblem, ...]]:
     """Blocks by key. Of two entries with one DN the first counts; the text of the other stays in the file."""
     indexed: dict[_Key, ldif.Block] = {}
-    problems: list[Problem] = []
+    problems: list[EntryProblem] = []
     for number, block in enumerate(blocks):
         key: _Key = number
         if block.entry is not None:
             if block.entry.key in indexed:
                 reason = "an entry with this DN is in the file already; this one is ignored"
-                problems.append(Problem(ProblemKind.DUPLICATE_TOPIC, format_dn(block.entry.dn), reason))
+                problems.append(EntryProblem(ProblemKind.DUPLICATE_TOPIC, format_dn(block.entry.dn), reason))
                 indexed[number] = ldif.Block(block.text, None)
                 continue
             key = block.entry.key

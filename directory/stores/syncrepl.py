@@ -37,7 +37,7 @@ class SyncDecodeError(ValueError):
     """The server's bytes are not what RFC 4533 says."""
 
 
-class State(Enum):
+class SyncState(Enum):
     """What has happened to an entry."""
 
     PRESENT = 0
@@ -50,7 +50,7 @@ class State(Enum):
 class EntryState:
     """The state of the entry that a message carries."""
 
-    state: State
+    state: SyncState
     uuid: bytes
 
 
@@ -91,7 +91,7 @@ def parse_state(value: bytes) -> EntryState:
     if len(fields) < 2 or fields[0][0] != _ENUMERATED or fields[1][0] != _OCTETS:
         raise SyncDecodeError("a sync state needs a state and an entryUUID")
     try:
-        state = State(int.from_bytes(fields[0][1], "big"))
+        state = SyncState(int.from_bytes(fields[0][1], "big"))
     except ValueError as error:
         raise SyncDecodeError(f"unknown sync state {fields[0][1]!r}") from error
     if len(fields[1][1]) != _UUID_BYTES:
@@ -180,9 +180,9 @@ class Mirror:
         """Take in one message; True when the entries have changed. Raises ReloadNeeded."""
         if self._mentioned is not None:
             self._mentioned.add(state.uuid)
-        if state.state is State.PRESENT:
+        if state.state is SyncState.PRESENT:
             return False
-        if state.state is State.DELETE:
+        if state.state is SyncState.DELETE:
             return self._forget(state.uuid, entry.key)
         entry = _bare(entry)
         old = self._keys.get(state.uuid)

@@ -20,7 +20,7 @@ import msgspec
 
 from core.files import write_atomically
 from directory.entries.changes import Change, Move, Put, Remove
-from directory.entries.mapping import Listing, Problem, ProblemKind, canonical
+from directory.entries.mapping import EntryProblem, Listing, ProblemKind, canonical
 from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
 from topic_model.topics import TopicPath, ancestors
 
@@ -70,7 +70,7 @@ class Plan:
     records: tuple[ControlRecord, ...] = ()
     changes: tuple[Change, ...] = ()
     agreed: Mapping[TopicPath, TopicRecord | None] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[EntryProblem, ...] = ()
 
     @property
     def idle(self) -> bool:
@@ -121,7 +121,7 @@ class _Merge:
         self._to_tree: dict[TopicPath, TopicRecord | None] = {}
         self._to_directory: dict[TopicPath, TopicRecord | None] = {}
         self._agreed: dict[TopicPath, TopicRecord | None] = {}
-        self._problems: list[Problem] = []
+        self._problems: list[EntryProblem] = []
 
     def look_at(self, path: TopicPath) -> None:
         if path in self._directory.held:
@@ -179,7 +179,7 @@ class _Merge:
 
     def _refuse(self, path: TopicPath, reason: str) -> None:
         dn = self._directory.entries[path].dn
-        self._problems.append(Problem(ProblemKind.BELOW_FINAL, dn, reason, path))
+        self._problems.append(EntryProblem(ProblemKind.BELOW_FINAL, dn, reason, path))
         del self._to_tree[path]
         del self._agreed[path]
 
@@ -199,7 +199,7 @@ class _Merge:
                 continue
             owner = owners[ours.code]
             reason = f"topicCode {ours.code!r} belongs to topic {owner} in the directory; taken from this one"
-            self._problems.append(Problem(ProblemKind.DUPLICATE_CODE, path, reason, path))
+            self._problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, path, reason, path))
             stripped = msgspec.structs.replace(ours, code="")
             self._to_tree[path] = self._to_directory[path] = self._agreed[path] = stripped
 

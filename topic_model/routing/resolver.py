@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from topic_model.patterns.patterns import Reach, is_virtual
 from topic_model.routing.members import Answer, joined, weight
-from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
 from topic_model.topics import TopicPath
 
@@ -37,7 +37,7 @@ class Resolver(ABC):
         self._answers: dict[str, Answer] = {}
         self._older: dict[str, Answer] = {}
         self._spent = 0
-        self._inherited: dict[str, tuple[Target, ...]] = {}
+        self._inherited: dict[str, tuple[LinkTarget, ...]] = {}
         self._joined: dict[tuple[str, ...], Answer] = {}
         self._graveyard: list[dict[str, Answer]] = []
 
@@ -79,7 +79,7 @@ class Resolver(ABC):
         return
 
     @abstractmethod
-    def _targets(self, key: str) -> Iterable[Target]:
+    def _targets(self, key: str) -> Iterable[LinkTarget]:
         """The selectors kept under a simple key."""
 
     @abstractmethod
@@ -131,14 +131,14 @@ class Resolver(ABC):
                 self._joined[shared_as] = answer
         return answer
 
-    def _own(self, path: TopicPath) -> list[Target]:
+    def _own(self, path: TopicPath) -> list[LinkTarget]:
         """What is kept at the topic itself."""
         found = [*self._targets(path), *self._targets(path + SUBTREE)]
         for index in self._rest_indexes(path):
             found.extend(target for target, reach in index.at(path) if reach in (Reach.SELF, Reach.SUBTREE))
         return found
 
-    def _passed_down(self, node: str) -> list[Target]:
+    def _passed_down(self, node: str) -> list[LinkTarget]:
         """What a node has for the topics right below it."""
         found = list(self._passed_on(node))
         if is_virtual(node):
@@ -151,7 +151,7 @@ class Resolver(ABC):
                 found.extend(target for target, reach in index.at(path) if reach is Reach.CHILDREN)
         return found
 
-    def _passed_on(self, node: str) -> tuple[Target, ...]:
+    def _passed_on(self, node: str) -> tuple[LinkTarget, ...]:
         """What a node has for all topics below it, from the nodes above too."""
         unknown: list[str] = []
         found = self._inherited.get(node)
@@ -167,7 +167,7 @@ class Resolver(ABC):
             self._inherited[node] = found
         return found
 
-    def _wide_targets(self, node: str) -> list[Target]:
+    def _wide_targets(self, node: str) -> list[LinkTarget]:
         found = list(self._targets(node + SUBTREE))
         if not is_virtual(node):
             found += self._targets(node + DESCENDANTS)
@@ -194,7 +194,7 @@ def _above(node: str) -> str:
     return "" if is_virtual(node) else parent_node(TopicPath(node))
 
 
-def _agreed(path: TopicPath, targets: Iterable[Target]) -> list[str]:
+def _agreed(path: TopicPath, targets: Iterable[LinkTarget]) -> list[str]:
     return sorted(
         {
             target.selector

@@ -42,8 +42,9 @@ def write_atomically(
     is there; else the old one may be. The stamp is of the file before it is in place, so that a change by somebody
     right afterwards does not pass for ours. Raises OSError.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    draft.unlink(missing_ok=True)  # of a process that was killed, and had the same numbers
+    # The number is that of a thread of the system, so no two drafts of one file have the same.
+    draft = path.with_name(f".{path.name}.{threading.get_native_id()}")
+    draft.unlink(missing_ok=True)  # of a thread that was killed while it wrote
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -20,7 +20,7 @@ class Replaced(Discontinued):
 
 
 class LogConsumer:
-    """Connects when first used, and again after `close`; then it has to be told anew where to read (`seek`).
+    """Connects when first used, and again after `close`; then `seek` has to say again where to read.
 
     Used by one thread. Offsets are by partition. Everything raises InfrastructureError while Kafka does not answer, and
     while there is no such log. `wait_ms` is how long the broker holds a poll that finds nothing, and so what any other

@@ -1,7 +1,6 @@
 """Following a log of one partition, so of one order for everybody: each record is applied once, in order.
 
-A follower keeps its position while the broker is away for a while. What the records mean is the business of whoever
-uses this.
+A follower keeps its position while the broker is away for a while. What the records mean is up to its user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Secrets at rest: sealed with a key that lies in a file, so that logs, tables and backups hold ciphertexts only.
 
 The key file has a line `ID BASE64` for each key of 32 bytes; lines that begin with `#` are for people. The first key
-seals, all of them open: to change over, put a new line first, seal anew what is there (or wait until it has been
+seals, all of them open: to change over, put a new line first, seal what is there again (or wait until it has been
 replaced), and take the old line out.
 
 AES-256-GCM. A sealed secret is bound to its context, for instance the subscription and the address that it is for:

@@ -91,7 +91,7 @@ class ListingReader:
                 reading = _read(entry, above)
             self._readings[entry.key] = reading
             if reading.path is not None and reading.path in taken:
-                # Read anew next time (nothing has None above it): it is right as soon as the other one is gone.
+                # Read again next time (nothing has None above it): it is right as soon as the other one is gone.
                 reading = _without_place(reading, f"topic {reading.path} has another entry already")
             elif reading.path is not None:
                 taken.add(reading.path)

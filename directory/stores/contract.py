@@ -13,7 +13,7 @@ from topic_model.topics import TopicPath
 
 
 class Watcher(Protocol):
-    """Who is told. Called from the directory's thread, never twice at once; must return soon and not raise."""
+    """Hears of changes. Called from the directory's thread, never twice at once; must return soon and not raise."""
 
     def changed(self, listing: Listing) -> None:
         """All that the directory holds now: soon after `watch` began, after each change, after each reconnect."""

@@ -79,7 +79,7 @@ def request_value(cookie: bytes = b"") -> bytes:
 def cookie_at(context_csn: tuple[bytes, ...]) -> bytes:
     """OpenLDAP's cookie for "everything up to these CSNs is known".
 
-    With it a client that has just read the tree, page by page as the server's limits allow, is told only of what came
+    With it a client that has just read the tree, page by page as the server's limits allow, gets only what came
     after; the refresh of a request without one counts against the size limit.
     """
     return b"rid=000,csn=" + b";".join(sorted(context_csn))
@@ -160,11 +160,14 @@ _OPERATIONAL = ("entryuuid", "hassubordinates")
 
 
 class ReloadNeeded(Exception):
-    """The change cannot be told from the message alone; read everything again."""
+    """The message alone does not say what changed; read everything again."""
 
 
 class Mirror:
-    """Entries below a base, and the key of each UUID. `entries` may be edited by the writer meanwhile."""
+    """Our copy of the server's entries, kept current by the stream of changes. The writer may edit `entries` meanwhile.
+
+    The server speaks of an entry by its UUID, and of a moved subtree only by its root, so the copy knows both.
+    """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = EntrySet()

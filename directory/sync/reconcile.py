@@ -30,6 +30,12 @@ _VERSION = 1
 
 
 class _State(msgspec.Struct, frozen=True):
+    """What the tree and its directory last agreed on, stored over restarts in a small file of the engine's own.
+
+    Without it nobody could tell, after a restart, whether a topic that only one side has was added there or removed
+    from the other. It is no truth but a memory: when it is lost, both sides' topics stay.
+    """
+
     v: int
     directory: str
     topics: tuple[TopicRecord, ...]

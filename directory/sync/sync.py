@@ -124,7 +124,7 @@ class DirectorySync:
         self._paused = True
 
     def resume(self) -> None:
-        """It is ours again: look at everything anew."""
+        """It is ours again: look at everything."""
         self._paused = False
         self._wake.set()
 

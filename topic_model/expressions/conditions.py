@@ -12,8 +12,8 @@ times its depth for predicates:
 - not: variables, extension functions, id(), lang(), reverse and sibling axes, unions (use `or`), and `//` or paths from
   the root within predicates, except for one `.//x` (else: the square of the document, and more).
 
-The rest is kept by a budget: an evaluation whose estimate is beyond it is not begun. The same conditions are checked at
-Subscribe and evaluated by the workers.
+What is left is bounded by a budget: an evaluation whose estimate is beyond it is not begun. The same conditions are
+checked at Subscribe and evaluated by the workers.
 """
 
 from __future__ import annotations

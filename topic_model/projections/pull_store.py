@@ -19,7 +19,7 @@ from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, Sto
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much may wait in one pull point, and how much is kept in memory over all of them."""
+    """How much may wait in one pull point, and how much is in memory over all of them."""
 
     messages: int
     bytes: int
@@ -138,11 +138,11 @@ class PullStore:
         ]
 
     def ids(self) -> list[str]:
-        """The pull points in which something is kept."""
+        """The pull points that hold something."""
         return list(self._queues)
 
     def forget(self, pull_point_id: str) -> None:
-        """Drop all that is kept for a pull point."""
+        """Drop all that waits in a pull point."""
         queue = self._queues.pop(pull_point_id, None)
         for message in queue.kept() if queue is not None else ():
             self._release(message)

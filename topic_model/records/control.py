@@ -125,7 +125,7 @@ class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspe
 
 
 class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):
-    """Ciphertexts of the subscription that were sealed anew, by the old ones; see `projections.resealing`."""
+    """What became of ciphertexts of the subscription under another key: old to new; see `projections.resealing`."""
 
     id: str
     sealed: dict[str, str]

@@ -43,10 +43,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
     message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
     delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
-    `trace_context`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is parked, says
-    that the subscription's conditions are still to be asked whether it wants it. `control` is the position in the
-    control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions as
-    they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it.
+    `core.telemetry.tracing`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is
+    parked, says that the subscription's conditions are still to be asked whether it wants it. `control` is the position
+    in the control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions
+    as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it.
     """
 
     id: str

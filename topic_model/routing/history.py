@@ -30,7 +30,7 @@ from topic_model.topics import TopicPath
 Standing = Literal["belongs", "made later", "paused", "over"]
 """How a subscription stood when a notification was accepted."""
 
-# Answers that are kept of what changed; it is asked anew after every change.
+# How many answers about what changed are remembered; after every change they are computed again.
 _TOPICS_REMEMBERED = 10_000
 
 # Changes that are packed, and unpacked, together.
@@ -176,7 +176,7 @@ class Found(NamedTuple):
 class Recipients:
     """Whom notifications belong to, by a view of now and what has changed lately, up to the position `newest`.
 
-    Made anew when the view changes.
+    Made again when the view changes.
     """
 
     def __init__(self, view: Resolver, newest: int, recent: Callable[[int], RecentChanges]) -> None:

@@ -1,7 +1,7 @@
 """From a topic to its subscriptions: one look-up when the answer is known, a few when it has to be resolved.
 
-Shared by the table and by the views of its snapshots, so that they cannot differ in what a topic matches. Whoever
-inherits says what is kept under a key; the walk over the keys, and the remembered answers, are here.
+Shared by the table and by the views of its snapshots, so that they cannot differ in what a topic matches. Subclasses
+say what is stored under a key; the walk over the keys, and the remembered answers, are here.
 
 What is remembered must be forgotten when it changes:
 - a change to what one topic selects drops that topic's answer (`forget`);
@@ -57,7 +57,7 @@ class Resolver(ABC):
         return _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])
 
     def forget(self, path: str) -> None:
-        """What is kept for exactly this topic has changed."""
+        """What is stored for exactly this topic has changed."""
         self._answers.pop(path, None)
         self._older.pop(path, None)
 
@@ -80,7 +80,7 @@ class Resolver(ABC):
 
     @abstractmethod
     def _targets(self, key: str) -> Iterable[LinkTarget]:
-        """The selectors kept under a simple key."""
+        """The selectors stored under a simple key."""
 
     @abstractmethod
     def _active(self, selector: str) -> Answer:
@@ -132,7 +132,7 @@ class Resolver(ABC):
         return answer
 
     def _own(self, path: TopicPath) -> list[LinkTarget]:
-        """What is kept at the topic itself."""
+        """What is stored at the topic itself."""
         found = [*self._targets(path), *self._targets(path + SUBTREE)]
         for index in self._rest_indexes(path):
             found.extend(target for target, reach in index.at(path) if reach in (Reach.SELF, Reach.SUBTREE))
@@ -177,7 +177,7 @@ class Resolver(ABC):
         return found
 
     def _bury(self, answers: dict[str, Answer]) -> None:
-        # Freeing a million entries at once would hold up whoever changed a subscription for 100 ms.
+        # Freeing a million entries at once would make the change of a subscription 100 ms slower.
         if len(answers) > _SMALL:
             self._graveyard.append(answers)
 

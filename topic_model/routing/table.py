@@ -61,7 +61,7 @@ class RoutingTable(Resolver):
     """
 
     def __init__(self, remembered_answers: int = 1_000_000, history: History | None = None) -> None:
-        """With a `history` it is told what changes, for `recipients`."""
+        """A `history` records what changes, for `recipients`."""
         super().__init__(remembered_answers)
         self.position = UNSTAMPED
         """Behind the last record that was applied with its offset."""

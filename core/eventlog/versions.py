@@ -34,6 +34,8 @@ class VersionedCodec(Generic[_V]):
     `what` begins the messages of errors: "a dead letter". `version` is the newest one that this Arborcast knows.
     """
 
+    __slots__ = ("_decode", "_decode_version", "_what", "encode", "version")
+
     def __init__(self, form: type[_V], what: str, version: int, *, readable: bool = False) -> None:
         self._what = what
         self.version = version

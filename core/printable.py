@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same on one line, where the next line is about something else: nobody shall write that for us."""
+    """The same on one line, where the next line is about something else, which a stranger must not be able to write."""
     return printable(text).replace("\n", "\\n")
 
 

@@ -1,7 +1,7 @@
 """What was used lately, by a key that others choose: the address of a subscriber, the id of a subscription.
 
-Such keys come and go without end, and nobody tells a worker that one is gone. So what is kept is bounded by its size,
-not by its number, and by its age.
+Such keys come and go without end, and a worker does not learn that one is gone. So the memory is bounded in bytes, not
+in entries, and in age.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recent(Generic[_K, _V]):
 
     def _turn(self) -> None:
         now = self._clock()
-        # Nobody has asked for so long that what is young by its generation is old by the clock.
+        # After a long time without a question the young generation is old by the clock.
         self._old = self._young if now < self._until + self._age_s else {}
         self._young = {}
         self._left = self._most

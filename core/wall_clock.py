@@ -1,9 +1,9 @@
 """Times of the wall clock that something waits for, though somebody may set that clock. Pure.
 
 Such a time is written down together with when it was decided. When that lies ahead, the clock was put back since then,
-or that of another machine is wrong: how much of the wait is over cannot be told any more, and it counts as over. So
-nobody waits longer than was once decided, counted from whatever was done to the clock; and nothing but these two times
-has to be known for that, also after a restart.
+or that of another machine is wrong: nobody can know how much of the wait is over, so it counts as over. So
+no wait is longer than was once decided, counted from the change of the clock; and only these two times have to be known
+for that, also after a restart.
 """
 
 from __future__ import annotations

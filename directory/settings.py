@@ -1,4 +1,4 @@
-"""TODO."""
+"""Settings of the directory: which one keeps the topic tree for people, and how it is reached."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 _opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __name__ == "__main__" else None
 
 from core.errors import ArborcastError  # noqa: E402
+from core.files import write_atomically  # noqa: E402
 from core.telemetry import log_format  # noqa: E402
 from dispatch.job.heartbeat import Heart  # noqa: E402
 from dispatch.job.runtime import DispatchJob, JobSettings  # noqa: E402
@@ -184,10 +185,7 @@ def _beat(target: str) -> None:
 
 def _write_ready(target: str) -> None:
     content = {"pid": os.getpid(), "at": time.time()}
-    # A reader must never see half of the file.
-    temporary = Path(f"{target}.{os.getpid()}")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(target)
+    write_atomically(Path(target), json.dumps(content), durable=False)
 
 
 if __name__ == "__main__":

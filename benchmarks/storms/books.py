@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from core.errors import InfrastructureError
 from core.eventlog.client import ConsumerRecord
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs.attempts import FINAL
 from dispatch.operations.audit import Report, audit
@@ -50,6 +50,5 @@ def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
 
 def everything(kafka: KafkaSettings, name: str) -> list[ConsumerRecord]:
     """All records of a log that are there now, in order within each partition."""
-    with LogReading(kafka, name) as log:
-        beginnings, ends = log.beginnings(), log.ends()
-        return list(log.read({number: Stretch(beginnings[number], ends[number]) for number in ends}))
+    with LogScan(kafka, name) as log:
+        return list(log.read_all())

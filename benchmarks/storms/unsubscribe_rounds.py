@@ -31,7 +31,7 @@ import msgspec
 import pyarrow.dataset as ds
 
 from benchmarks.storms.victim import Victim
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs.parked import roomy
 from dispatch.settings import TableSettings
@@ -141,10 +141,8 @@ def live_keys(kafka: KafkaSettings) -> dict[str, int]:
     found = {}
     for log in ("control", "parked", "dead", "retained"):
         live: set[bytes] = set()
-        with LogReading(roomy(kafka), log) as reading:
-            ends = reading.ends()
-            stretches = {number: Stretch(first, ends[number]) for number, first in reading.beginnings().items()}
-            for record in reading.read(stretches):
+        with LogScan(roomy(kafka), log) as reading:
+            for record in reading.read_all():
                 (live.discard if record.value is None else live.add)(record.key)
         found[log] = len(live)
     return found

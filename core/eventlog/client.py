@@ -1,7 +1,7 @@
 """The one place that knows kafka-python: from our settings to its arguments, and from its exceptions to ours.
 
 kafka-python ships no types; what we use of it is written down here as protocols, so the rest of the engine is checked.
-Where its classes fall short, ours in `kafka_mended` take their places.
+Where its classes fall short, ours in `client_fixes` take their places.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Consumer(Protocol):
 
 
 class PartitionState(NamedTuple):
-    """Where one partition is kept."""
+    """Where one partition is stored."""
 
     leader: int
     """The broker that leads it; -1 when none does."""
@@ -178,7 +178,7 @@ class Admin:
         return {key: entry["value"] for key, entry in described["topic"][name].items()}
 
     def partitions(self, name: str) -> list[PartitionState] | None:
-        """Where each partition of a topic is kept, in their order; None when there is no such topic."""
+        """Where each partition of a topic is stored, in their order; None when there is no such topic."""
         with translated(f"Kafka topic {name} could not be described"):
             (topic,) = self._client.describe_topics([name])
         if topic["error_code"] == errors.UnknownTopicOrPartitionError.errno:

@@ -1,6 +1,6 @@
 """Where kafka-python falls short: sockets and threads that it does not free, a slow way to send, none to give up.
 
-Only `kafka_client` uses these, and whoever raises the pinned version looks whether each is still needed.
+Only `client` uses these. When the pinned version is raised, check whether each is still needed.
 """
 
 from __future__ import annotations

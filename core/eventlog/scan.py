@@ -1,40 +1,41 @@
-"""Reading stretches of logs, from one offset of each partition to another. Bounded memory."""
+"""Reading stretches of logs, from one offset of each partition to another, and single records. Bounded memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import NamedTuple
 
+from core import liveness
 from core.errors import InfrastructureError
-from core.eventlog.client import RETRY_AFTER_S, ConsumerRecord, TopicPartition, make_consumer, translated
+from core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
+from core.eventlog.consumer import Discontinued, LogConsumer
 from core.eventlog.settings import KafkaSettings
 
 # Records of attempts have 150 kB, and only what was polled is in memory.
 _POLL_RECORDS = 200
 
+_POLL_S = 0.2
 
-class LogReading:
-    """One log. Used by one thread. Everything raises InfrastructureError while Kafka does not answer."""
 
-    def __init__(self, kafka: KafkaSettings, name: str) -> None:
-        self._kafka = kafka
-        self._name = name
-        self._topic = kafka.topic(name)
-        self._timeout_ms = int(kafka.request_timeout_s * 1000)
-        self._consumer = make_consumer(kafka, wait_ms=50, max_records=_POLL_RECORDS)
-        try:
-            with translated(f"the {name} log cannot be read"):
-                numbers = self._consumer.partitions_for_topic(self._topic)
-            if not numbers:
-                raise InfrastructureError(f"Kafka topic {self._topic} does not exist yet", RETRY_AFTER_S)
-        except BaseException:
-            self.close()
-            raise
-        self._partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
+class Stretch(NamedTuple):
+    """What of a partition is to be read: the first offset, and the one behind."""
 
-    def __enter__(self) -> LogReading:
+    first: int
+    end: int
+
+
+class LogScan(LogConsumer):
+    """Reads what is in a log now; see LogConsumer. While it is read something must come within `request_timeout_s`;
+    with `within_s` all must have come within so many seconds from now."""
+
+    def __init__(self, kafka: KafkaSettings, name: str, within_s: float | None = None) -> None:
+        super().__init__(kafka, name, wait_ms=50, max_records=_POLL_RECORDS)
+        self._within_s = within_s
+        self._began = time.monotonic()
+
+    def __enter__(self) -> LogScan:
         return self
 
     def __exit__(
@@ -42,72 +43,89 @@ class LogReading:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Free the connection."""
-        self._consumer.close(autocommit=False, timeout_ms=500)
+    def read_all(self) -> Iterator[ConsumerRecord]:
+        """All that the log has now, in order within each partition."""
+        return self.read_from(self.beginnings())
 
-    def beginnings(self) -> dict[int, int]:
-        """The first offset that the log still has, by partition."""
-        with translated(f"the beginning of the {self._name} log cannot be found"):
-            found = self._consumer.beginning_offsets(self._partitions, timeout_ms=self._timeout_ms)
-        return {each.partition: found[each] for each in self._partitions}
-
-    def ends(self) -> dict[int, int]:
-        """The offset behind the last record, by partition."""
-        with translated(f"the end of the {self._name} log cannot be found"):
-            found = self._consumer.end_offsets(self._partitions, timeout_ms=self._timeout_ms)
-        return {each.partition: found[each] for each in self._partitions}
-
-    def at(self, ms: int) -> dict[int, int]:
-        """The first offset written at that time or later, by partition; its end when there is none."""
-        ends = self.ends()
-        with translated(f"a time in the {self._name} log cannot be found"):
-            found = self._consumer.offsets_for_times(dict.fromkeys(self._partitions, max(0, ms)))
-        first = {each.partition: found.get(each) for each in self._partitions}
-        return {partition: ends[partition] if at is None else at.offset for partition, at in first.items()}
+    def read_from(self, firsts: Mapping[int, int], ends: Mapping[int, int] | None = None) -> Iterator[ConsumerRecord]:
+        """The records from these offsets on up to `ends`, or to the end that the log has now; in order within each
+        partition."""
+        ends = self.ends() if ends is None else ends
+        return self.read({number: Stretch(first, ends[number]) for number, first in firsts.items()})
 
     def read(self, stretches: Mapping[int, Stretch]) -> Iterator[ConsumerRecord]:
         """The records of these stretches, in order within each partition."""
-        left = {
-            TopicPartition(self._topic, number): each for number, each in stretches.items() if each.first < each.end
-        }
-        with translated(f"the {self._name} log cannot be read"):
-            self._consumer.assign(sorted(left))
-            for partition, stretch in left.items():
-                self._consumer.seek(partition, stretch.first)
-        patience = time.monotonic() + self._kafka.request_timeout_s
+        left = {number: each.end for number, each in stretches.items() if each.first < each.end}
+        self.seek({number: stretches[number].first for number in left})
+        heard = time.monotonic()
         while left:
-            with translated(f"the {self._name} log cannot be read"):
-                polled = self._consumer.poll(timeout_ms=200)
-            for partition, records in polled.items():
-                if partition in left:
-                    end = left[partition].end
-                    yield from (record for record in records if record.offset < end)
-            # Behind the last record of a compacted log the position says more than the records.
-            done = [each for each in left if self._consumer.position(each) >= left[each].end]
-            for partition in done:
-                del left[partition]
+            liveness.beat()
+            polled = self.poll(_POLL_S)
+            for number, records in polled.items():
+                end = left.get(number, 0)
+                yield from (record for record in records if record.offset < end)
+            positions = self.positions()
+            done = [number for number, end in left.items() if positions[number] >= end]
+            for number in done:
+                del left[number]
+            now = time.monotonic()
             if polled or done:
                 if done and left:
-                    self._continue(left)
-                patience = time.monotonic() + self._kafka.request_timeout_s
-            elif time.monotonic() > patience:
-                raise InfrastructureError(
-                    f"the {self._name} log could not be read to its end: nothing came for "
-                    f"{self._kafka.request_timeout_s:g} s",
-                    RETRY_AFTER_S,
-                )
+                    # Fetch no more of what was read to its end.
+                    self.seek({number: positions[number] for number in left})
+                heard = now
+            elif now > heard + self.kafka.request_timeout_s:
+                raise self._not_read(f"nothing came for {self.kafka.request_timeout_s:g} s")
+            if left and self._within_s is not None and now > self._began + self._within_s:
+                raise self._not_read(f"it took longer than {self._within_s:g} s")
 
-    def _continue(self, left: Mapping[TopicPartition, Stretch]) -> None:
-        """Fetch no more of what was read to its end."""
-        positions = {each: self._consumer.position(each) for each in left}
-        self._consumer.assign(sorted(left))
-        for partition, position in positions.items():
-            self._consumer.seek(partition, position)
+    def _not_read(self, why: str) -> InfrastructureError:
+        return InfrastructureError(f"the {self.name} log could not be read to its end: {why}", RETRY_AFTER_S)
 
 
-class Stretch(NamedTuple):
-    """What of a partition of the `notifications` log belongs to the interval: the first offset, and the one behind."""
+class LogReader:
+    """Looks up single records, by their offsets, in a log of one partition. One thread at a time."""
 
-    first: int
-    end: int
+    def __init__(self, kafka: KafkaSettings, name: str) -> None:
+        self._log = LogConsumer(kafka, name, max_records=2_000)
+
+    def read(self, offsets: Iterable[int]) -> dict[int, bytes]:
+        """The values at these offsets, without those that the log no longer has (or that have none).
+
+        Raises InfrastructureError when they cannot be had within `request_timeout_s`.
+        """
+        wanted = sorted(set(offsets))
+        found: dict[int, bytes] = {}
+        deadline = time.monotonic() + self._log.kafka.request_timeout_s
+        try:
+            while wanted:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(f"the {self._log.name} log could not be read in time", RETRY_AFTER_S)
+                wanted = self._fetch(wanted, found)
+        except InfrastructureError:
+            self.close()
+            raise
+        return found
+
+    def close(self) -> None:
+        """Free the connection."""
+        self._log.close()
+
+    def _fetch(self, wanted: list[int], found: dict[int, bytes]) -> list[int]:
+        """Read on from the first of those wanted; returns those that are still to be looked for."""
+        self._log.seek({0: wanted[0]})
+        try:
+            polled = self._log.poll(0.5).get(0, ())
+        except Discontinued:
+            # Only now it is asked where the log begins: nearly always it has all that somebody points to.
+            beginning = self._log.beginnings(5.0)[0]
+            if beginning <= wanted[0]:
+                raise
+            return [offset for offset in wanted if offset >= beginning]
+        if not polled:
+            return wanted
+        looked_for = set(wanted)
+        for record in polled:
+            if record.offset in looked_for and record.value is not None:
+                found[record.offset] = record.value
+        return [offset for offset in wanted if offset > polled[-1].offset]

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Settings of the logs: which brokers, how to reach them, and what the logs are created with."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     }
     latest_of_each = record_bytes | {
         "cleanup.policy": "compact",
-        # Nobody wants the older ones: compacted as soon as a segment is full, or in an hour.
+        # Older ones are of no use: compacted as soon as a segment is full, or in an hour.
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
-    # Two words a second that are old after a few seconds; kept for whoever wonders what happened.
+    # Two records a second that are old after a few seconds; an hour of them shows what happened.
     lease = record_bytes | {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS), "segment.ms": str(_HOUR_MS // 4)}
     # Deliveries that wait, or were given up: mostly short-lived, so that old segments are worth compacting soon. Null
     # values stay as long as in the control log, for a reader that goes on where it was.
@@ -133,7 +133,7 @@ def _check(admin: Admin, specification: LogSpecification) -> None:
 
 
 def _warn_of_few_replicas(admin: Admin, name: str, wanted: int) -> None:
-    # Kafka moves replicas only when told to, so this cannot be mended here; and it works as it is, until a broker goes.
+    # Kafka moves replicas only when told to, so we cannot repair this; and it works as it is, until a broker goes.
     fewest = min((partition.replicas for partition in admin.partitions(name) or ()), default=wanted)
     if fewest < wanted:
         logger.warning(

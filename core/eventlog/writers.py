@@ -1,4 +1,5 @@
-"""TODO."""
+"""Writing to logs: `DurableWriter` sends again what must not be lost until Kafka has it, `LogWriter` waits for its one
+append and tells the caller when that failed."""
 
 from __future__ import annotations
 
@@ -175,7 +176,7 @@ class DurableWriter:
         try:
             self.connect()
         except InfrastructureError:
-            # Each of them would find it out anew, and wait as long.
+            # Each of them would wait as long, and fail in the same way.
             with self._lock:
                 self._failed = failed
             return
@@ -209,7 +210,7 @@ class LogWriter:
         if not encoded:
             raise ValueError("there is nothing to append")
         appended = _Appended(len(encoded), f"the {self._name} log cannot be written")
-        # Under the lock, so that the records of one call stay together. Whoever holds it may be connecting.
+        # The lock keeps the records of one call together. Its holder may be connecting.
         if not self._lock.acquire(timeout=self._kafka.request_timeout_s):
             raise InfrastructureError(f"the {self._name} log is busy: the Kafka broker does not answer", RETRY_AFTER_S)
         try:

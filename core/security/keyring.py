@@ -1,7 +1,7 @@
 """Secrets at rest: sealed with a key that lies in a file, so that logs, tables and backups hold ciphertexts only.
 
 The key file has a line `ID BASE64` for each key of 32 bytes; lines that begin with `#` are for people. The first key
-seals, all of them open: to change over, put a new line first, seal anew what is there (or wait until it has been
+seals, all of them open: to change over, put a new line first, seal what is there again (or wait until it has been
 replaced), and take the old line out.
 
 AES-256-GCM. A sealed secret is bound to its context, for instance the subscription and the address that it is for:
@@ -17,15 +17,18 @@ import logging
 import os
 import re
 import stat
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from core.errors import SecretError
+from core.files import Stamp, stamp_of, write_atomically
 
 logger = logging.getLogger(__name__)
+
+# For its owner alone.
+_PRIVATE = 0o600
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -90,7 +93,7 @@ class KeyFile:
         self._path = path
         self._lock = threading.Lock()
         self._ring: KeyRing | None = None
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: Stamp | None = None
 
     def __reduce__(self) -> tuple[type[KeyFile], tuple[Path]]:
         # To Spark's workers travels the path, never a key.
@@ -112,7 +115,7 @@ class KeyFile:
             if self._ring is None or fresh:
                 try:
                     facts = self._path.stat()
-                    seen = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+                    seen = stamp_of(facts)
                     if seen != self._seen:
                         if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                             logger.warning("others than its owner may read the key file %s", self._path)
@@ -155,7 +158,8 @@ def remove_key(path: Path, key_id: str) -> None:
             raise SecretError(f"{path} has no key {key_id[:64]!r}; it has {', '.join(keys) or 'none'}")
         if key_id == keys[0]:
             raise SecretError(f"{key_id!r} is the key that seals: put a newer one before it (arborcast keys new)")
-        _replace(path, "".join(line for line in text.splitlines(keepends=True) if line.split()[:1] != [key_id]))
+        left = (line for line in text.splitlines(keepends=True) if line.split()[:1] != [key_id])
+        write_atomically(path, "".join(left), mode=_PRIVATE)
     except (OSError, UnicodeDecodeError) as error:
         raise SecretError(f"the key file {path} cannot be written: {error}") from error
 
@@ -169,20 +173,6 @@ def add_key(path: Path, key_id: str) -> None:
         if key_id in parse_keys(text):
             raise SecretError(f"{path} has a key {key_id!r} already")
         line = f"{key_id} {base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n"
-        _replace(path, line + text)
+        write_atomically(path, line + text, mode=_PRIVATE)
     except (OSError, UnicodeDecodeError) as error:
         raise SecretError(f"the key file {path} cannot be written: {error}") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    # Whoever reads meanwhile sees the old file or the new one. mkstemp makes it for its owner alone.
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Settings of secrets: where the keys and certificates are that seal, sign and identify."""
 
 from __future__ import annotations
 

@@ -25,7 +25,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def find_certificate(folder: str, name: str, url: str) -> str:
-    """The file of the certificate `name`, if it may be shown to this URL. Raises SecretError."""
+    """The file of the certificate `name`, if it may be shown to this URL. Raises SecretError.
+
+    NAME.pem      the certificate, its chain, and its key without a password
+    NAME.hosts    host names, one on a line: without it anybody who may subscribe could have our certificate shown
+                  to any server, and so act there in our name
+    """
     if not folder:
         raise SecretError("there are no client certificates here (secrets.client_certificates is not set)")
     if not NAME.fullmatch(name):

@@ -46,7 +46,7 @@ class Counter:
 
 
 class Reading:
-    """What is read when somebody asks: a gauge, or a counter that is kept elsewhere."""
+    """What is read when somebody asks: a gauge, or a counter that is counted elsewhere."""
 
     labels: Labels = ()
 
@@ -62,7 +62,7 @@ class Reading:
 
 
 class Readings:
-    """Several of a kind, told apart by labels; what is no longer read is no longer shown."""
+    """Several of a kind, with different labels; what is no longer read is no longer shown."""
 
     def __init__(
         self, name: str, help: str, kind: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]
@@ -136,7 +136,7 @@ class Registry:
         return metric
 
     def counted(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """A new counter that is kept elsewhere, read with `read`."""
+        """A new counter that is counted elsewhere, read with `read`."""
         self._metrics.append(Reading(name, help, "counter", read))
 
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
@@ -148,7 +148,7 @@ class Registry:
         self._metrics.append(Readings(name, help, "gauge", labels, read))
 
     def counts(self, name: str, help: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]) -> None:
-        """New counters that are kept elsewhere, read as gauges are."""
+        """New counters that are counted elsewhere, read as gauges are."""
         self._metrics.append(Readings(name, help, "counter", labels, read))
 
     def histogram(self, name: str, help: str, labels: Labels = (), buckets: Sequence[float] = BUCKETS) -> Histogram:

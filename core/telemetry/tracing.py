@@ -1,6 +1,6 @@
 """OpenTelemetry spans, where they are wanted: `tracing.endpoint` names a collector that speaks OTLP over HTTP.
 
-Off by default, and then nothing of it is loaded: `make_tracing` gives None, and whoever has None does nothing. The
+Off by default, and then nothing of it is loaded: `make_tracing` gives None, and who has None does nothing. The
 packages are an optional extra (`pip install 'arborcast[otel]'`).
 
 Which notifications have spans is decided once, at the gateway: those of publishers whose own trace is sampled, and a
@@ -37,7 +37,11 @@ _LONGEST = 512
 
 
 def read_traceparent(text: str) -> str:
-    """What a header says, in the form of version 00; empty when that is nothing that counts."""
+    """The trace context (W3C Trace Context, version 00) in a `traceparent` header, in lower case.
+
+    Empty for what is no legal one: a publisher's mistake in it is no reason to refuse a notification. `tracestate` is
+    not stored: it is for the systems that wrote it, and a push may come long after their trace.
+    """
     text = text.strip(" \t")
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or match["version"] == "ff" or (match["version"] == "00" and match["more"]):
@@ -83,7 +87,7 @@ _EXPORTING = (
     "opentelemetry.sdk._shared_internal",
 )
 
-# A collector that is away is told about so often, however many attempts at it fail.
+# How often the log says that the collector is away, however many attempts fail.
 _TELL_S = 600.0
 
 

@@ -13,8 +13,8 @@ from directory.entries.entries import Entry, EntrySet
 from directory.entries.mapping import (
     FACTS,
     NAMES,
+    EntryProblem,
     Listing,
-    Problem,
     ProblemKind,
     write_base,
     write_entry,
@@ -91,7 +91,7 @@ Edit = AddEntry | ModifyEntry | DeleteEntry | RenameEntry
 class CannotPlan(Exception):
     """A change does not fit what the directory holds now; caught by `write` of both directories."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: EntryProblem) -> None:
         super().__init__(str(problem))
         self.problem = problem
 
@@ -180,11 +180,11 @@ class Workspace:
         entry = self._entry(old)
         if entry is None or self._entry(new) is not None:
             raise CannotPlan(
-                Problem(ProblemKind.CONFLICT, old, f"cannot be moved to {new}: the directory changed", old)
+                EntryProblem(ProblemKind.CONFLICT, old, f"cannot be moved to {new}: the directory changed", old)
             )
         if fold((write_rdn(old),))[0] != entry.key[0]:
             reason = "its RDN does not follow from its name, so a rename would leave old values behind"
-            raise CannotPlan(Problem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, old))
+            raise CannotPlan(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, old))
         edits, parent = self._plan_ancestors(new)
         edits.append(RenameEntry(entry, write_rdn(new), parent, old, new))
         return edits
@@ -197,7 +197,7 @@ class Workspace:
             base = write_base(self._base)
             if base is None:
                 reason = "the base entry is missing and only ou=, o= and cn= entries can be made for you: add it"
-                raise CannotPlan(Problem(ProblemKind.REFUSED, format_dn(self._base), reason, path))
+                raise CannotPlan(EntryProblem(ProblemKind.REFUSED, format_dn(self._base), reason, path))
             edits.append(AddEntry(base, None))
         parent = base.dn
         for above in reversed(tuple(ancestors(path))):
@@ -213,7 +213,7 @@ class Workspace:
         entry = write_entry(path, record, parent)
         if entry.key in self.entries:
             reason = "an entry that is not this topic is in the way"
-            raise CannotPlan(Problem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, path))
+            raise CannotPlan(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, path))
         return AddEntry(entry, path)
 
     def _entry(self, path: TopicPath) -> Entry | None:

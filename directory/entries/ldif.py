@@ -149,7 +149,7 @@ def render(entry: Entry, names: Iterable[tuple[str, str]] = (), comments: bytes 
 
 
 def comments_of(text: bytes) -> bytes:
-    """The comment lines at the head of a record's text, to be kept when the record is written anew."""
+    """The comment lines at the head of a record's text, which stay when the record is written again."""
     kept: list[bytes] = []
     for line in text.split(b"\n"):
         if not line.startswith((b"#", b"version:")) and not (kept and kept[-1].startswith(b"#") and line[:1] == b" "):

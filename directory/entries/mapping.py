@@ -37,7 +37,7 @@ class ProblemKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class EntryProblem:
     """One entry that was skipped or one change that was not written; never a reason to stop."""
 
     kind: ProblemKind
@@ -75,7 +75,7 @@ class Listing:
     """
 
     entries: Mapping[TopicPath, TopicEntry] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[EntryProblem, ...] = ()
     held: frozenset[TopicPath] = frozenset()
     places: Mapping[TopicPath, Dn] = field(default_factory=dict)
     initialised: bool = True

@@ -1,7 +1,7 @@
 """Listings from sets of entries: which entry is which topic, and which are none and why. Pure.
 
-The tree of entries below the base is the tree of topics. What cannot be a topic is skipped with a Problem, and never
-stops the rest from being read.
+The tree of entries below the base is the tree of topics. What cannot be a topic is skipped with an EntryProblem, and
+never stops the rest from being read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from core.errors import TopicError
 from directory.entries.dn import Dn, fold, format_dn, is_below
 from directory.entries.entries import Entry, EntrySet
 from directory.entries.mapping import (
+    EntryProblem,
     Listing,
-    Problem,
     ProblemKind,
     Skip,
     TopicEntry,
@@ -39,7 +39,7 @@ class _Reading:
     steps: tuple[Step, ...] | None
     path: TopicPath | None
     topic: TopicEntry | None
-    problem: Problem | None
+    problem: EntryProblem | None
 
 
 class ListingReader:
@@ -53,7 +53,7 @@ class ListingReader:
         self._base = fold(base)
         self._readings: dict[Dn, _Reading] = {}
 
-    def read(self, entries: EntrySet, *, fresh: bool = False, also: tuple[Problem, ...] = ()) -> Listing:
+    def read(self, entries: EntrySet, *, fresh: bool = False, also: tuple[EntryProblem, ...] = ()) -> Listing:
         """All topics that these entries hold; never raises for what they hold. `also`: problems to list first."""
         readings = self._read_all(entries)
         places: dict[TopicPath, Dn] = {}
@@ -91,7 +91,7 @@ class ListingReader:
                 reading = _read(entry, above)
             self._readings[entry.key] = reading
             if reading.path is not None and reading.path in taken:
-                # Read anew next time (nothing has None above it): it is right as soon as the other one is gone.
+                # Read again next time (nothing has None above it): it is right as soon as the other one is gone.
                 reading = _without_place(reading, f"topic {reading.path} has another entry already")
             elif reading.path is not None:
                 taken.add(reading.path)
@@ -100,7 +100,7 @@ class ListingReader:
         return self._readings
 
     @staticmethod
-    def _duplicate_codes(entries: EntrySet, readings: Mapping[Dn, _Reading]) -> Iterator[Problem]:
+    def _duplicate_codes(entries: EntrySet, readings: Mapping[Dn, _Reading]) -> Iterator[EntryProblem]:
         # In the directory's own order (servers list older entries first), not by depth: the one that came second is
         # the mistake.
         owners: dict[str, TopicPath] = {}
@@ -112,7 +112,7 @@ class ListingReader:
             owner = owners.setdefault(code, reading.path)
             if owner != reading.path:
                 reason = f"topicCode {code!r} belongs to topic {owner}"
-                yield Problem(ProblemKind.DUPLICATE_CODE, format_dn(entry.dn), reason, reading.path)
+                yield EntryProblem(ProblemKind.DUPLICATE_CODE, format_dn(entry.dn), reason, reading.path)
 
 
 def _read(entry: Entry, above: tuple[Step, ...] | None) -> _Reading:
@@ -122,15 +122,15 @@ def _read(entry: Entry, above: tuple[Step, ...] | None) -> _Reading:
         path = make_path(steps)
         record = read_record(entry, path)
     except Skip as skip:
-        problem = Problem(skip.kind, format_dn(entry.dn), skip.reason, path)
+        problem = EntryProblem(skip.kind, format_dn(entry.dn), skip.reason, path)
         return _Reading(entry, above, steps if path is not None else None, path, None, problem)
     except TopicError as error:
-        problem = Problem(ProblemKind.ILLEGAL_NAME, format_dn(entry.dn), str(error))
+        problem = EntryProblem(ProblemKind.ILLEGAL_NAME, format_dn(entry.dn), str(error))
         return _Reading(entry, above, None, None, None, problem)
     topic = None if record is None else TopicEntry(record, entry.dn, entry.key[0] == fold((write_rdn(path),))[0])
     return _Reading(entry, above, steps, path, topic, None)
 
 
 def _without_place(reading: _Reading, reason: str) -> _Reading:
-    problem = Problem(ProblemKind.DUPLICATE_TOPIC, format_dn(reading.entry.dn), reason, reading.path)
+    problem = EntryProblem(ProblemKind.DUPLICATE_TOPIC, format_dn(reading.entry.dn), reason, reading.path)
     return _Reading(reading.entry, None, None, None, None, problem)

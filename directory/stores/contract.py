@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from directory.entries.changes import Change, Move, Put, Remove
-from directory.entries.mapping import Listing, Problem, ProblemKind
+from directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from directory.errors import DirectoryError
 from topic_model.topics import TopicPath
 
 
 class Watcher(Protocol):
-    """Who is told. Called from the directory's thread, never twice at once; must return soon and not raise."""
+    """Hears of changes. Called from the directory's thread, never twice at once; must return soon and not raise."""
 
     def changed(self, listing: Listing) -> None:
         """All that the directory holds now: soon after `watch` began, after each change, after each reconnect."""
@@ -26,7 +26,7 @@ class Watcher(Protocol):
 class Written:
     """What came of a write: the changes that were not carried out, and what the directory holds now."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[EntryProblem, ...]
     listing: Listing
 
 
@@ -55,17 +55,17 @@ class Directory(Protocol):
         """Stop watching and let go of connections. Returns when the thread has ended."""
 
 
-def conflicts(changes: Sequence[Change], seen: Listing, now: Listing) -> dict[Change, Problem]:
+def conflicts(changes: Sequence[Change], seen: Listing, now: Listing) -> dict[Change, EntryProblem]:
     """The changes whose topics have been edited since `seen`: a person's edit wins, the next sync settles it."""
     if seen is now:
         return {}
-    found: dict[Change, Problem] = {}
+    found: dict[Change, EntryProblem] = {}
     for change in changes:
         for path in touched(change):
             before, after = seen.entries.get(path), now.entries.get(path)
             if (before and before.record) != (after and after.record) or path in now.held - seen.held:
                 reason = "not written: somebody has edited it in the directory meanwhile"
-                found[change] = Problem(ProblemKind.CONFLICT, after.dn if after else path, reason, path)
+                found[change] = EntryProblem(ProblemKind.CONFLICT, after.dn if after else path, reason, path)
     return found
 
 

@@ -7,17 +7,17 @@ is broken or half written never replaces the tree, and a write replaces the file
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from core.files import Stamp, stamp_of, write_atomically
 from directory.entries import ldif
 from directory.entries.changes import CannotPlan, Change, RenameEntry, Workspace, in_writing_order, renamed_entry
 from directory.entries.dn import Dn, format_dn, is_below, parse_dn
 from directory.entries.entries import Entry, EntrySet
-from directory.entries.mapping import NAMES, Listing, Problem, ProblemKind
+from directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
 from directory.entries.reader import ListingReader
 from directory.errors import DirectoryError, LdifError
 from directory.settings import DirectorySettings
@@ -32,7 +32,6 @@ _HEADER = (
     "# An LDAP server takes the same entries: load arborcast.schema there, then ldapadd -f this file.\n"
 )
 
-_Signature = tuple[int, int, int]
 _Key = Dn | int
 """Of a block: the entry's key, or a number for blocks that are not entries of their own."""
 
@@ -48,8 +47,8 @@ class FileDirectory:
         self._lock = threading.RLock()
         self._blocks: dict[_Key, ldif.Block] = {}
         self._listing = Listing(initialised=False, fresh=True)
-        self._duplicates: tuple[Problem, ...] = ()
-        self._signature: _Signature | None = None
+        self._duplicates: tuple[EntryProblem, ...] = ()
+        self._signature: Stamp | None = None
         self._read_once = False
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -145,28 +144,28 @@ class FileDirectory:
                 return
             signature = again
 
-    def _take(self, blocks: dict[_Key, ldif.Block], signature: _Signature | None, *, fresh: bool) -> None:
+    def _take(self, blocks: dict[_Key, ldif.Block], signature: Stamp | None, *, fresh: bool) -> None:
         self._blocks = blocks
         entries = EntrySet(block.entry for block in blocks.values() if block.entry is not None)
         listing = self._reader.read(entries, fresh=fresh, also=self._duplicates)
         self._listing = replace(listing, version=self._listing.version + 1)
         self._signature = signature
 
-    def _stat(self) -> _Signature | None:
+    def _stat(self) -> Stamp | None:
         try:
-            return _signature(os.stat(self._path))
+            return stamp_of(os.stat(self._path))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise DirectoryError(f"cannot look at {self._path}: {error}", self._poll_seconds) from error
 
-    def _stat_or_none(self) -> _Signature | None:
+    def _stat_or_none(self) -> Stamp | None:
         try:
             return self._stat()
         except DirectoryError:
             return None
 
-    def _replace(self, data: bytes) -> _Signature:
+    def _replace(self, data: bytes) -> Stamp:
         """Put a new file in the place of the old one; returns what marks it.
 
         Looked at before it is in place: an edit by somebody right afterwards must not pass for ours.
@@ -176,42 +175,21 @@ class FileDirectory:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             mode = target.stat().st_mode & 0o777 if target.exists() else _MODE
-            descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    os.fchmod(file.fileno(), mode)
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    signature = _signature(os.fstat(file.fileno()))
-                os.replace(temporary, target)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-            parent = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(parent)
-            finally:
-                os.close(parent)
-            return signature
+            return write_atomically(target, data, mode=mode)
         except OSError as error:
             raise DirectoryError(f"cannot write {target}: {error}", self._poll_seconds) from error
 
 
-def _signature(status: os.stat_result) -> _Signature:
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[Problem, ...]]:
+def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[EntryProblem, ...]]:
     """Blocks by key. Of two entries with one DN the first counts; the text of the other stays in the file."""
     indexed: dict[_Key, ldif.Block] = {}
-    problems: list[Problem] = []
+    problems: list[EntryProblem] = []
     for number, block in enumerate(blocks):
         key: _Key = number
         if block.entry is not None:
             if block.entry.key in indexed:
                 reason = "an entry with this DN is in the file already; this one is ignored"
-                problems.append(Problem(ProblemKind.DUPLICATE_TOPIC, format_dn(block.entry.dn), reason))
+                problems.append(EntryProblem(ProblemKind.DUPLICATE_TOPIC, format_dn(block.entry.dn), reason))
                 indexed[number] = ldif.Block(block.text, None)
                 continue
             key = block.entry.key

@@ -27,12 +27,12 @@ from directory.entries.changes import (
 )
 from directory.entries.dn import Dn, format_dn, parse_dn
 from directory.entries.entries import EntrySet
-from directory.entries.mapping import Listing, Problem, ProblemKind
+from directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from directory.entries.reader import ListingReader
 from directory.errors import DirectoryError, DirectoryRefused
 from directory.settings import DirectorySettings
 from directory.stores.contract import Watcher, Written, conflicts, touched
-from directory.stores.ldap_client import Changed, EntryRefused, LdapSession, WatchNotSupported
+from directory.stores.ldap_client import EntryChanged, EntryRefused, LdapSession, WatchNotSupported
 from directory.stores.ldap_connection import NoSuchEntry
 from directory.stores.syncrepl import Mirror, ReloadNeeded, cookie_at
 
@@ -115,7 +115,7 @@ class LdapDirectory:
                 self._writer = None
                 raise
 
-    def _write_one(self, session: LdapSession, workspace: Workspace, change: Change) -> Problem | None:
+    def _write_one(self, session: LdapSession, workspace: Workspace, change: Change) -> EntryProblem | None:
         try:
             edits = workspace.plan(change)
         except CannotPlan as error:
@@ -127,7 +127,7 @@ class LdapDirectory:
                 # There although we did not see it, or gone although we did: somebody was quicker, the watch will tell.
                 conflict = isinstance(error, NoSuchEntry) or error.exists
                 kind = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED
-                return Problem(kind, format_dn(edit.entry.dn), str(error), touched(change)[-1])
+                return EntryProblem(kind, format_dn(edit.entry.dn), str(error), touched(change)[-1])
             workspace.done(edit)
             self._stale = True
             if self._streaming:
@@ -253,7 +253,7 @@ class LdapDirectory:
             now = time.monotonic()
             if message is not None:
                 with self._lock:
-                    if isinstance(message, Changed):
+                    if isinstance(message, EntryChanged):
                         changed = mirror.apply(message.entry, message.state, message.has_children)
                         self._echoes.discard(message.entry.key)
                         self._echoed.notify_all()

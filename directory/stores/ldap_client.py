@@ -58,7 +58,7 @@ class EntryRefused(DirectoryError):
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class EntryChanged:
     """A message of the stream: an entry and what happened to it. `has_children` as the server says, if it does."""
 
     entry: Entry
@@ -169,7 +169,7 @@ class LdapSession:
             controls = [(syncrepl.REQUEST_CONTROL, True, syncrepl.request_value(cookie))]
             self._message_id = self._connection.strategy.send("searchRequest", request, controls)
 
-    def receive(self, timeout_s: float) -> Changed | syncrepl.SyncInfo | None:
+    def receive(self, timeout_s: float) -> EntryChanged | syncrepl.SyncInfo | None:
         """The next message of the stream; None when there is none within the time, or it says nothing of use.
 
         Raises WatchNotSupported when the server does not do this, NoSuchEntry when the base is gone.
@@ -184,14 +184,14 @@ class LdapSession:
             except syncrepl.SyncDecodeError as error:
                 raise DirectoryAway(f"LDAP server {self._settings.url}: {error}", RETRY_SECONDS) from error
 
-    def _read_message(self, response: dict[str, Any]) -> Changed | syncrepl.SyncInfo | None:
+    def _read_message(self, response: dict[str, Any]) -> EntryChanged | syncrepl.SyncInfo | None:
         kind = response["type"]
         if kind == "searchResEntry":
             entry = _entry(response)
             control = response.get("controls", {}).get(syncrepl.STATE_CONTROL)
             if entry is None or control is None:
                 return None
-            return Changed(entry, syncrepl.parse_state(bytes(control["value"])), _has_children(entry))
+            return EntryChanged(entry, syncrepl.parse_state(bytes(control["value"])), _has_children(entry))
         if kind == "intermediateResponse" and response.get("responseName") == syncrepl.INFO_MESSAGE:
             return syncrepl.parse_info(bytes(response["responseValue"]))
         if kind == "searchResDone":

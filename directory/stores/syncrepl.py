@@ -37,7 +37,7 @@ class SyncDecodeError(ValueError):
     """The server's bytes are not what RFC 4533 says."""
 
 
-class State(Enum):
+class SyncState(Enum):
     """What has happened to an entry."""
 
     PRESENT = 0
@@ -50,7 +50,7 @@ class State(Enum):
 class EntryState:
     """The state of the entry that a message carries."""
 
-    state: State
+    state: SyncState
     uuid: bytes
 
 
@@ -79,7 +79,7 @@ def request_value(cookie: bytes = b"") -> bytes:
 def cookie_at(context_csn: tuple[bytes, ...]) -> bytes:
     """OpenLDAP's cookie for "everything up to these CSNs is known".
 
-    With it a client that has just read the tree, page by page as the server's limits allow, is told only of what came
+    With it a client that has just read the tree, page by page as the server's limits allow, gets only what came
     after; the refresh of a request without one counts against the size limit.
     """
     return b"rid=000,csn=" + b";".join(sorted(context_csn))
@@ -91,7 +91,7 @@ def parse_state(value: bytes) -> EntryState:
     if len(fields) < 2 or fields[0][0] != _ENUMERATED or fields[1][0] != _OCTETS:
         raise SyncDecodeError("a sync state needs a state and an entryUUID")
     try:
-        state = State(int.from_bytes(fields[0][1], "big"))
+        state = SyncState(int.from_bytes(fields[0][1], "big"))
     except ValueError as error:
         raise SyncDecodeError(f"unknown sync state {fields[0][1]!r}") from error
     if len(fields[1][1]) != _UUID_BYTES:
@@ -160,11 +160,14 @@ _OPERATIONAL = ("entryuuid", "hassubordinates")
 
 
 class ReloadNeeded(Exception):
-    """The change cannot be told from the message alone; read everything again."""
+    """The message alone does not say what changed; read everything again."""
 
 
 class Mirror:
-    """Entries below a base, and the key of each UUID. `entries` may be edited by the writer meanwhile."""
+    """Our copy of the server's entries, kept current by the stream of changes. The writer may edit `entries` meanwhile.
+
+    The server speaks of an entry by its UUID, and of a moved subtree only by its root, so the copy knows both.
+    """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = EntrySet()
@@ -180,9 +183,9 @@ class Mirror:
         """Take in one message; True when the entries have changed. Raises ReloadNeeded."""
         if self._mentioned is not None:
             self._mentioned.add(state.uuid)
-        if state.state is State.PRESENT:
+        if state.state is SyncState.PRESENT:
             return False
-        if state.state is State.DELETE:
+        if state.state is SyncState.DELETE:
             return self._forget(state.uuid, entry.key)
         entry = _bare(entry)
         old = self._keys.get(state.uuid)

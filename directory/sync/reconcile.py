@@ -12,15 +12,15 @@ topic below a final one) is not taken over: it is reported, stays in the directo
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from core.files import write_atomically
 from directory.entries.changes import Change, Move, Put, Remove
-from directory.entries.mapping import Listing, Problem, ProblemKind, canonical
+from directory.entries.mapping import EntryProblem, Listing, ProblemKind, canonical
 from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
 from topic_model.topics import TopicPath, ancestors
 
@@ -30,6 +30,12 @@ _VERSION = 1
 
 
 class _State(msgspec.Struct, frozen=True):
+    """What the tree and its directory last agreed on, stored over restarts in a small file of the engine's own.
+
+    Without it nobody could tell, after a restart, whether a topic that only one side has was added there or removed
+    from the other. It is no truth but a memory: when it is lost, both sides' topics stay.
+    """
+
     v: int
     directory: str
     topics: tuple[TopicRecord, ...]
@@ -52,10 +58,8 @@ def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
 def save_known(path: Path, directory: str, topics: Iterable[TopicRecord]) -> None:
     """Replace the file in one step. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    # No fsync: after a power cut the older memory does, and this is written often.
-    temporary.write_bytes(msgspec.json.encode(_State(_VERSION, directory, tuple(topics))))
-    os.replace(temporary, path)
+    # Not durable: after a power cut the older memory does, and this is written often.
+    write_atomically(path, msgspec.json.encode(_State(_VERSION, directory, tuple(topics))), durable=False)
 
 
 Records = Mapping[TopicPath, TopicRecord]
@@ -72,7 +76,7 @@ class Plan:
     records: tuple[ControlRecord, ...] = ()
     changes: tuple[Change, ...] = ()
     agreed: Mapping[TopicPath, TopicRecord | None] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[EntryProblem, ...] = ()
 
     @property
     def idle(self) -> bool:
@@ -123,7 +127,7 @@ class _Merge:
         self._to_tree: dict[TopicPath, TopicRecord | None] = {}
         self._to_directory: dict[TopicPath, TopicRecord | None] = {}
         self._agreed: dict[TopicPath, TopicRecord | None] = {}
-        self._problems: list[Problem] = []
+        self._problems: list[EntryProblem] = []
 
     def look_at(self, path: TopicPath) -> None:
         if path in self._directory.held:
@@ -181,7 +185,7 @@ class _Merge:
 
     def _refuse(self, path: TopicPath, reason: str) -> None:
         dn = self._directory.entries[path].dn
-        self._problems.append(Problem(ProblemKind.BELOW_FINAL, dn, reason, path))
+        self._problems.append(EntryProblem(ProblemKind.BELOW_FINAL, dn, reason, path))
         del self._to_tree[path]
         del self._agreed[path]
 
@@ -201,7 +205,7 @@ class _Merge:
                 continue
             owner = owners[ours.code]
             reason = f"topicCode {ours.code!r} belongs to topic {owner} in the directory; taken from this one"
-            self._problems.append(Problem(ProblemKind.DUPLICATE_CODE, path, reason, path))
+            self._problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, path, reason, path))
             stripped = msgspec.structs.replace(ours, code="")
             self._to_tree[path] = self._to_directory[path] = self._agreed[path] = stripped
 

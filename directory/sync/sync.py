@@ -17,7 +17,7 @@ from pathlib import Path
 
 from core.errors import InfrastructureError
 from directory.entries.changes import Change, Move
-from directory.entries.mapping import Listing, Problem
+from directory.entries.mapping import EntryProblem, Listing
 from directory.errors import DirectoryError
 from directory.stores.contract import Directory, touched
 from directory.sync.reconcile import Plan, first_contact, load_known, reconcile, save_known
@@ -46,7 +46,7 @@ class SyncStatus:
     connected: bool = False
     detail: str = "not read yet"
     topics: int = 0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[EntryProblem, ...] = ()
 
 
 class DirectorySync:
@@ -78,7 +78,7 @@ class DirectorySync:
         self._reconciled: Listing | None = None
         self._away = False
         self._moves = True
-        self._refused: dict[Change, tuple[Problem, float]] = {}
+        self._refused: dict[Change, tuple[EntryProblem, float]] = {}
         self._paused = False
         self._allowed: Callable[[], bool] = lambda: True
         self._unsaved = False
@@ -124,7 +124,7 @@ class DirectorySync:
         self._paused = True
 
     def resume(self) -> None:
-        """It is ours again: look at everything anew."""
+        """It is ours again: look at everything."""
         self._paused = False
         self._wake.set()
 
@@ -245,7 +245,7 @@ class DirectorySync:
                     self._set(record.path, self._pending[record.path])
         _log.info("directory.taken-over %d edits from %s", len(records), self._directory.name)
 
-    def _write_changes(self, plan: Plan, listing: Listing) -> tuple[Problem, ...]:
+    def _write_changes(self, plan: Plan, listing: Listing) -> tuple[EntryProblem, ...]:
         """Write what is to be written; returns the changes that the directory refuses, now or since a while ago."""
         now = time.monotonic()
         self._refused = {change: (problem, until) for change, (problem, until) in self._refused.items() if until > now}
@@ -283,7 +283,7 @@ class DirectorySync:
             else:
                 self._known[path] = record
 
-    def _report(self, problems: tuple[Problem, ...]) -> None:
+    def _report(self, problems: tuple[EntryProblem, ...]) -> None:
         with self._lock:
             news = [problem for problem in problems if problem not in self._status.problems]
             self._status = replace(self._status, problems=problems)

@@ -18,9 +18,9 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import Producer, make_producer
 from core.eventlog.settings import KafkaSettings
+from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import DurableWriter
 from topic_model.topics import TopicPath
 
@@ -123,8 +123,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     matched: list[Matched]
 
 
-class _Batch(msgspec.Struct, frozen=True, omit_defaults=True):
-    v: int
+class _Batch(Versioned, frozen=True, omit_defaults=True):
     attempts: list[Attempt]
     evaluation: Evaluation | None = None
 
@@ -136,15 +135,9 @@ class _Joined(msgspec.Struct, frozen=True):
     attempts: list[msgspec.Raw]
 
 
-class _VersionOnly(msgspec.Struct, frozen=True):
-    v: int
-
-
 _encoder = msgspec.msgpack.Encoder()
 
-_decoder = msgspec.msgpack.Decoder(_Batch)
-
-_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+_codec = VersionedCodec(_Batch, "an attempts record", VERSION)
 
 
 def pack(attempt: Attempt) -> bytes:
@@ -205,28 +198,8 @@ def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
 
     Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
     """
-    try:
-        batch = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
-        _refuse_newer(_version_of(value))
-        raise InfrastructureError(f"an attempts record cannot be read: {error}") from error
-    _refuse_newer(batch.v)
+    batch = _codec.decode(value)
     return batch.attempts, batch.evaluation
-
-
-def _version_of(value: bytes) -> int:
-    try:
-        return _version_decoder.decode(value).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return VERSION
-
-
-def _refuse_newer(version: int) -> None:
-    if version > VERSION:
-        raise RecordVersionError(
-            f"an attempts record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
-        )
 
 
 def partition_of_subscription(subscription_id: str, partitions: int) -> int:

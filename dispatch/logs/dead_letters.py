@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from core.errors import InfrastructureError
-from core.eventlog.versions import KnownVersion
+from core.eventlog.versions import Versioned, VersionedCodec
 from dispatch.logs.attempts import Attempt, ErrorClass, State
 from topic_model.records.notifications import Notification
 
@@ -51,27 +50,18 @@ def letter_of(attempt: Attempt, notification: Notification) -> DeadLetter:
     )
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    v: int
+class _Value(Versioned, frozen=True):
     letter: DeadLetter
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Versioned)
-_known = KnownVersion("a dead letter", VERSION)
+_codec = VersionedCodec(_Value, "a dead letter", VERSION)
 
 
 def encode(letter: DeadLetter) -> bytes:
     """The Kafka value of a dead letter."""
-    return _encoder.encode(_Versioned(VERSION, letter))
+    return _codec.encode(_Value(VERSION, letter))
 
 
 def decode(value: bytes) -> DeadLetter:
     """The dead letter behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
-    try:
-        versioned = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _known.refuse_newer_in(value)
-        raise InfrastructureError(f"a dead letter cannot be read: {error}") from error
-    _known.refuse_newer(versioned.v)
-    return versioned.letter
+    return _codec.decode(value).letter

@@ -21,7 +21,7 @@ from core.errors import InfrastructureError
 from core.eventlog.client import Acknowledgement, Producer, make_producer
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PARKED_OVERHEAD
-from core.eventlog.versions import KnownVersion
+from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import DurableWriter
 from core.wall_clock import has_come
 from dispatch.logs import dead_letters
@@ -94,22 +94,17 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
     tries: Tries
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    v: int
+class _Value(Versioned, frozen=True):
     record: Parked | Tried
 
 
-_encoder = msgspec.msgpack.Encoder()
-
-_decoder = msgspec.msgpack.Decoder(_Versioned)
-
-_known = KnownVersion("a parked delivery's record", VERSION)
+_codec = VersionedCodec(_Value, "a record of a parked delivery", VERSION)
 
 
 def encode(record: Parked | Tried) -> bytes:
     """The Kafka value of a record."""
     unjudged = isinstance(record, Parked) and record.notification.unjudged
-    return _encoder.encode(_Versioned(VERSION if unjudged else _VERSION_JUDGED, record))
+    return _codec.encode(_Value(VERSION if unjudged else _VERSION_JUDGED, record))
 
 
 def decode_key(key: bytes) -> tuple[Delivery, bool]:
@@ -124,13 +119,7 @@ def decode_key(key: bytes) -> tuple[Delivery, bool]:
 
 def decode(value: bytes) -> Parked | Tried:
     """The record behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
-    try:
-        versioned = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _known.refuse_newer_in(value)
-        raise InfrastructureError(f"a record of a parked delivery cannot be read: {error}") from error
-    _known.refuse_newer(versioned.v)
-    return versioned.record
+    return _codec.decode(value).record
 
 
 def roomy(kafka: KafkaSettings) -> KafkaSettings:

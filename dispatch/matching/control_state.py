@@ -1,12 +1,12 @@
-"""What the control log says, as far as the job asks: the routing table, suspensions, endpoints. Pure."""
+"""What the control log says, as far as the job asks, and who is told when it changes. Pure."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from topic_model.projections.suspensions import Suspensions
+from topic_model.control_view import ControlView
 from topic_model.records.control import ControlRecord, subscription_of
-from topic_model.routing import History, RoutingTable
+from topic_model.routing import History
 from topic_model.subscriptions import Subscription
 
 
@@ -21,12 +21,11 @@ class Listener(Protocol):
         """The last subscription that was pushed to there is gone."""
 
 
-class ControlState:
-    """A fold over the control log. One thread at a time applies; the questions may be asked in any."""
+class ControlState(ControlView):
+    """Knows the endpoints, too. One thread at a time applies; the questions may be asked in any."""
 
     def __init__(self, history: History | None = None) -> None:
-        self.table = RoutingTable(history=history)
-        self.suspensions = Suspensions()
+        super().__init__(history=history)
         # How many subscriptions are pushed to each endpoint: forty bytes for each, the addresses are the table's own.
         self._at: dict[str, int] = {}
         self._listener: Listener | None = None
@@ -36,11 +35,9 @@ class ControlState:
         self._listener = listener
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
-        """Fold one record, from this place in the log."""
         changed = subscription_of(record)
         before = self.table.get(changed)
-        self.table.apply(record, offset)
-        self.suspensions.apply(record)
+        super().apply(record, offset)
         if changed:
             self._moved(_endpoint(before), _endpoint(self.table.get(changed)))
             if self._listener is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from core.errors import ArborcastError
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.settings import KafkaSettings
 from topic_model.records.notifications import UNSTAMPED, notification_in
 
@@ -41,7 +41,7 @@ class Unmatched:
         if settled is None:
             return None
         since_ms, oldest = int(time.time() * 1000), sys.maxsize
-        with LogReading(self._kafka, "notifications") as log:
+        with LogScan(self._kafka, "notifications") as log:
             begins, ends = log.beginnings(), log.ends()
             for partition, end in ends.items():
                 first = max(settled.get(partition, 0), begins[partition])
@@ -50,7 +50,7 @@ class Unmatched:
                     notification = notification_in(record)
                     if notification is not None and notification.control != UNSTAMPED:
                         oldest = min(oldest, notification.control)
-        with LogReading(self._kafka, "control") as control:
+        with LogScan(self._kafka, "control") as control:
             (position,) = control.at(since_ms - self._on_the_way_ms).values()
         return min(oldest, position)
 

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import msgspec
 
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from core.wall_clock import has_come
 from dispatch.logs import dead_letters, parked
@@ -176,18 +176,17 @@ class DeadLetters:
         The log is read twice: first where the last record of each delivery stands, then the letters themselves. So
         memory is a hundred bytes for each that is wanted, however large the messages, and none for the others.
         """
-        with LogReading(self._kafka, "dead") as log:
-            ends = log.ends()
-            stretches = {number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}
+        with LogScan(self._kafka, "dead") as log:
+            beginnings, ends = log.beginnings(), log.ends()
             standing: dict[bytes, int] = {}
-            for record in log.read(stretches):
+            for record in log.read_from(beginnings, ends):
                 if record.value is not None and wanted.includes(dead_letters.decode(record.value)):
                     standing[record.key] = record.offset
                 else:
                     standing.pop(record.key, None)
             if not standing:
                 return
-            for record in log.read(stretches):
+            for record in log.read_from(beginnings, ends):
                 # All records of one delivery are in one partition, so the offset says which one it is.
                 if record.value is not None and standing.get(record.key) == record.offset:
                     yield parked.decode_key(record.key)[0], dead_letters.decode(record.value)

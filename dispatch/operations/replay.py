@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from core.errors import ArborcastError
 from core.eventlog.client import partition_of_key
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.writers import DurableWriter
 from dispatch.matching.filters import Conditions, Subject
@@ -68,7 +68,7 @@ class Replay:
         At most `limit`, and one more when there are more than that. Raises InfrastructureError, RecordVersionError.
         """
         found = []
-        with LogReading(self._kafka, "notifications") as log:
+        with LogScan(self._kafka, "notifications") as log:
             first, ends = log.at(self._span.since_ms - _CLOCKS_MS), log.at(self._span.until_ms + _CLOCKS_MS)
             for partition, start in first.items():
                 for notification, offset in _readable(log, partition, Stretch(start, ends[partition])):
@@ -88,7 +88,7 @@ class Replay:
         for partition, offset in places:
             wanted.setdefault(partition, []).append(offset)
         with (
-            LogReading(self._kafka, "notifications") as log,
+            LogScan(self._kafka, "notifications") as log,
             closing(DurableWriter(self._kafka, "notifications")) as writer,
         ):
             for partition, offsets in wanted.items():
@@ -134,7 +134,7 @@ def _able(table: RoutingTable, subscription_id: str) -> Subscription:
     return subscription
 
 
-def _readable(log: LogReading, partition: int, stretch: Stretch) -> Iterator[tuple[Notification, int]]:
+def _readable(log: LogScan, partition: int, stretch: Stretch) -> Iterator[tuple[Notification, int]]:
     """The notifications and their offsets, without damaged records, which were never delivered to anybody."""
     for record in log.read({partition: stretch}):
         notification = notification_in(record)

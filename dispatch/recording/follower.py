@@ -6,7 +6,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from core.eventlog.tail import Replaced, Tail
+from core.eventlog.consumer import Replaced
+from core.eventlog.tail import Tail
 from dispatch.tables.delta_table import HeldTable
 
 logger = logging.getLogger(__name__)

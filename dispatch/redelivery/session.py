@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
 from core import liveness
+from core.eventlog.consumer import Discontinued
 from core.eventlog.settings import KafkaSettings
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import HealthBook
@@ -28,7 +29,7 @@ from dispatch.redelivery.held_lanes import LaneBook
 from dispatch.redelivery.journal import LogJournal, journal_for
 from dispatch.redelivery.lanes import Changes
 from dispatch.redelivery.lanes import Subscriptions as LaneSubscriptions
-from dispatch.redelivery.parked_reader import Discontinued, ParkedReading
+from dispatch.redelivery.parked_reader import ParkedReading
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from dispatch.redelivery.scheduler import Redelivery
 from dispatch.settings import PushSettings, RetrySettings

@@ -17,7 +17,7 @@ from typing import Any
 import jwt
 
 from core.errors import ArborcastError, ConfigError
-from core.watched_file import WatchedFile
+from core.files import WatchedFile
 from ingest.access.grants import Identity
 from ingest.access.settings import AccessSettings
 from ingest.access.users_file import may_be_name

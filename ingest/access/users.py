@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from core.watched_file import WatchedFile
+from core.files import WatchedFile
 from ingest.access.grants import Identity
 from ingest.access.rates import Buckets
 from ingest.access.users_file import User, check_mode, hash_password, password_matches, read_users

@@ -17,13 +17,13 @@ import hmac
 import json
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.files import write_atomically
 from core.printable import is_printable
 from ingest.access.grants import Identity
 
@@ -156,16 +156,7 @@ def write_users(users: Mapping[str, User], path: Path) -> None:
             lines.append(f"clear = {_toml(user.clear)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write("\n".join(lines) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_atomically(path, "\n".join(lines) + "\n", mode=0o600)
     except OSError as error:
         raise ConfigError(f"the users file {path} cannot be written: {error.strerror}") from error
 

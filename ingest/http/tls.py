@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigError
+from core.files import Stamp, stamp_of
 from ingest.access.rates import client_key
 from ingest.access.settings import TlsSettings
 
@@ -66,14 +67,12 @@ class ServerTls:
         return True
 
     def _look(self) -> tuple[object, ...]:
-        found: list[tuple[int, int, int] | None] = []
+        found: list[Stamp | None] = []
         for name in (self.settings.certificate_file, self.settings.key_file):
             try:
-                stat = Path(name).stat()
+                found.append(stamp_of(Path(name).stat()))
             except OSError:
                 found.append(None)
-            else:
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         return tuple(found)
 
 

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
+from core.eventlog.consumer import LogConsumer
 from core.eventlog.settings import KafkaSettings
-from ingest.state.control_view import ControlView
+from ingest.state.log_view import ControlLogView
 from topic_model.records.control import ControlRecord
 
 
@@ -26,12 +26,10 @@ class LogEnd:
     """
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
-        self._kafka = kafka
         self._name = name
-        self._partition = TopicPartition(kafka.topic(name), 0)
+        self._log = LogConsumer(kafka, name)
         # One thread, so that the connection has one user, and a question waits for the one before.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-end")
-        self._consumer: Consumer | None = None
         self._lock = threading.Lock()
         self._waiting: asyncio.Future[int] | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -61,24 +59,15 @@ class LogEnd:
         """Free the connection; nothing can be asked any more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            self._disconnect()
+            self._log.close()
 
     def _question(self) -> int:
         with self._lock:
             try:
-                if self._consumer is None:
-                    self._consumer = make_consumer(self._kafka, wait_ms=10)
-                with translated(f"the end of the {self._name} log cannot be found"):
-                    timeout_ms = int(self._kafka.request_timeout_s * 1000)
-                    return self._consumer.end_offsets([self._partition], timeout_ms=timeout_ms)[self._partition]
+                return self._log.ends()[0]
             except BaseException:
-                self._disconnect()
+                self._log.close()
                 raise
-
-    def _disconnect(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close(autocommit=False, timeout_ms=500)
 
 
 # Appends wait in threads. So many at a time share the broker's answers, which is enough for thousands per second.
@@ -106,7 +95,7 @@ class CommitsChanges(Protocol):
 class ControlChanges:
     """Changes by way of the control log."""
 
-    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlView, end: LogEnd) -> None:
+    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlLogView, end: LogEnd) -> None:
         self._log = log
         self._view = view
         self._end = end

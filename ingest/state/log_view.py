@@ -18,6 +18,10 @@ from typing import Generic, TypeVar
 
 from core.errors import InfrastructureError
 from core.eventlog.follower import LogFollower
+from core.eventlog.settings import KafkaSettings
+from topic_model.control_view import ControlView
+from topic_model.records.control import ControlRecord
+from topic_model.records.control_log import ControlFollower
 
 logger = logging.getLogger(__name__)
 
@@ -192,3 +196,30 @@ class LogView(ABC, Generic[Record]):
             _, _, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
+
+
+class ControlLogView(LogView[ControlRecord]):
+    """Keeps `control` up to date with the control log. `observe` is given every record, in order, in the thread that
+    reads them."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        control: ControlView,
+        on_failure: Callable[[Exception], None],
+        observe: Callable[[ControlRecord], None] | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._control = control
+        self._observer = observe
+        super().__init__("control", on_failure)
+
+    def _make_follower(self) -> ControlFollower:
+        return ControlFollower(self._kafka, self._take, wait_ms=int(POLL_S * 1000))
+
+    def _observe(self, record: ControlRecord) -> None:
+        if self._observer is not None:
+            self._observer(record)
+
+    def _fold(self, record: ControlRecord, offset: int) -> None:
+        self._control.apply(record, offset)

@@ -19,13 +19,14 @@ from typing import Protocol
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Admin
-from core.eventlog.follower import LogFollower, LogReader
+from core.eventlog.follower import LogFollower
+from core.eventlog.scan import LogReader
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import LogWriter
 from ingest.state.changes import KeyedLocks
 from ingest.state.log_view import POLL_S, LogView
-from topic_model.projections.pull_store import PullLimits, PullStore, Waiting
+from topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
 
 _Keyed = tuple[str, PullRecord]
@@ -300,7 +301,7 @@ class PullQueues:
             self._finish(pull_point_id, claim, 0)  # the log has none of them any more
         return Handout(elements, finish)
 
-    async def _elements(self, messages: Sequence[Waiting]) -> tuple[bytes, ...]:
+    async def _elements(self, messages: Sequence[WaitingMessage]) -> tuple[bytes, ...]:
         missing = [message.offset for message in messages if message.element is None]
         read = await self._log.elements(missing) if missing else {}
         found = (read.get(message.offset) if message.element is None else message.element for message in messages)

@@ -15,14 +15,12 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from mmap import mmap
 
 from core.errors import InfrastructureError
-from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import Notification, notification_in
 
 _FINGERPRINT = 16
 
@@ -158,8 +156,6 @@ logger = logging.getLogger(__name__)
 # Of each partition, however much the window holds: a start must not take long, and the table holds no more anyway.
 _MOST_RECORDS = 50_000
 
-_POLL_MS = 200
-
 
 def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float) -> int:
     """Put into `memory` what the last `window_s` seconds of the log hold; returns how many requests.
@@ -167,44 +163,25 @@ def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float
     Only requests of which all notifications are found count: of one that was cut off by a crash nobody was told that
     it is stored. Raises InfrastructureError.
     """
-    since_s = time.time() - window_s
-    topic = kafka.topic("notifications")
+    since_ms = int((time.time() - window_s) * 1000)
     found: dict[bytes, int] = {}
     complete = 0
-    with closing(make_consumer(kafka, wait_ms=10)) as consumer, translated(f"the end of {topic} cannot be read"):
-        missing = _seek(consumer, topic, since_s)
-        while missing:
-            for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
-                for record in records:
-                    each = notifications.decode(record.value or b"")
-                    if each.request and not each.only and each.accepted_ms >= since_s * 1000:
-                        found[each.request] = found.get(each.request, 0) + 1
-                        if found[each.request] == each.request_size:
-                            complete += 1
-                            age_s = max(time.time() - each.accepted_ms / 1000, 0.0)
-                            if not memory.knows(each.request, steady_now()):
-                                memory.add(each.request, steady_now() - age_s)
-                    if record.offset >= missing.get(partition, -1):
-                        missing.pop(partition, None)
-            # Records that a compaction or a transaction left out leave gaps at the end.
-            missing = {partition: last for partition, last in missing.items() if consumer.position(partition) <= last}
+    with LogScan(kafka, "notifications") as log:
+        begins, ends = log.beginnings(), log.ends()
+        # What is not in the log any more, or is beyond the table's size, is left out.
+        firsts = {
+            number: max(at, begins[number], ends[number] - _MOST_RECORDS) for number, at in log.at(since_ms).items()
+        }
+        for record in log.read_from(firsts, ends):
+            each = notification_in(record)
+            if each is None or not each.request or each.only or each.accepted_ms < since_ms:
+                continue
+            found[each.request] = found.get(each.request, 0) + 1
+            if found[each.request] == each.request_size:
+                complete += 1
+                age_s = max(time.time() - each.accepted_ms / 1000, 0.0)
+                if not memory.knows(each.request, steady_now()):
+                    memory.add(each.request, steady_now() - age_s)
     if complete:
         logger.info("%d requests of the last %g s are remembered", complete, window_s)
     return complete
-
-
-def _seek(consumer: Consumer, topic: str, since_s: float) -> dict[TopicPartition, int]:
-    """Go to where reading begins; returns the last offset to read of each partition that holds anything."""
-    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-    consumer.assign(partitions)
-    ends = consumer.end_offsets(partitions)
-    begins = consumer.beginning_offsets(partitions)
-    by_time = consumer.offsets_for_times(dict.fromkeys(partitions, int(since_s * 1000)))
-    missing = {}
-    for partition in partitions:
-        at = by_time.get(partition)
-        start = ends[partition] if at is None else max(at.offset, begins[partition], ends[partition] - _MOST_RECORDS)
-        consumer.seek(partition, start)
-        if start < ends[partition]:
-            missing[partition] = ends[partition] - 1
-    return missing

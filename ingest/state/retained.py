@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from core.errors import InfrastructureError
 from core.eventlog.client import RETRY_AFTER_S
-from core.eventlog.follower import LogFollower, LogReader
+from core.eventlog.follower import LogFollower
+from core.eventlog.scan import LogReader
 from core.eventlog.settings import KafkaSettings
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification

@@ -21,6 +21,7 @@ from directory.entries.dn import parse_dn
 from directory.entries.entries import EntrySet
 from directory.entries.mapping import NAMES, Listing
 from directory.entries.reader import read_listing
+from topic_model.control_view import ControlView
 from topic_model.documents import (
     read_json,
     read_topic_namespace,
@@ -72,14 +73,9 @@ def read_table(kafka: KafkaSettings) -> RoutingTable:
 
 def read_subscriptions(kafka: KafkaSettings) -> tuple[RoutingTable, Suspensions]:
     """The routing table, and which of its subscriptions are suspended. Raises InfrastructureError."""
-    table, suspensions = RoutingTable(), Suspensions()
-
-    def apply(record: ControlRecord, offset: int) -> None:
-        table.apply(record, offset)
-        suspensions.apply(record)
-
-    _fold(kafka, apply)
-    return table, suspensions
+    control = ControlView()
+    _fold(kafka, control.apply)
+    return control.table, control.suspensions
 
 
 def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord, int], None]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from core.eventlog.client import Admin, PartitionState
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import LEASE_LOG, PARKED_OVERHEAD, LogSpecification, min_insync_replicas, specifications
 
@@ -74,7 +74,7 @@ def examine(kafka: KafkaSettings) -> ClusterFacts:
 
 
 def _newest_ms(kafka: KafkaSettings, name: str) -> int | None:
-    with LogReading(kafka, name) as log:
+    with LogScan(kafka, name) as log:
         firsts, ends = log.beginnings(), log.ends()
         last = {number: Stretch(end - 1, end) for number, end in ends.items() if end > firsts[number]}
         return max((record.timestamp for record in log.read(last)), default=None)

@@ -22,12 +22,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
-
-from core.errors import ArborcastError, InfrastructureError, RecordVersionError
+from core.errors import ArborcastError
 from core.eventlog.follower import LogFollower
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import LEASE_LOG
+from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import LogWriter
 from directory.sync.sync import DirectorySync
 
@@ -44,35 +43,26 @@ KEY = b"duties"
 VERSION = 1
 
 
-class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseRecord(Versioned, frozen=True, kw_only=True, rename={"v": "version"}):
     """One word about the lease."""
 
     kind: Literal["claim", "renewal", "release"]
     holder: str
     term: int
-    version: int = VERSION
+    v: int = VERSION
+
+
+_codec = VersionedCodec(LeaseRecord, "a lease record", VERSION, readable=True)
 
 
 def encode(record: LeaseRecord) -> tuple[bytes, bytes]:
     """Key and value."""
-    return KEY, msgspec.json.encode(record)
+    return KEY, _codec.encode(record)
 
 
 def decode(key: bytes, value: bytes | None) -> LeaseRecord:
     """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
-    try:
-        version = msgspec.json.decode(value or b"", type=_Version).version
-        if version > VERSION:
-            raise RecordVersionError(
-                f"a lease record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
-            )
-        return msgspec.json.decode(value or b"", type=LeaseRecord)
-    except msgspec.MsgspecError as error:
-        raise InfrastructureError(f"not a lease record: {error}") from error
-
-
-class _Version(msgspec.Struct):
-    version: int
+    return _codec.decode(value)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from directory.sync.sync import DirectorySync
 from ingest.http.inflight import Inflight
 from ingest.http.tls import Handshakes
 from ingest.operations.gateway import Gateway
-from ingest.state.control_view import ControlView
+from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullQueues
 from topic_model.projections.pull_store import PullStore
@@ -89,15 +89,17 @@ def declare_ready(metrics: Registry, ready: Callable[[], bool]) -> None:
     metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))
 
 
-def declare_routing(metrics: Registry, view: ControlView, gateway: Gateway) -> None:
+def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -> None:
     """What the control log folds to."""
-    metrics.gauge("arborcast_subscriptions", "Subscriptions in force.", lambda: view.table.statistics().subscriptions)
+    metrics.gauge(
+        "arborcast_subscriptions", "Subscriptions in force.", lambda: gateway.table.statistics().subscriptions
+    )
     metrics.gauge(
         "arborcast_suspended_subscriptions",
         "Of these, suspended because their endpoints have failed for too long, or their conditions cost too much.",
         lambda: len(gateway.suspensions),
     )
-    metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(view.table.topics))
+    metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
     metrics.gauge("arborcast_publisher_registrations", "Publishers registered.", lambda: len(gateway.registrations))
     metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(gateway.pull_points))
     metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)

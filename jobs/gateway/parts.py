@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from core.errors import ConfigError, InfrastructureError
-from core.watched_file import WatchedFile
+from core.files import WatchedFile
 from directory.stores import open_directory
 from directory.sync.sync import DirectorySync
 from ingest.access.bearer import Bearer

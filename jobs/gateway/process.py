@@ -26,7 +26,7 @@ from ingest.operations.gateway import Gateway
 from ingest.operations.pull_points import end_orphans
 from ingest.operations.subscription_manager import end_expired_forever
 from ingest.state.changes import ControlChanges, LogEnd
-from ingest.state.control_view import ControlView
+from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
 from ingest.state.repeats import RepeatMemory, Repeats, remember_history
@@ -47,10 +47,10 @@ from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
 from jobs.monitoring.endpoint import declare_process
 from jobs.settings.loading import Settings
 from jobs.settings.outbound import describe, policy_of
+from topic_model.control_view import ControlView
 from topic_model.projections.owners import Owners
 from topic_model.projections.pull_points import PullPoints
 from topic_model.projections.registrations import Registrations
-from topic_model.projections.suspensions import Suspensions
 from topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.gateway")
@@ -84,12 +84,9 @@ class GatewayProcess:
         pull_points = PullPoints()
         registrations = Registrations()
         owners = Owners()
-        suspensions = Suspensions()
-        self._view = ControlView(
-            settings.kafka,
-            self._cannot_go_on,
-            self._sync.applied if self._sync else None,
-            folds=[pull_points, owners, registrations, suspensions],
+        control = ControlView(pull_points, owners, registrations)
+        self._view = ControlLogView(
+            settings.kafka, control, self._cannot_go_on, self._sync.applied if self._sync else None
         )
         self._pull_view = PullView(
             settings.kafka, pull_limits(settings), self._cannot_go_on, lambda each: self._pulls.arrived(each)
@@ -115,14 +112,14 @@ class GatewayProcess:
             settings=settings.gateway,
             topics=settings.topics,
             own=self.own,
-            table=self._view.table,
+            table=control.table,
             changes=self._changes,
             notifications=self._notifications,
             retained=self._retained,
             pulls=self._pulls,
             pull_points=pull_points,
             registrations=registrations,
-            suspensions=suspensions,
+            suspensions=control.suspensions,
             owners=owners,
             outbound=policy,
             route=route,

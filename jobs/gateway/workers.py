@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.files import write_atomically
 from core.liveness import OwnTime, Silence
 from core.telemetry.metrics import Registry, merged
 from ingest.settings import GatewaySettings
@@ -140,11 +141,10 @@ class WorkerMetrics(Registry):
 
     def _leave(self, text: str, ready: bool) -> None:
         own = self._share.folder / f"{self._share.number}.metrics"
-        fresh, mark = own.with_suffix(".new"), own.with_suffix(_READY)
+        mark = own.with_suffix(_READY)
         if not ready:
             mark.unlink(missing_ok=True)
-        fresh.write_text(text)
-        fresh.rename(own)
+        write_atomically(own, text, durable=False)
         if ready:
             mark.touch()
 
@@ -277,9 +277,7 @@ class Workers:
 
     def _show_metrics(self, folder: Path) -> None:
         """Leaves them where the workers leave theirs."""
-        file = folder / f"{_PARENT}.metrics"
-        file.with_suffix(".new").write_text(self._metrics.text())
-        file.with_suffix(".new").rename(file)
+        write_atomically(folder / f"{_PARENT}.metrics", self._metrics.text(), durable=False)
 
     def _start(self, worker: _WorkerProcess, memory: int, folder: Path) -> None:
         descriptors = (worker.listener.fileno(), memory)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.files import write_atomically
 from jobs.processes.errors import JavaNotFound, JavaTooOld, StackError
 
 OLDEST = 17
@@ -139,10 +140,7 @@ exec {_shell_quoted(str(java.executable))} "$@"
     executable = home / "bin" / "java"
     if not executable.exists():
         executable.parent.mkdir(parents=True, exist_ok=True)
-        draft = executable.with_name(f"java.{os.getpid()}")
-        draft.write_text(script, encoding="utf-8")
-        draft.chmod(0o755)
-        draft.replace(executable)
+        write_atomically(executable, script, mode=0o755)
     return home
 
 

@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple, cast
 import msgspec
 
 from core.errors import ArborcastError
+from core.files import write_atomically
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -79,13 +80,8 @@ def write_log(folder: Path, log: str, records: Iterable[BackupRecord]) -> Conten
 
 def seal(folder: Path, manifest: Manifest) -> None:
     """Write the manifest: the backup is complete. Raises BackupError."""
-    draft = folder / f".{MANIFEST}"
     try:
-        with draft.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / MANIFEST)
+        write_atomically(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     except OSError as error:
         raise BackupError(f"the backup cannot be written to {folder}: {error.strerror}") from error
 

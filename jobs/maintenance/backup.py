@@ -29,7 +29,7 @@ from core.eventlog.client import (
     partition_of_key,
     translated,
 )
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from dispatch.logs import attempts, dead_letters, parked
@@ -124,27 +124,26 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
 
 
 def _all(kafka: KafkaSettings, name: str) -> Iterator[ConsumerRecord]:
-    with LogReading(roomy(kafka), name) as log:
-        ends = log.ends()
-        yield from log.read({number: Stretch(first, ends[number]) for number, first in log.beginnings().items()})
+    with LogScan(roomy(kafka), name) as log:
+        yield from log.read_all()
 
 
 def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
-    with LogReading(kafka, name) as log:
+    with LogScan(kafka, name) as log:
         return log.ends()
 
 
 def _first_undelivered(kafka: KafkaSettings) -> dict[int, int]:
     """Where in each partition begins what no batch is done with for certain."""
     found = _progress(kafka)
-    with LogReading(kafka, "notifications") as log:
+    with LogScan(kafka, "notifications") as log:
         firsts = log.beginnings()
         at = firsts if found.before_ms is None else log.at(found.before_ms)
         return {number: max(first, found.first_undelivered(number, at[number])) for number, first in firsts.items()}
 
 
 def _progress(kafka: KafkaSettings) -> BatchProgress:
-    with LogReading(kafka, "attempts") as log:
+    with LogScan(kafka, "attempts") as log:
         ends, now_ms = log.ends(), int(time.time() * 1000)
         for back_s in _LOOKS_BACK_S:
             found = progress(_spans(log, log.at(now_ms - back_s * 1000), ends))
@@ -154,8 +153,8 @@ def _progress(kafka: KafkaSettings) -> BatchProgress:
         return progress(_spans(log, log.beginnings(), ends))
 
 
-def _spans(log: LogReading, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[BatchSpan]:
-    for record in log.read({number: Stretch(first, ends[number]) for number, first in firsts.items()}):
+def _spans(log: LogScan, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[BatchSpan]:
+    for record in log.read_from(firsts, ends):
         _, evaluation = attempts.decode_all(record.value or attempts.NOTHING)
         if evaluation is not None and evaluation.matched:
             offsets = [each.offset for each in evaluation.matched]
@@ -175,9 +174,8 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Ite
                 yield BackupRecord(
                     *notifications.encode(msgspec.structs.replace(decoded.notification, only=subscription))
                 )
-    with LogReading(kafka, "notifications") as log:
-        ends = log.ends()
-        for record in log.read({number: Stretch(first, ends[number]) for number, first in first_undelivered.items()}):
+    with LogScan(kafka, "notifications") as log:
+        for record in log.read_from(first_undelivered):
             yield BackupRecord(record.key, record.value)
 
 
@@ -249,7 +247,7 @@ def restore(folder: Path, kafka: KafkaSettings) -> Manifest:
 
 
 def _require_empty(kafka: KafkaSettings, log: str) -> None:
-    with LogReading(kafka, log) as reading:
+    with LogScan(kafka, log) as reading:
         if any(reading.ends().values()):
             raise BackupError(
                 f"Kafka topic {kafka.topic(log)} is not empty: a backup is only restored where no engine was started "

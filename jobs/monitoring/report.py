@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from core.files import write_atomically
 from core.printable import as_html
 from jobs.monitoring import figures
 from jobs.monitoring.figures import Points, line_plot
@@ -96,10 +96,8 @@ def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[di
 
 def write_report(output: Path, seen: EngineView, where: str, start: float, now: float) -> None:
     """Write the page in one step. Raises StackError when the file cannot be written."""
-    draft = output.with_name(f"{output.name}.{os.getpid()}")
     try:
-        draft.write_text(page(seen, where, start, now), encoding="utf-8")
-        draft.replace(output)
+        write_atomically(output, page(seen, where, start, now))
     except OSError as error:
         raise StackError(f"the report cannot be written to {output}: {error.strerror}") from error
 

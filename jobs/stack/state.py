@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from core.files import write_atomically
 from jobs.processes.processes import ProcessId
 
 if TYPE_CHECKING:
@@ -96,9 +97,7 @@ class EngineStatus:
 
 def write(path: Path, status: EngineStatus) -> None:
     """Replaces the file in one step, so that a reader finds the old state or the new one, never half of it."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n")
-    os.replace(draft, path)
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n", durable=False)
 
 
 def touch(path: Path) -> None:

@@ -163,7 +163,7 @@ def test_after_the_upgrade_it_goes_on_where_it_stopped(
     with pytest.raises(RecordVersionError):
         follower.read_to_end(10)
 
-    monkeypatch.setattr(control, "VERSION", newer)
+    monkeypatch.setattr(control._codec, "version", newer)
     follower.read_to_end(10)
 
     assert seen == [topic(1), TopicRecord(TopicPath("newer")), topic(2)]

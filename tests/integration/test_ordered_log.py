@@ -10,7 +10,8 @@ import pytest
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Admin
-from core.eventlog.follower import LogFollower, LogReader
+from core.eventlog.follower import LogFollower
+from core.eventlog.scan import LogReader
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG, ensure_topics
 from core.eventlog.writers import LogWriter

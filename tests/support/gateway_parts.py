@@ -18,9 +18,9 @@ from ingest.addresses import OwnAddresses
 from ingest.http.app import GatewayApp
 from ingest.operations.gateway import Gateway
 from ingest.settings import GatewaySettings, TopicSettings
-from ingest.state.control_view import Fold
 from ingest.state.pull_queues import PullQueues
 from tests.support.outbound import THIS_MACHINE
+from topic_model.control_view import Projection
 from topic_model.projections.owners import Owners
 from topic_model.projections.pull_points import PullPoints
 from topic_model.projections.pull_store import PullLimits, PullStore
@@ -46,7 +46,7 @@ def live(records: Iterable[ControlRecord]) -> set[str]:
 class ControlList:
     """Changes that are in force at once; with `error` set, none is."""
 
-    folds: Sequence[Fold]
+    folds: Sequence[Projection]
     records: list[ControlRecord] = field(default_factory=list)
     error: InfrastructureError | None = None
 

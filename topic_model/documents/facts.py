@@ -1,4 +1,6 @@
-"""A topic's facts as XML attributes in our own namespace, for what the wstop documents have no words for."""
+"""What all documents of topics share: reading XML from outside without doing what it says (no DTD, no entities, no
+network, bounded in size and depth), and a topic's facts as attributes in our own namespace, where the wstop documents
+have no words for them."""
 
 from __future__ import annotations
 

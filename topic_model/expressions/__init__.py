@@ -1,8 +1,7 @@
 """Topic expressions: from what subscribers, publishers and people write to patterns, and back.
 
     dialects, namespaces    what peers write, and prefixes in it
-    xpath, xpath_syntax, xpath_tokens   the XPath dialect
-    friendly                what a person types
+    xpath, conditions       the XPath dialect, and conditions over documents; xpath_syntax is what they share
     writing                 what we write
 
 `parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` what a person types;

@@ -1,4 +1,4 @@
-"""Prefixes of an expression, resolved by the declarations in scope at the element that held it."""
+"""Prefixes of an expression, resolved by the declarations in scope at the element that it stands in."""
 
 from __future__ import annotations
 

@@ -16,17 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Protocol, cast
+from typing import Final, NoReturn, Protocol, cast
 
 import msgspec
 from lxml import etree
 
 from core.errors import ExpressionError
-from topic_model.expressions.xpath_syntax import Branch, scan_xpath
+from topic_model.expressions.namespaces import Declarations
+from topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words
 from topic_model.patterns.grammar import refuse
 from topic_model.patterns.patterns import XPATH_SCHEME
 from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree, path_of, topic_set
+from topic_model.tree.tree import WSTOP, TopicTree, path_of, topic_set
 
 
 class _Normal(msgspec.Struct, frozen=True):
@@ -39,6 +40,19 @@ class _Segment(Protocol):
 
     def __call__(self, context: etree._Element, /) -> list[etree._Element]: ...
 
+
+MAX_BRANCHES: Final = 16  # alternatives of a union: each walks the topic set
+
+_WORDS: Final = Words(
+    too_long=f"an XPath may be {MAX_XPATH_LENGTH} characters long, this one is",
+    nested="the predicates of an XPath may not be nested so deep",
+    variables="an XPath of topics has no variables",
+    union="a union cannot stand in a predicate; use `or`",
+    upward="cannot stand in an XPath of topics, which only looks downward",
+    unavailable=" in an XPath of topics",
+    comparison="",
+    roots=("/", "//"),
+)
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder(_Normal)
@@ -81,7 +95,8 @@ class XPathPattern:
 
 def parse_xpath(text: str, namespaces: Mapping[str, str]) -> XPathPattern:
     """Check and compile an expression with the declarations in scope. Raises ExpressionError."""
-    branches, used = scan_xpath(text, namespaces)
+    scanner = _Scanner(text, namespaces)
+    branches, used = scanner.branches(), scanner.used
     segments = tuple(_compile(branch, used, text) for branch in branches)
     for branch in branches:
         for predicate in branch.predicates:
@@ -102,7 +117,7 @@ def parse_normal(normal: str) -> XPathPattern:
     return parse_xpath(parts.text, parts.namespaces)
 
 
-def _compile(branch: Branch, namespaces: Mapping[str, str], text: str) -> tuple[_Segment, ...]:
+def _compile(branch: _Branch, namespaces: Mapping[str, str], text: str) -> tuple[_Segment, ...]:
     first, *others = branch.segments
     try:
         return (
@@ -146,3 +161,118 @@ def _topmost(nodes: list[etree._Element]) -> list[etree._Element]:
         return nodes
     all_nodes = set(nodes)
     return [node for node in nodes if not any(above in all_nodes for above in node.iterancestors())]
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """One location path: `start` is "" (from the TopicSet element), "/" or "//"; segments were joined by `//`."""
+
+    start: str
+    segments: tuple[str, ...]
+    predicates: tuple[str, ...]
+    path_only: bool
+    position: int
+
+
+class _Scanner(Scanner):
+    """Location paths with predicates, joined by `|`."""
+
+    def __init__(self, text: str, namespaces: Mapping[str, str]) -> None:
+        self._declarations = Declarations(namespaces)
+        super().__init__(text, _WORDS)
+
+    @property
+    def used(self) -> dict[str, str]:
+        """The declarations that the expression uses."""
+        return self._declarations.used
+
+    def refuse(self, position: int, why: str) -> NoReturn:
+        refuse(self.text, position, why)
+
+    def resolve(self, prefix: str, token: Token) -> None:
+        self._declarations.resolve(prefix, self.text, token.start)
+
+    def branches(self) -> tuple[_Branch, ...]:
+        """The location paths."""
+        found = [self._branch()]
+        while token := self._next():
+            if token.text != "|":
+                self.fail(token, f"{token.text} cannot stand here; /, //, | or a predicate may follow a step")
+            if len(found) == MAX_BRANCHES:
+                self.fail(token, f"an XPath may have {MAX_BRANCHES} alternatives")
+            self.ends.append(False)
+            found.append(self._branch())
+        return tuple(found)
+
+    def _branch(self) -> _Branch:
+        position = self._needed().start
+        start = self._take_slashes()
+        segments: list[str] = []
+        predicates: list[str] = []
+        path_only = True
+        segment_start = self._needed().start
+        while True:
+            self._node_test()
+            found = self._predicates()
+            predicates.extend(self.text[inside[0].end : inside[-1].start] for inside in found)
+            end = self.tokens[len(self.ends) - 1].end
+            separator = self._take_slashes()
+            # A predicate says nothing new only where it asks a selected topic whether it is a topic.
+            path_only = path_only and (not found or (not separator and self._only_ask_for_topic(found)))
+            if separator == "/":
+                continue
+            segments.append(self.text[segment_start:end])
+            if not separator:
+                return _Branch(start, tuple(segments), tuple(predicates), path_only, position)
+            segment_start = self._needed().start
+
+    def _node_test(self) -> None:
+        token = self._needed()
+        if token.kind == "name":
+            if self.text_at(len(self.ends) + 1) == "(":
+                self.fail(token, "an XPath of topics must be a location path, not a function")
+            prefix, colon, _ = token.text.partition(":")
+            if colon:
+                self.resolve(prefix, token)
+        elif token.text not in ("*", "."):
+            self.fail(token, f"a name, * or . is needed here, not {token.text}")
+        self.ends.append(True)
+
+    def _take_slashes(self) -> str:
+        token = self._next()
+        if token is None or token.text not in ("/", "//"):
+            return ""
+        self.ends.append(False)
+        return token.text
+
+    def _predicates(self) -> list[list[Token]]:
+        """Check the predicates that follow; the tokens of each, with its brackets."""
+        found = []
+        while self.text_at(len(self.ends)) == "[":
+            first = len(self.ends)
+            self.accept()
+            while self.opened:
+                self._needed()
+                self.accept()
+            found.append(self.tokens[first : len(self.ends)])
+        return found
+
+    def _only_ask_for_topic(self, found: list[list[Token]]) -> bool:
+        if len(found) > 1 or len(found[0]) != 6:
+            return False
+        _, at, name, equals, value, _ = found[0]
+        prefix, _, local = name.text.partition(":")
+        return (
+            (at.text, local, equals.text, value.text[1:-1]) == ("@", "topic", "=", "true")
+            and value.kind == "literal"
+            and self.used.get(prefix) == WSTOP
+        )
+
+    def _next(self) -> Token | None:
+        return self.tokens[len(self.ends)] if len(self.ends) < len(self.tokens) else None
+
+    def _needed(self) -> Token:
+        token = self._next()
+        if token is None:
+            self.refuse(len(self.text), "the expression ends too early")
+        return token

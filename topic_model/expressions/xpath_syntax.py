@@ -1,20 +1,21 @@
-"""Which XPath expressions are accepted: tokens, and the rules that keep the cost bounded (reasons in `xpath`)."""
+"""What both grammars of XPath have in common: tokens, vocabulary, and the rules for what stands in predicates.
+
+They keep the cost of an evaluation bounded. The location paths that select topics are in `xpath`, the conditions over
+documents in `conditions`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, NoReturn
+from abc import ABC, abstractmethod
+from typing import Final, NamedTuple, NoReturn
 
-from topic_model.expressions.namespaces import Declarations
-from topic_model.patterns.grammar import refuse
 from topic_model.topics import NCNAME
-from topic_model.tree.tree import WSTOP
 
 MAX_XPATH_LENGTH: Final = 4096  # characters
-
 MAX_TOKENS: Final = 256  # each may be looked at for everything there is
+MAX_NESTING: Final = 2  # predicates within predicates: each level multiplies the cost by the depth of the tree
+MAX_PARENTHESES: Final = 16  # open at once; libxml2 parses them by recursion
 
 FUNCTIONS: Final = frozenset(
     (
@@ -48,6 +49,8 @@ FUNCTIONS: Final = frozenset(
 
 AXES: Final = frozenset({"attribute", "child", "self"})
 
+NODE_TESTS: Final = frozenset({"comment", "node", "text"})
+
 OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
 
 COMPARISONS: Final = frozenset({"=", "!=", "<", "<=", ">", ">="})
@@ -64,8 +67,7 @@ _token = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A token with its kind (a group of the regular expression) and where it stands in the text."""
 
     kind: str
@@ -74,219 +76,157 @@ class Token:
     end: int
 
 
-def tokenize(text: str, refuse: Callable[[int, str], NoReturn]) -> list[Token]:
-    """The tokens of an expression; `refuse` is told where and why there is none."""
-    text = text.rstrip()
-    tokens: list[Token] = []
-    position = 0
-    while position < len(text):
-        match = _token.match(text, position)
-        if match is None or match.lastgroup is None:
-            position += len(text[position:]) - len(text[position:].lstrip())
-            refuse(position, f"{text[position]!r} cannot stand in an XPath")
-        if len(tokens) == MAX_TOKENS:
-            refuse(position, f"an XPath may have {MAX_TOKENS} names, signs and literals")
-        kind = match.lastgroup
-        tokens.append(Token(kind, match.group(kind), match.start(kind), match.end(kind)))
-        position = match.end()
-    return tokens
+class Words(NamedTuple):
+    """How a grammar says what it does not have. `roots` is what it says this of: that no path may begin there."""
+
+    too_long: str
+    nested: str
+    variables: str
+    union: str
+    upward: str
+    unavailable: str
+    comparison: str
+    roots: tuple[str, ...]
 
 
-MAX_BRANCHES: Final = 16  # alternatives of a union: each walks the topic set
+class Scanner(ABC):
+    """Goes through the tokens of an expression once. `ends` says of each token so far whether an operand may end with
+    it, which tells `*` and `and` as operators from names."""
 
-MAX_NESTING: Final = 2  # predicates within predicates: each level multiplies the cost by the depth of the tree
+    def __init__(self, text: str, words: Words) -> None:
+        self.text = text
+        self.tokens: list[Token] = []
+        self.ends: list[bool] = []
+        self.opened: list[int] = []
+        self.nesting = 0
+        self.descends = False
+        """Whether there is a `.//` in any predicate."""
+        self._descended = False  # in the outermost predicate that is open
+        self._words = words
+        if len(text) > MAX_XPATH_LENGTH:
+            self.refuse(MAX_XPATH_LENGTH, f"{words.too_long} {len(text)}")
+        self._tokenize()
 
-MAX_PARENTHESES: Final = 16  # open at once; libxml2 parses them by recursion
+    @abstractmethod
+    def refuse(self, position: int, why: str) -> NoReturn:
+        """Raise the grammar's own error."""
 
+    @abstractmethod
+    def resolve(self, prefix: str, token: Token) -> None:
+        """Check a prefix; refuse one that is not declared."""
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One location path: `start` is "" (from the TopicSet element), "/" or "//"; segments were joined by `//`."""
+    def fail(self, token: Token, why: str) -> NoReturn:
+        """Refuse the expression because of this token."""
+        self.refuse(token.start, why)
 
-    start: str
-    segments: tuple[str, ...]
-    predicates: tuple[str, ...]
-    path_only: bool
-    position: int
+    def text_at(self, index: int) -> str:
+        """The text of a token; empty where there is none."""
+        return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
 
+    def accept(self) -> None:
+        """Check the next token."""
+        index = len(self.ends)
+        self.ends.append(self._check(index, self.tokens[index]))
 
-def scan_xpath(text: str, namespaces: Mapping[str, str]) -> tuple[tuple[Branch, ...], dict[str, str]]:
-    """The location paths of an expression, and the declarations that it uses. Raises ExpressionError."""
-    if len(text) > MAX_XPATH_LENGTH:
-        refuse(text, MAX_XPATH_LENGTH, f"an XPath may be {MAX_XPATH_LENGTH} characters long, this one is {len(text)}")
-    return _Scanner(text, Declarations(namespaces)).scan()
+    def brackets(self) -> int:
+        """How many predicates are open."""
+        return sum(self.tokens[index].text == "[" for index in self.opened)
 
+    def begins(self, index: int) -> bool:
+        """Whether a path begins with the token at this place."""
+        return index == 0 or (not self.ends[index - 1] and self.text_at(index - 1) not in ("/", "//", "::", "@"))
 
-class _Scanner:
-    def __init__(self, text: str, declarations: Declarations) -> None:
-        self._text = text
-        self._declarations = declarations
-        self._tokens = tokenize(text, lambda position, why: refuse(text, position, why))
-        self._next = 0
+    def from_itself(self, index: int) -> bool:
+        """Whether the token at this place follows a `.` that begins a path."""
+        return index > 0 and self.text_at(index - 1) == "." and self.begins(index - 1)
 
-    def scan(self) -> tuple[tuple[Branch, ...], dict[str, str]]:
-        branches = [self._branch()]
-        while not self._at_end():
-            token = self._peek()
-            if token.text != "|":
-                self._refuse(token, f"{token.text} cannot stand here; /, //, | or a predicate may follow a step")
-            self._next += 1
-            if len(branches) == MAX_BRANCHES:
-                self._refuse(token, f"an XPath may have {MAX_BRANCHES} alternatives")
-            branches.append(self._branch())
-        return tuple(branches), self._declarations.used
+    def call(self, index: int, token: Token) -> None:
+        """Check a name, or what stands for one, before a parenthesis."""
+        if token.text not in FUNCTIONS:
+            self.fail(token, f"{token.text}() is not available{self._words.unavailable}")
 
-    def _branch(self) -> Branch:
-        position = self._peek().start
-        start = self._take_slashes()
-        segments: list[str] = []
-        predicates: list[str] = []
-        path_only = True
-        segment_start = self._peek().start
-        while True:
-            self._node_test()
-            found = self._predicates()
-            predicates.extend(self._text[first.end : last.start] for first, last in found)
-            separator = self._take_slashes()
-            # A predicate says nothing new only where it asks a selected topic whether it is a topic.
-            path_only = path_only and (not found or (not separator and self._only_asks_for_topic(found)))
-            if separator == "/":
-                continue
-            end = self._tokens[self._next - (2 if separator else 1)].end
-            segments.append(self._text[segment_start:end])
-            if not separator:
-                return Branch(start, tuple(segments), tuple(predicates), path_only, position)
-            segment_start = self._peek().start
-
-    def _node_test(self) -> None:
-        token = self._peek()
-        if token.kind == "name":
-            following = self._tokens[self._next + 1] if self._next + 1 < len(self._tokens) else None
-            if following is not None and following.text == "(":
-                self._refuse(token, "an XPath of topics must be a location path, not a function")
-            self._resolve(token)
-        elif token.text not in ("*", "."):
-            self._refuse(token, f"a name, * or . is needed here, not {token.text}")
-        self._next += 1
-
-    def _take_slashes(self) -> str:
-        if not self._at_end() and self._peek().text in ("/", "//"):
-            self._next += 1
-            return self._tokens[self._next - 1].text
-        return ""
-
-    def _predicates(self) -> list[tuple[Token, Token]]:
-        """Check the predicates that follow; the brackets of each."""
-        found: list[tuple[Token, Token]] = []
-        while not self._at_end() and self._peek().text == "[":
-            first = self._peek()
-            self._predicate()
-            found.append((first, self._tokens[self._next - 1]))
-        return found
-
-    def _predicate(self) -> None:
-        opened: list[str] = []
-        descendants = 0
-        operand = False  # whether the last token ended one: tells `*` and `and` as operators from names
-        while True:
-            token = self._peek()
-            self._next += 1
-            if token.text in ("[", "("):
-                opened.append(token.text)
-                if opened.count("[") > MAX_NESTING or len(opened) > MAX_PARENTHESES:
-                    self._refuse(token, "the predicates of an XPath may not be nested so deep")
-                operand = False
-            elif token.text in ("]", ")"):
-                if opened.pop() != ("[" if token.text == "]" else "("):
-                    self._refuse(token, f"{token.text} closes what was not opened")
-                if not opened:
-                    return
-                operand = True
-            elif token.kind in ("literal", "number") or token.text == ".":
-                operand = True
-            elif operand and (token.text == "*" or token.text in OPERATORS):
-                operand = False
-            elif token.kind == "name" or token.text == "*":
-                self._name_in_predicate(token)
-                operand = True
-            else:
-                self._symbol_in_predicate(token, operand)
-                operand = False
-            if token.text == "//":
-                descendants += 1
-                if descendants > 1 or not self._from_itself(self._next - 2):
-                    # From several nodes at once libxml2 would compare what it finds with all that it has found.
-                    self._refuse(token, "a predicate may look for descendants only once, and only with .//")
-
-    def _name_in_predicate(self, token: Token) -> None:
-        following = self._peek()
-        if following.text == "(":
-            if token.text not in FUNCTIONS:
-                self._refuse(token, f"{token.text}() is not available in an XPath of topics")
-        elif token.kind == "name":
-            self._resolve(token)
-
-    def _symbol_in_predicate(self, token: Token, operand: bool) -> None:
+    def symbol(self, index: int, token: Token, operand: bool) -> None:
+        """Check what is neither an operand nor a bracket. `operand` says whether it follows one."""
         if token.text == "$":
-            self._refuse(token, "an XPath of topics has no variables")
+            self.fail(token, self._words.variables)
         if token.text == "|":
-            self._refuse(token, "a union cannot stand in a predicate; use `or`")
+            self.fail(token, self._words.union)
         if token.text == ".." or (token.kind == "axis" and token.text not in AXES):
-            self._refuse(
-                token, f"{token.text} cannot stand in an XPath of topics, which only looks downward, with / and //"
+            self.fail(token, f"{token.text} {self._words.upward}, with / and //")
+        if token.text in self._words.roots and not operand and self.brackets():
+            self.fail(token, "a path in a predicate cannot begin at the root")
+        if token.text == "//" and self.brackets():
+            # From several nodes at once libxml2 would compare what it finds with all that it has found.
+            if self._descended or not self.from_itself(index):
+                self.fail(token, "a predicate may look for descendants only once, and only with .//")
+            self._descended = self.descends = True
+        if token.text in COMPARISONS and not (self._scalar_ends(index - 1) or self._scalar_begins(index + 1)):
+            self.fail(
+                token, f"one side of {token.text} must be a literal, a number or a function{self._words.comparison}"
             )
-        if token.text in ("/", "//") and not operand:
-            self._refuse(token, "a path in a predicate cannot begin at the root")
-        if token.text in COMPARISONS and not (self._ends_scalar() or self._begins_scalar()):
-            self._refuse(token, f"one side of {token.text} must be a literal, a number or a function")
 
-    def _from_itself(self, index: int) -> bool:
-        """Whether the token is a `.` that begins a path."""
-        return self._tokens[index].text == "." and self._tokens[index - 1].text not in ("/", "//", "::")
+    def _tokenize(self) -> None:
+        text = self.text.rstrip()
+        position = 0
+        while position < len(text):
+            match = _token.match(text, position)
+            if match is None or match.lastgroup is None:
+                position += len(text[position:]) - len(text[position:].lstrip())
+                self.refuse(position, f"{text[position]!r} cannot stand in an XPath")
+            if len(self.tokens) == MAX_TOKENS:
+                self.refuse(position, f"an XPath may have {MAX_TOKENS} names, signs and literals")
+            kind = match.lastgroup
+            self.tokens.append(Token(kind, match.group(kind), match.start(kind), match.end(kind)))
+            position = match.end()
 
-    def _ends_scalar(self) -> bool:
-        """Whether no node set can end where the current token begins. No function that is available returns one."""
-        end = self._next - 2
-        if self._tokens[end].text != ")":
-            return self._tokens[end].kind in ("literal", "number")
-        depth = 0
-        for index in range(end, 0, -1):
-            depth += {")": 1, "(": -1}.get(self._tokens[index].text, 0)
-            if depth == 0:
-                return self._tokens[index - 1].text in FUNCTIONS
+    def _check(self, index: int, token: Token) -> bool:
+        """Whether an operand may end with the token."""
+        operand = index > 0 and self.ends[index - 1]
+        if token.text in ("[", "("):
+            self._open(index, token)
+            return False
+        if token.text in ("]", ")"):
+            if not self.opened or (self.tokens[self.opened.pop()].text == "[") != (token.text == "]"):
+                self.fail(token, f"{token.text} closes what was not opened")
+            return True
+        if token.kind in ("literal", "number"):
+            return True
+        if operand and (token.text == "*" or token.text in OPERATORS):
+            return False
+        if token.kind == "name" or token.text in ("*", "."):
+            prefix, colon, _ = token.text.partition(":")
+            if self.text_at(index + 1) == "(":
+                self.call(index, token)
+            elif colon:
+                self.resolve(prefix, token)
+            return True
+        self.symbol(index, token, operand)
         return False
 
-    def _begins_scalar(self) -> bool:
-        """Whether no node set can begin behind the current token."""
-        token = self._peek()
-        after = self._tokens[self._next + 1] if self._next + 1 < len(self._tokens) else token
-        return token.kind in ("literal", "number") or (token.kind == "name" and after.text == "(")
+    def _open(self, index: int, token: Token) -> None:
+        self.opened.append(index)
+        brackets = self.brackets()
+        self.nesting = max(self.nesting, brackets)
+        if brackets > MAX_NESTING or len(self.opened) > MAX_PARENTHESES:
+            self.fail(token, self._words.nested)
+        if token.text == "[" and brackets == 1:
+            self._descended = False
 
-    def _only_asks_for_topic(self, found: list[tuple[Token, Token]]) -> bool:
-        first, last = found[0]
-        inside = [token for token in self._tokens if first.end <= token.start < last.start]
-        if len(found) > 1 or len(inside) != 4:
-            return False
-        at, name, equals, value = inside
-        prefix, _, local = name.text.partition(":")
-        return (
-            (at.text, local, equals.text, value.text[1:-1]) == ("@", "topic", "=", "true")
-            and value.kind == "literal"
-            and self._declarations.used.get(prefix) == WSTOP
-        )
+    def _scalar_ends(self, end: int) -> bool:
+        """Whether no node set can end here. No function that is available returns one."""
+        if end < 0 or self.tokens[end].text != ")":
+            return end >= 0 and self.tokens[end].kind in ("literal", "number")
+        depth = 0
+        for index in range(end, 0, -1):
+            depth += {")": 1, "(": -1}.get(self.tokens[index].text, 0)
+            if depth == 0:
+                return self.tokens[index - 1].text in FUNCTIONS and self.begins(index - 1)
+        return False
 
-    def _resolve(self, token: Token) -> None:
-        prefix, colon, _ = token.text.partition(":")
-        if colon:
-            self._declarations.resolve(prefix, self._text, token.start)
-
-    def _at_end(self) -> bool:
-        return self._next >= len(self._tokens)
-
-    def _peek(self) -> Token:
-        if self._at_end():
-            refuse(self._text, len(self._text), "the expression ends too early")
-        return self._tokens[self._next]
-
-    def _refuse(self, token: Token, why: str) -> None:
-        refuse(self._text, token.start, why)
+    def _scalar_begins(self, start: int) -> bool:
+        """Whether no node set can begin here."""
+        if start >= len(self.tokens):
+            return True  # whoever reads on says what is wrong
+        token = self.tokens[start]
+        function = token.kind == "name" and token.text not in NODE_TESTS and self.text_at(start + 1) == "("
+        return function or token.kind in ("literal", "number")

@@ -73,7 +73,7 @@ def refuse(text: str, position: int, why: str) -> NoReturn:
 
 
 def check_length(text: str) -> None:
-    """Refuse a text that nobody should look at any closer. Constant time."""
+    """Refuse a text that is too long to be parsed. Constant time."""
     if len(text) > MAX_EXPRESSION_LENGTH:
         refuse(
             text,

@@ -19,7 +19,7 @@ from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, Sto
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much may wait in one pull point, and how much is kept in memory over all of them."""
+    """How much may wait in one pull point, and how much is in memory over all of them."""
 
     messages: int
     bytes: int
@@ -27,7 +27,7 @@ class PullLimits:
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingMessage:
     """One message; `element` is None when it has to be read from the log, at `offset`."""
 
     offset: int
@@ -38,12 +38,12 @@ class Waiting:
 @dataclass(slots=True)
 class _Claim:
     until_ms: int
-    messages: list[Waiting]
+    messages: list[WaitingMessage]
 
 
 @dataclass(slots=True)
 class _Queue:
-    waiting: deque[Waiting] = field(default_factory=deque)
+    waiting: deque[WaitingMessage] = field(default_factory=deque)
     claims: dict[str, _Claim] = field(default_factory=dict)
     size: int = 0
 
@@ -51,7 +51,7 @@ class _Queue:
     def idle(self) -> bool:
         return not self.waiting and not self.claims
 
-    def kept(self) -> Iterator[Waiting]:
+    def kept(self) -> Iterator[WaitingMessage]:
         yield from self.waiting
         for claim in self.claims.values():
             yield from claim.messages
@@ -88,10 +88,10 @@ class PullStore:
             case Returned(claim=claim):
                 self._return(pull_point_id, claim)
 
-    def head(self, pull_point_id: str, messages: int, size: int) -> list[Waiting]:
+    def head(self, pull_point_id: str, messages: int, size: int) -> list[WaitingMessage]:
         """The oldest that wait: at most so many messages and bytes, but one in any case."""
         queue = self._queues.get(pull_point_id)
-        chosen: list[Waiting] = []
+        chosen: list[WaitingMessage] = []
         if queue is None:
             return chosen
         for message in queue.waiting:
@@ -101,7 +101,7 @@ class PullStore:
             chosen.append(message)
         return chosen
 
-    def claimed(self, pull_point_id: str, claim: str) -> list[Waiting]:
+    def claimed(self, pull_point_id: str, claim: str) -> list[WaitingMessage]:
         """What a claim got, oldest first; nothing for one that is over."""
         queue = self._queues.get(pull_point_id)
         found = queue.claims.get(claim) if queue is not None else None
@@ -138,11 +138,11 @@ class PullStore:
         ]
 
     def ids(self) -> list[str]:
-        """The pull points in which something is kept."""
+        """The pull points that hold something."""
         return list(self._queues)
 
     def forget(self, pull_point_id: str) -> None:
-        """Drop all that is kept for a pull point."""
+        """Drop all that waits in a pull point."""
         queue = self._queues.pop(pull_point_id, None)
         for message in queue.kept() if queue is not None else ():
             self._release(message)
@@ -158,7 +158,7 @@ class PullStore:
         size = len(record.element)
         resident = self.resident_bytes + size <= self._limits.resident_bytes
         self.resident_bytes += size if resident else 0
-        queue.waiting.append(Waiting(offset, size, record.element if resident else None))
+        queue.waiting.append(WaitingMessage(offset, size, record.element if resident else None))
         queue.size += size
         self._bound(pull_point_id, queue)
         self.changed(pull_point_id)
@@ -177,8 +177,8 @@ class PullStore:
         queue = self._queues.get(pull_point_id)
         if queue is None:
             return
-        taken: list[Waiting] = []
-        older: list[Waiting] = []  # returned since the claim was written down
+        taken: list[WaitingMessage] = []
+        older: list[WaitingMessage] = []  # returned since the claim was written down
         while queue.waiting and queue.waiting[0].offset <= record.last:
             message = queue.waiting.popleft()
             (taken if message.offset >= record.first else older).append(message)
@@ -207,7 +207,7 @@ class PullStore:
         self._bound(pull_point_id, queue)
         self.changed(pull_point_id)
 
-    def _release(self, message: Waiting) -> None:
+    def _release(self, message: WaitingMessage) -> None:
         if message.element is not None:
             self.resident_bytes -= message.size
             message.element = None

@@ -1,4 +1,4 @@
-"""Secrets that were sealed anew under another key: what their old ciphertexts have become.
+"""Secrets that were sealed again under another key: what their old ciphertexts have become.
 
 A subscription's own record has many writers: whoever subscribed renews, pauses and ends it through any gateway, the job
 ends it when its endpoint is gone. To change the ciphertexts in it, somebody who reads a million subscriptions, seals,
@@ -58,7 +58,7 @@ class Resealings:
         self._written.pop(subscription_id, None)
 
     def still_used(self, subscription_id: str) -> Mapping[str, str]:
-        """Of what was sealed anew before, that whose old ciphertext is still in the subscription's own record."""
+        """Of what was sealed again before, that whose old ciphertext is still in the subscription's own record."""
         record, written = self._records.get(subscription_id), self._written.get(subscription_id)
         if record is None or written is None:
             return {}

@@ -20,7 +20,8 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import InfrastructureError, RecordVersionError
+from core.errors import InfrastructureError
+from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
@@ -124,7 +125,7 @@ class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspe
 
 
 class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):
-    """Ciphertexts of the subscription that were sealed anew, by the old ones; see `projections.resealing`."""
+    """What became of ciphertexts of the subscription under another key: old to new; see `projections.resealing`."""
 
     id: str
     sealed: dict[str, str]
@@ -151,18 +152,11 @@ _Stated = (
 ControlRecord = _Stated | Tombstone
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    v: int
+class _Value(Versioned, frozen=True):
     record: _Stated
 
 
-class _VersionOnly(msgspec.Struct, frozen=True):
-    v: int
-
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Versioned)
-_version_decoder = msgspec.json.Decoder(_VersionOnly)
+_codec = VersionedCodec(_Value, "control record", VERSION, readable=True)
 
 
 def topic_key(path: TopicPath) -> str:
@@ -251,7 +245,7 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     key = key_of(record).encode()
     if isinstance(record, Tombstone):
         return key, None
-    return key, _encoder.encode(_Versioned(_version_for(record), record))
+    return key, _codec.encode(_Value(_version_for(record), record))
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
@@ -264,14 +258,7 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
             return Tombstone(key.decode())
         except UnicodeDecodeError as error:
             raise InfrastructureError(f"the key {key!r} of a control record is not UTF-8") from error
-    try:
-        versioned = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _refuse_newer(key, _version_of(value))
-        raise InfrastructureError(f"control record {key.decode(errors='replace')!r} cannot be read: {error}") from error
-    # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
-    _refuse_newer(key, versioned.v)
-    return versioned.record
+    return _codec.decode(value, key).record
 
 
 def _version_for(record: _Stated) -> int:
@@ -279,18 +266,3 @@ def _version_for(record: _Stated) -> int:
         return _VERSION_WITH_RESEALING
     protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
     return _VERSION_WITH_SECRETS if protected or isinstance(record, SubscriptionSuspended) else _VERSION_FOR_ALL
-
-
-def _version_of(value: bytes) -> int:
-    try:
-        return _version_decoder.decode(value).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return VERSION
-
-
-def _refuse_newer(key: bytes, version: int) -> None:
-    if version > VERSION:
-        raise RecordVersionError(
-            f"control record {key.decode(errors='replace')!r} has version {version}, this Arborcast knows up to "
-            f"{VERSION}: upgrade this process before it goes on"
-        )

@@ -19,7 +19,7 @@ class ControlLog(LogWriter):
         super().__init__(kafka, "control")
 
     def ensure_created(self) -> None:
-        """Create the Kafka topics of all logs where they are missing; see `kafka_topics.ensure_topics`."""
+        """Create the Kafka topics of all logs where they are missing; see `core.eventlog.topics`."""
         ensure_topics(self._kafka)
 
     def append(self, batch: Sequence[ControlRecord]) -> int:

@@ -10,7 +10,7 @@ import msgspec
 
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
-from core.eventlog.versions import KnownVersion
+from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.topics import TopicPath
 
 VERSION = 4
@@ -43,10 +43,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
     message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
     delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
-    `trace_context`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is parked, says
-    that the subscription's conditions are still to be asked whether it wants it. `control` is the position in the
-    control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions as
-    they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it.
+    `core.telemetry.tracing`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is
+    parked, says that the subscription's conditions are still to be asked whether it wants it. `control` is the position
+    in the control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions
+    as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it.
     """
 
     id: str
@@ -89,21 +89,16 @@ def replayed(notification: Notification, replay: str, only: str, now_ms: int, co
     )
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    v: int
+class _Value(Versioned, frozen=True):
     notification: Notification
 
 
-_encoder = msgspec.msgpack.Encoder()
-
-_decoder = msgspec.msgpack.Decoder(_Versioned)
-
-_known = KnownVersion("a notification record", VERSION)
+_codec = VersionedCodec(_Value, "a notification record", VERSION)
 
 
 def encode(notification: Notification) -> tuple[bytes, bytes]:
     """Kafka key and value of a notification."""
-    return notification.topic.encode(), _encoder.encode(_Versioned(_version_for(notification), notification))
+    return notification.topic.encode(), _codec.encode(_Value(_version_for(notification), notification))
 
 
 def _version_for(notification: Notification) -> int:
@@ -114,15 +109,9 @@ def _version_for(notification: Notification) -> int:
     return _VERSION_FOR_ONE if notification.only else _VERSION_FOR_ALL
 
 
-def decode(value: bytes) -> Notification:
+def decode(value: bytes | None) -> Notification:
     """The notification behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
-    try:
-        versioned = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _known.refuse_newer_in(value)
-        raise InfrastructureError(f"a notification record cannot be read: {error}") from error
-    _known.refuse_newer(versioned.v)
-    return versioned.notification
+    return _codec.decode(value).notification
 
 
 def notification_in(record: ConsumerRecord) -> Notification | None:
@@ -131,7 +120,7 @@ def notification_in(record: ConsumerRecord) -> Notification | None:
     Raises RecordVersionError for a record of a newer Arborcast.
     """
     try:
-        return decode(record.value or b"")
+        return decode(record.value)
     except RecordVersionError:
         raise
     except InfrastructureError:

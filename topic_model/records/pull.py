@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import msgspec
 
-from core.errors import InfrastructureError, RecordVersionError
+from core.eventlog.versions import Versioned, VersionedCodec
 
 VERSION = 1
-
-"""Name of the log, for KafkaSettings.topic."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="message"):
@@ -59,25 +57,16 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
 PullRecord = StoredMessage | Claimed | Settled | Returned
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    v: int
+class _Value(Versioned, frozen=True):
     record: PullRecord
 
 
-class _VersionOnly(msgspec.Struct, frozen=True):
-    v: int
-
-
-_encoder = msgspec.msgpack.Encoder()
-
-_decoder = msgspec.msgpack.Decoder(_Versioned)
-
-_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+_codec = VersionedCodec(_Value, "a record of a pull point", VERSION)
 
 
 def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
     """Kafka key and value of a record."""
-    return pull_point_id.encode(), _encoder.encode(_Versioned(VERSION, record))
+    return pull_point_id.encode(), _codec.encode(_Value(VERSION, record))
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:
@@ -85,27 +74,5 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:
 
     Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
     """
-    if value is None:
-        raise InfrastructureError("a record of a pull point has no value")
-    try:
-        versioned = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
-        _refuse_newer(_version_of(value))
-        raise InfrastructureError(f"a record of a pull point cannot be read: {error}") from error
-    _refuse_newer(versioned.v)
-    return key.decode(), versioned.record
-
-
-def _version_of(value: bytes) -> int:
-    try:
-        return _version_decoder.decode(value).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return VERSION
-
-
-def _refuse_newer(version: int) -> None:
-    if version > VERSION:
-        raise RecordVersionError(
-            f"a record of a pull point has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
-        )
+    record = _codec.decode(value).record
+    return key.decode(), record

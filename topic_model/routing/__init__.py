@@ -1,12 +1,12 @@
 """The routing table: a deterministic fold over the control log that knows who gets what.
 
 selectors   what a subscription's topic filters compile to, and under which keys a table keeps it
-groups      subscriptions of equal selector, kept once
+groups      subscriptions of equal selector, stored once
 members     many subscriptions in pieces, so that a change costs one of them
 resolver    from a topic to its subscriptions: few look-ups the first time, one from then on
 rest        patterns with steps below their anchor, found by where they begin and how they end
 expiry      which subscriptions are due
-sharing     equal parts of a million subscriptions, kept once
+sharing     equal parts of a million subscriptions, stored once
 links       the expansion of selectors that are more than one such key, in step with the tree
 checkpoint  a frozen copy, from which a snapshot is made
 overlay     what changed since a checkpoint, for those who hold a snapshot

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from topic_model.routing.groups import Entry, LinkedGroup, active_of, members_of
 from topic_model.routing.members import Answer
 from topic_model.routing.overlay import Overlay
-from topic_model.routing.rest import Target
+from topic_model.routing.rest import LinkTarget
 from topic_model.routing.selectors import normals_of
 
 
@@ -18,7 +18,7 @@ class Frozen:
 
     base: str
     active: dict[str, Answer]
-    links: dict[str, tuple[Target, ...]]
+    links: dict[str, tuple[LinkTarget, ...]]
     rest: dict[str, tuple[str, ...]]  # selectors with steps below an anchor -> the normal forms behind them
 
 
@@ -32,7 +32,7 @@ class Checkpoint:
         self,
         base: str,
         entries: Mapping[str, Entry],
-        links: dict[str, tuple[Target, ...]],
+        links: dict[str, tuple[LinkTarget, ...]],
         overlay: Callable[[], Overlay],
         close: Callable[[], None],
     ) -> None:

@@ -1,4 +1,4 @@
-"""Groups: subscriptions of equal selector, kept once.
+"""Groups: subscriptions of equal selector, stored once.
 
 The first subscription to a selector may have to be compiled and linked; the second to the millionth only joins the
 group. Members are in the order of (creation, id): a function of the subscriptions alone, so that replicas agree however

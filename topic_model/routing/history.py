@@ -22,7 +22,7 @@ from topic_model.patterns.patterns import XPATH_SCHEME
 from topic_model.records.notifications import Notification
 from topic_model.routing.members import Answer
 from topic_model.routing.resolver import Resolver
-from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import compile_selector, is_simple, normals_of, selector_of
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
@@ -30,7 +30,7 @@ from topic_model.topics import TopicPath
 Standing = Literal["belongs", "made later", "paused", "over"]
 """How a subscription stood when a notification was accepted."""
 
-# Answers that are kept of what changed; it is asked anew after every change.
+# How many answers about what changed are remembered; after every change they are computed again.
 _TOPICS_REMEMBERED = 10_000
 
 # Changes that are packed, and unpacked, together.
@@ -65,7 +65,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
     selected: tuple[TopicPath, ...] = ()
 
 
-class Recent(NamedTuple):
+class RecentChanges(NamedTuple):
     """The changes from the position `reaches` on, in order, and subscriptions of now: at least those that changed,
     without those that ended."""
 
@@ -92,7 +92,7 @@ class PackedPast(msgspec.Struct, frozen=True, array_like=True):
         """The position of the last change, -1 when there is none."""
         return self.pieces[-1].last if self.pieces else -1
 
-    def recent(self, at: int) -> Recent:
+    def recent(self, at: int) -> RecentChanges:
         """The changes from this position on, and some before."""
         first = _first(bisect_left(self.pieces, at, key=lambda piece: piece.last), len(self.pieces))
         changes: list[Change] = []
@@ -100,7 +100,7 @@ class PackedPast(msgspec.Struct, frozen=True, array_like=True):
         for piece in self.pieces[first:]:
             changes += _changes_decoder.decode(piece.changes)
             now.update((each.id, each) for each in _now_decoder.decode(piece.now))
-        return Recent(self.pieces[first - 1].last + 1 if first else 0, changes, now)
+        return RecentChanges(self.pieces[first - 1].last + 1 if first else 0, changes, now)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -144,11 +144,11 @@ class History:
         """The position of the last change, -1 when there is none."""
         return self._changes[-1].position if self._changes else -1
 
-    def recent(self, at: int, subscriptions: Mapping[str, Subscription]) -> Recent:
+    def recent(self, at: int, subscriptions: Mapping[str, Subscription]) -> RecentChanges:
         """The changes from this position on, and some before, beside the subscriptions of now."""
         first = _first(bisect_left(self._changes, at, key=_position), len(self._changes))
         reaches = self._changes[first - 1].position + 1 if first else 0
-        return Recent(reaches, self._changes[first:], subscriptions)
+        return RecentChanges(reaches, self._changes[first:], subscriptions)
 
     def packed(self, subscriptions: Mapping[str, Subscription]) -> PackedPast:
         """All of them, for the workers."""
@@ -176,10 +176,10 @@ class Found(NamedTuple):
 class Recipients:
     """Whom notifications belong to, by a view of now and what has changed lately, up to the position `newest`.
 
-    Made anew when the view changes.
+    Made again when the view changes.
     """
 
-    def __init__(self, view: Resolver, newest: int, recent: Callable[[int], Recent]) -> None:
+    def __init__(self, view: Resolver, newest: int, recent: Callable[[int], RecentChanges]) -> None:
         self.view = view
         self._newest = newest
         self._recent = recent
@@ -237,13 +237,13 @@ class _Span(NamedTuple):
 class _Known(Resolver):
     """Subscriptions that have changed, as they were, by what they select; `last` is where each changed last."""
 
-    def __init__(self, recent: Recent) -> None:
+    def __init__(self, recent: RecentChanges) -> None:
         super().__init__(0)
         self.reaches, changes, self.now = recent
         self.last: dict[str, int] = {}
         self._spans: dict[str, list[_Span]] = {}
         self._xpaths: dict[str, list[_Span]] = {}
-        self._links: defaultdict[str, list[Target]] = defaultdict(list)
+        self._links: defaultdict[str, list[LinkTarget]] = defaultdict(list)
         self._rest = RestIndex()
         self._by_topic: dict[TopicPath, list[_Span]] = {}
         of_each: dict[str, list[Change]] = {}
@@ -292,16 +292,16 @@ class _Known(Resolver):
                 definition = compile_selector(normals)
             except ExpressionError:
                 return  # the table has logged it
-            target = Target(selector, definition.others)
+            target = LinkTarget(selector, definition.others)
             for key in definition.simple_keys():
                 self._links[key].append(target)
             for alternative in definition.rest_alternatives():
                 self._rest.add(target, alternative)
         self._spans[selector] = [span]
 
-    def _targets(self, key: str) -> Iterable[Target]:
+    def _targets(self, key: str) -> Iterable[LinkTarget]:
         linked = self._links.get(key, ())
-        return (*linked, Target(key)) if key in self._spans else linked
+        return (*linked, LinkTarget(key)) if key in self._spans else linked
 
     def _active(self, selector: str) -> Answer:
         return tuple(span.state for span in self._spans[selector])

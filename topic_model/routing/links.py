@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from core.errors import ExpressionError
 from topic_model.routing.groups import LinkedGroup
-from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import Selector, node_key
 from topic_model.topics import TopicPath
 from topic_model.tree.tree import TopicTree
@@ -18,7 +18,7 @@ _FEW = 16
 
 # A tuple of few, because a million keys may have one each; a dictionary of many, because a hundred thousand selectors
 # such as `alarms//.|devices/mine//.` meet in one key, and each must come and go in constant time.
-_Targets = tuple[Target, ...] | dict[str, Target]
+_Targets = tuple[LinkTarget, ...] | dict[str, LinkTarget]
 _KeyedTargets = dict[str, _Targets]
 
 
@@ -39,7 +39,7 @@ class Links:
     def __bool__(self) -> bool:
         return bool(self.fixed)
 
-    def at(self, key: str) -> tuple[Target, ...]:
+    def at(self, key: str) -> tuple[LinkTarget, ...]:
         """The targets linked to a simple key."""
         return _targets_of(self.fixed.get(key, ()))
 
@@ -51,13 +51,13 @@ class Links:
             # Two alternatives may arrive at one node.
             yield from {(node_key(node, reach), target.selector) for target, reach in found}
 
-    def frozen(self) -> dict[str, tuple[Target, ...]]:
+    def frozen(self) -> dict[str, tuple[LinkTarget, ...]]:
         """A copy of what a snapshot needs."""
         return {key: _targets_of(found) for key, found in self.fixed.items()}
 
     def add(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
         """Link a selector: a few keys and steps, whatever topics there are; an XPath to those that it selects."""
-        target = Target(selector, definition.others)
+        target = LinkTarget(selector, definition.others)
         if definition.xpaths:
             self._selecting[selector] = group
             self._reselect(selector, group, definition)
@@ -69,7 +69,7 @@ class Links:
 
     def remove(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
         """Undo `add`, and what an XPath has selected since."""
-        target = Target(selector, definition.others)
+        target = LinkTarget(selector, definition.others)
         if self._selecting.pop(selector, None) is not None:
             for key in group.linked_keys:
                 _take(self.fixed, key, selector)
@@ -94,7 +94,7 @@ class Links:
             if selected != (path in group.linked_keys):
                 if selected:
                     group.linked_keys.add(path)
-                    _put(self.fixed, path, Target(selector))
+                    _put(self.fixed, path, LinkTarget(selector))
                 else:
                     group.linked_keys.remove(path)
                     _take(self.fixed, path, selector)
@@ -126,12 +126,12 @@ class Links:
         for key in before - selected:
             _take(self.fixed, key, selector)
         for key in selected - before:
-            _put(self.fixed, key, Target(selector))
+            _put(self.fixed, key, LinkTarget(selector))
         group.linked_keys = set(selected)
         return before != selected
 
 
-def _put(keyed: _KeyedTargets, key: str, target: Target) -> None:
+def _put(keyed: _KeyedTargets, key: str, target: LinkTarget) -> None:
     found = keyed.get(key, ())
     if isinstance(found, dict):
         found[target.selector] = target
@@ -151,5 +151,5 @@ def _take(keyed: _KeyedTargets, key: str, selector: str) -> None:
         del keyed[key]
 
 
-def _targets_of(found: _Targets) -> tuple[Target, ...]:
+def _targets_of(found: _Targets) -> tuple[LinkTarget, ...]:
     return tuple(found.values()) if isinstance(found, dict) else found

@@ -55,7 +55,7 @@ def decode_overlay(data: bytes) -> Overlay:
 _decoder = msgspec.msgpack.Decoder(Overlay)
 
 
-class Changes:
+class OverlayChanges:
     """Records what is touched after a checkpoint.
 
     Bounded by the size of the base and of what is live: a subscription that came and went since the checkpoint leaves

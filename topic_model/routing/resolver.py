@@ -1,7 +1,7 @@
 """From a topic to its subscriptions: one look-up when the answer is known, a few when it has to be resolved.
 
-Shared by the table and by the views of its snapshots, so that they cannot differ in what a topic matches. Whoever
-inherits says what is kept under a key; the walk over the keys, and the remembered answers, are here.
+Shared by the table and by the views of its snapshots, so that they cannot differ in what a topic matches. Subclasses
+say what is stored under a key; the walk over the keys, and the remembered answers, are here.
 
 What is remembered must be forgotten when it changes:
 - a change to what one topic selects drops that topic's answer (`forget`);
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from topic_model.patterns.patterns import Reach, is_virtual
 from topic_model.routing.members import Answer, joined, weight
-from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
 from topic_model.topics import TopicPath
 
@@ -37,7 +37,7 @@ class Resolver(ABC):
         self._answers: dict[str, Answer] = {}
         self._older: dict[str, Answer] = {}
         self._spent = 0
-        self._inherited: dict[str, tuple[Target, ...]] = {}
+        self._inherited: dict[str, tuple[LinkTarget, ...]] = {}
         self._joined: dict[tuple[str, ...], Answer] = {}
         self._graveyard: list[dict[str, Answer]] = []
 
@@ -57,7 +57,7 @@ class Resolver(ABC):
         return _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])
 
     def forget(self, path: str) -> None:
-        """What is kept for exactly this topic has changed."""
+        """What is stored for exactly this topic has changed."""
         self._answers.pop(path, None)
         self._older.pop(path, None)
 
@@ -79,8 +79,8 @@ class Resolver(ABC):
         return
 
     @abstractmethod
-    def _targets(self, key: str) -> Iterable[Target]:
-        """The selectors kept under a simple key."""
+    def _targets(self, key: str) -> Iterable[LinkTarget]:
+        """The selectors stored under a simple key."""
 
     @abstractmethod
     def _active(self, selector: str) -> Answer:
@@ -131,14 +131,14 @@ class Resolver(ABC):
                 self._joined[shared_as] = answer
         return answer
 
-    def _own(self, path: TopicPath) -> list[Target]:
-        """What is kept at the topic itself."""
+    def _own(self, path: TopicPath) -> list[LinkTarget]:
+        """What is stored at the topic itself."""
         found = [*self._targets(path), *self._targets(path + SUBTREE)]
         for index in self._rest_indexes(path):
             found.extend(target for target, reach in index.at(path) if reach in (Reach.SELF, Reach.SUBTREE))
         return found
 
-    def _passed_down(self, node: str) -> list[Target]:
+    def _passed_down(self, node: str) -> list[LinkTarget]:
         """What a node has for the topics right below it."""
         found = list(self._passed_on(node))
         if is_virtual(node):
@@ -151,7 +151,7 @@ class Resolver(ABC):
                 found.extend(target for target, reach in index.at(path) if reach is Reach.CHILDREN)
         return found
 
-    def _passed_on(self, node: str) -> tuple[Target, ...]:
+    def _passed_on(self, node: str) -> tuple[LinkTarget, ...]:
         """What a node has for all topics below it, from the nodes above too."""
         unknown: list[str] = []
         found = self._inherited.get(node)
@@ -167,7 +167,7 @@ class Resolver(ABC):
             self._inherited[node] = found
         return found
 
-    def _wide_targets(self, node: str) -> list[Target]:
+    def _wide_targets(self, node: str) -> list[LinkTarget]:
         found = list(self._targets(node + SUBTREE))
         if not is_virtual(node):
             found += self._targets(node + DESCENDANTS)
@@ -177,7 +177,7 @@ class Resolver(ABC):
         return found
 
     def _bury(self, answers: dict[str, Answer]) -> None:
-        # Freeing a million entries at once would hold up whoever changed a subscription for 100 ms.
+        # Freeing a million entries at once would make the change of a subscription 100 ms slower.
         if len(answers) > _SMALL:
             self._graveyard.append(answers)
 
@@ -194,7 +194,7 @@ def _above(node: str) -> str:
     return "" if is_virtual(node) else parent_node(TopicPath(node))
 
 
-def _agreed(path: TopicPath, targets: Iterable[Target]) -> list[str]:
+def _agreed(path: TopicPath, targets: Iterable[LinkTarget]) -> list[str]:
     return sorted(
         {
             target.selector

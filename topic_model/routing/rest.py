@@ -17,14 +17,14 @@ from topic_model.topics import Step, TopicPath, ancestors, last_step, split_path
 from topic_model.tree.tree import TopicTree
 
 
-class Target(NamedTuple):
+class LinkTarget(NamedTuple):
     """A selector that a key leads to, and the patterns that must match as well."""
 
     selector: str
     others: tuple[Pattern, ...] = ()
 
 
-Arrival = tuple[Target, Reach]
+Arrival = tuple[LinkTarget, Reach]
 """A target that selects something at a node, and what."""
 
 _Test = tuple[str | None, str | None]  # namespace (None: the parent's) and name (None: any)
@@ -40,7 +40,7 @@ class _Place:
     def __init__(self) -> None:
         self.child: dict[_Test, _Place] = {}
         self.deeper: dict[_Test, _Place] = {}  # of steps that may be taken from any level below too
-        self.ends: dict[tuple[str, Reach], Target] = {}
+        self.ends: dict[tuple[str, Reach], LinkTarget] = {}
 
     def __bool__(self) -> bool:
         return bool(self.child or self.deeper or self.ends)
@@ -62,7 +62,7 @@ class RestIndex:
         """How many alternatives there are."""
         return self._size
 
-    def add(self, target: Target, alternative: Alternative) -> None:
+    def add(self, target: LinkTarget, alternative: Alternative) -> None:
         """Keep an alternative with steps for this target."""
         self._asked = {}
         place = self._anchors.setdefault(alternative.anchor, _Place())
@@ -72,8 +72,8 @@ class RestIndex:
         self._size += (target.selector, alternative.reach) not in place.ends
         place.ends[target.selector, alternative.reach] = target
 
-    def remove(self, target: Target, alternative: Alternative) -> None:
-        """Forget what `add` was told."""
+    def remove(self, target: LinkTarget, alternative: Alternative) -> None:
+        """Undo `add`."""
         self._asked = {}
         place = self._anchors[alternative.anchor]
         way: list[tuple[dict[_Test, _Place], _Test]] = []
@@ -186,7 +186,7 @@ def selects_any(pattern: Pattern, tree: TopicTree) -> bool:
     plain = []
     for each in pattern.alternatives:
         if each.rest:
-            index.add(Target(""), each)
+            index.add(LinkTarget(""), each)
         else:
             plain.append(each)
     if any(next(tree.select(Pattern(each.normal, (each,))), None) is not None for each in plain):

@@ -1,4 +1,4 @@
-"""Selectors: what the topic filters of a subscription ask for together, and the keys under which that is kept.
+"""Selectors: what the topic filters of a subscription ask for together, and the keys under which that is stored.
 
 A pattern with one alternative and no steps below its anchor is *simple*: one topic, or the children, descendants or
 subtree of one node. Its normal form is the anchor followed by the reach, so the normal form can be the key: a table

@@ -1,4 +1,4 @@
-"""Equal parts of a million subscriptions, kept once.
+"""Equal parts of a million subscriptions, stored once.
 
 Subscriptions decoded from the log have a copy of everything: dialect, namespaces, policy, consumer. Here they are
 rebuilt from parts that were seen before, which halves them. What was seen is forgotten wholesale when it becomes too

@@ -28,9 +28,9 @@ from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equ
 from topic_model.routing.history import Change, History, PackedPast, Recipients
 from topic_model.routing.links import Links
 from topic_model.routing.members import Answer
-from topic_model.routing.overlay import Changes, Overlay
+from topic_model.routing.overlay import Overlay, OverlayChanges
 from topic_model.routing.resolver import Resolver
-from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.routes import Route, Statistics
 from topic_model.routing.selectors import (
     compile_selector,
@@ -61,7 +61,7 @@ class RoutingTable(Resolver):
     """
 
     def __init__(self, remembered_answers: int = 1_000_000, history: History | None = None) -> None:
-        """With a `history` it is told what changes, for `recipients`."""
+        """A `history` records what changes, for `recipients`."""
         super().__init__(remembered_answers)
         self.position = UNSTAMPED
         """Behind the last record that was applied with its offset."""
@@ -73,7 +73,7 @@ class RoutingTable(Resolver):
         self._expiry = Expiry(self._subscriptions)
         self._sharing = Sharing()
         self._resealings = Resealings()
-        self._recorders: list[Changes] = []
+        self._recorders: list[OverlayChanges] = []
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
         """Fold one record, from this place in the log. Applying the same record again changes nothing."""
@@ -184,7 +184,7 @@ class RoutingTable(Resolver):
         """A frozen copy of what a snapshot needs, and the start of recording what changes after it."""
         self._prepare()
         base = uuid.uuid4().hex
-        changes = Changes(base)
+        changes = OverlayChanges(base)
         self._recorders.append(changes)
 
         def overlay() -> Overlay:
@@ -350,10 +350,10 @@ class RoutingTable(Resolver):
         for recorder in self._recorders:
             recorder.selection_changed(selector)
 
-    def _targets(self, key: str) -> Iterable[Target]:
+    def _targets(self, key: str) -> Iterable[LinkTarget]:
         # Most tables have simple selectors only; the first look-up of a topic then asks one dictionary.
         linked = self._links.at(key) if self._links else ()
-        return (*linked, Target(key)) if key in self._entries else linked
+        return (*linked, LinkTarget(key)) if key in self._entries else linked
 
     def _active(self, selector: str) -> Answer:
         return active_of(self._entries.get(selector))

@@ -1,9 +1,7 @@
 """Snapshots: a routing table as one buffer of bytes, to be broadcast and read where it lies, plus overlays of changes.
 
-flat      an immutable map from strings to bytes in one buffer
-packing   subscriptions as few bytes, what they have in common kept once
-base      the snapshot: made from a checkpoint, opened in constant time
-view      a snapshot and an overlay, asked like the table
+packing   subscriptions as few bytes; an immutable map from strings to bytes in one buffer
+base      the snapshot: made from a checkpoint, opened in constant time; with an overlay, asked like the table
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,13 +18,14 @@ from pathlib import Path
 import msgspec
 
 from core.errors import InfrastructureError
+from core.files import write_atomically
 from core.recent import Recent
 from topic_model.patterns.patterns import parse_normal
 from topic_model.routing.checkpoint import Checkpoint, Frozen
 from topic_model.routing.members import Answer, answer_of, replaced
 from topic_model.routing.overlay import Overlay
 from topic_model.routing.resolver import Resolver
-from topic_model.routing.rest import RestIndex, Target
+from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import compile_selector
 from topic_model.routing.table import RoutingTable
 from topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
@@ -95,12 +95,7 @@ class Snapshot:
 
     def write(self, file: Path) -> None:
         """Put the snapshot into a file, whole or not at all."""
-        unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")
-        with unfinished.open("wb") as stream:
-            stream.write(self._data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(file)
+        write_atomically(file, self._data)
 
     @property
     def base(self) -> str:
@@ -129,12 +124,12 @@ class Snapshot:
         self._unpacked.put(selector, members, _EACH * len(members))
         return members
 
-    def links(self, key: str) -> Iterator[Target]:
+    def links(self, key: str) -> Iterator[LinkTarget]:
         """The selectors that are linked to a simple key."""
         found = self._links.get(key) if len(self._links) else None
         if found is not None:
             for selector, others in _links_decoder.decode(found):
-                yield Target(selector, tuple(parse_normal(normal) for normal in others))
+                yield LinkTarget(selector, tuple(parse_normal(normal) for normal in others))
 
     def rest(self) -> RestIndex:
         """The selectors with steps below their anchor."""
@@ -163,7 +158,7 @@ def rest_index(selectors: dict[str, tuple[str, ...]]) -> RestIndex:
     for selector, normals in selectors.items():
         definition = compile_selector(normals)
         for alternative in definition.rest_alternatives():
-            index.add(Target(selector, definition.others), alternative)
+            index.add(LinkTarget(selector, definition.others), alternative)
     return index
 
 
@@ -223,21 +218,21 @@ class SnapshotView(Resolver):
         self._snapshot = snapshot
         self._overlay = overlay or Overlay(snapshot.base)
         self._changed: dict[str, Answer] = {}
-        self._links: dict[str, list[Target]] = {}
+        self._links: dict[str, list[LinkTarget]] = {}
         for selector, normals in self._overlay.linked.items():
             definition = compile_selector(normals)
             for key in definition.simple_keys():
-                self._links.setdefault(key, []).append(Target(selector, definition.others))
+                self._links.setdefault(key, []).append(LinkTarget(selector, definition.others))
         for selector, paths in self._overlay.selected.items():
             for path in paths:
-                self._links.setdefault(path, []).append(Target(selector))
+                self._links.setdefault(path, []).append(LinkTarget(selector))
         self._rest = rest_index(self._overlay.linked)
 
-    def _targets(self, key: str) -> Iterable[Target]:
+    def _targets(self, key: str) -> Iterable[LinkTarget]:
         found = [target for target in self._snapshot.links(key) if target.selector not in self._overlay.selected]
         found.extend(self._links.get(key, ()))
         if self._active(key):
-            found.append(Target(key))
+            found.append(LinkTarget(key))
         return found
 
     def _active(self, selector: str) -> Answer:

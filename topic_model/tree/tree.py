@@ -1,7 +1,7 @@
 """The topic tree: which topics there are, with their facts.
 
-A view like every other: a fold over the topic records of the control log. Whoever wants to change it plans the change
-(`tree_plans`), appends the records to the log, and applies what comes back from there.
+A view like every other: a fold over the topic records of the control log. To change it, plan the change
+(`tree.plans`), append the records to the log, and apply what comes back from there.
 
 A node is a topic only when it has a record. Putting `a/b` makes a node of `a`, so that the tree can be walked, but no
 topic; the node goes when the last topic below it goes. A first notification on `a/b` in an open topic set therefore
@@ -30,7 +30,12 @@ IS_TOPIC: Final = f"{{{WSTOP}}}topic"
 
 
 class TopicSetBuilder:
-    """Builds the element tree topic by topic, with the nodes above that are needed. It holds no text, only elements."""
+    """Builds the topic set as an element tree, topic by topic: one element per node, `wstop:topic="true"` where the
+    node is a topic. It holds no text, only elements.
+
+    A child in its parent's namespace is an element in no namespace, as in the TopicSets of real devices, so that the
+    XPath `//tns:a/b` finds what it seems to say. A child in another namespace is an element of that namespace.
+    """
 
     def __init__(self, prefixes: dict[str, str] | None = None) -> None:
         self.root = etree.Element(TOPIC_SET, nsmap={"wstop": WSTOP, **(prefixes or {})})

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.matching.filters import Conditions, wanting
@@ -113,9 +113,8 @@ def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: Deliveries) -> D
         return deliveries
     wanted = set(deliveries.key.tolist())
     held: dict[bytes, int] = {}
-    with LogReading(kafka, keeper.log) as log:
-        ends = log.ends()
-        for record in log.read({number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}):
+    with LogScan(kafka, keeper.log) as log:
+        for record in log.read_all():
             subscription, _, place = record.key.partition(b"\t")
             if b"\t" in place:
                 continue  # its tries
@@ -158,7 +157,7 @@ _CLOCKS_MS = 60_000
 
 def examine_deeply(
     kafka: KafkaSettings,
-    log: LogReading,
+    log: LogScan,
     ledger: Ledger,
     found: Balance,
     read_on: Callable[[], None],
@@ -197,7 +196,7 @@ class _Run(NamedTuple):
 class _Past:
     """The routing table as it was, going forward, with what has changed since the first were accepted."""
 
-    def __init__(self, control: LogReading, since_ms: int) -> None:
+    def __init__(self, control: LogScan, since_ms: int) -> None:
         (partition,) = control.beginnings()
         horizon = control.at(since_ms - _CLOCKS_MS)[partition]
         self.table = RoutingTable(remembered_answers=100_000, history=History(horizon))
@@ -221,14 +220,14 @@ class _Past:
 
 
 def _not_delivered(
-    kafka: KafkaSettings, log: LogReading, ledger: Ledger, evaluations: Evaluations, since_ms: int, limit: int
+    kafka: KafkaSettings, log: LogScan, ledger: Ledger, evaluations: Evaluations, since_ms: int, limit: int
 ) -> tuple[list[Problem], int]:
     """Deliveries that are missing: some of them, and how many."""
     deliveries = np.sort(ledger.deliveries().key)
     conditions = Conditions()
     problems: list[Problem] = []
     count = 0
-    with LogReading(kafka, "control") as control:
+    with LogScan(kafka, "control") as control:
         past = _Past(control, since_ms)
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
@@ -281,7 +280,7 @@ def _runs(evaluations: Evaluations) -> Iterator[_Run]:
         yield _Run(int(control[start]), int(partition[start]), int(offset[start]), length, int(order[start]))
 
 
-def _notifications(log: LogReading, runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:
+def _notifications(log: LogScan, runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:
     """The notifications of these runs, and where they are among the evaluations; without damaged ones, which no batch
     could read either."""
     for run in runs:

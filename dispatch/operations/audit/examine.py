@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.settings import KafkaSettings
 from dispatch.operations.audit.balance import Balance, balance
 from dispatch.operations.audit.deep import examine_deeply
@@ -43,8 +41,8 @@ def audit(
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        attempts = stack.enter_context(LogReading(kafka, "attempts"))
-        log = stack.enter_context(LogReading(kafka, "notifications"))
+        attempts = stack.enter_context(LogScan(kafka, "attempts"))
+        log = stack.enter_context(LogScan(kafka, "notifications"))
         examination = _Examination(attempts, log, since_ms, until_ms, limit)
         found = examination.look()
         deadline = time.monotonic() + patience_s
@@ -62,7 +60,7 @@ def audit(
 
 
 class _Examination:
-    def __init__(self, attempts: LogReading, log: LogReading, since_ms: int, until_ms: int | None, limit: int) -> None:
+    def __init__(self, attempts: LogScan, log: LogScan, since_ms: int, until_ms: int | None, limit: int) -> None:
         self._attempts = attempts
         self._log = log
         self._since_ms = since_ms
@@ -85,7 +83,7 @@ class _Examination:
     def read_on(self) -> None:
         """Take in what was written since."""
         ends = self._attempts.ends()
-        for record in self._read({number: Stretch(self._next[number], ends[number]) for number in ends}):
+        for record in self._attempts.read_from(self._next, ends):
             self.ledger.add(record.value, record.timestamp)
         self._next = ends
 
@@ -114,8 +112,8 @@ class _Examination:
         if not wanted:
             return
         names: dict[int, str] = {}
-        for record in self._read({number: Stretch(first, self._next[number]) for number, first in self._begin.items()}):
-            for row in decode(record.value or b"").attempts:
+        for record in self._attempts.read_from(self._begin, self._next):
+            for row in decode(record.value).attempts:
                 key = notification_key(row.notification)
                 if key in wanted:
                     names[key] = row.notification
@@ -128,9 +126,6 @@ class _Examination:
             for each in report.problems
         ]
 
-    def _read(self, stretches: dict[int, Stretch]) -> Iterator[ConsumerRecord]:
-        return self._attempts.read(stretches)
-
     def _note_what_is_gone(self) -> None:
         """Narrow the interval to what the log still has."""
         beginnings = self._attempts.beginnings()
@@ -139,7 +134,7 @@ class _Examination:
             return
         ends = self._attempts.ends()
         cut = {number: each for number, each in cut.items() if each.first < ends[number]}
-        first_ms = [record.timestamp for record in self._read(cut)]
+        first_ms = [record.timestamp for record in self._attempts.read(cut)]
         since_ms = max([self._since_ms, *(each + _CLOCKS_MS for each in first_ms)])
         if since_ms > self._since_ms:
             self.notes.append(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import InfrastructureError
 from dispatch.logs.attempts import Evaluation
 from dispatch.operations.audit.deliveries import (
     Deliveries,
@@ -83,10 +82,6 @@ class Ledger:
 
     def add(self, value: bytes | None, written_ms: int = 0) -> None:
         """Fold one record in, in the order of its partition; raises RecordVersionError and InfrastructureError."""
-        if value is None:
-            raise InfrastructureError(
-                "a record of the attempts log has no value: something else than Arborcast wrote it"
-            )
         record = decode(value)
         if record.attempts:
             self.rows += len(record.attempts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from core.errors import InfrastructureError
-from core.eventlog.client import ConsumerRecord, TopicPartition, make_consumer, translated
+from core.eventlog.client import ConsumerRecord
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
-from core.eventlog.tail import Tail
 from dispatch.logs import attempts
 from dispatch.operations.trace.control import ControlHistory
 from dispatch.operations.trace.story import AttemptRow, Batch, Evaluated, Evidence, Row
@@ -82,8 +82,6 @@ _MOST_RECORDS = 300_000
 
 _MOST_SECONDS = 20.0
 
-_PIECE = 10_000
-
 
 @dataclass(frozen=True)
 class Gatherer:
@@ -103,7 +101,7 @@ class Gatherer:
         waiting = self._waiting(notification_id, notes)
         control, evaluated = ControlHistory(), None
         try:
-            for record in self._log("control", {}, notes, _MOST_RECORDS * 10):
+            for record in self._log("control", 0, notes, _MOST_RECORDS * 10):
                 control.add(records.decode(record.key, record.value), record.timestamp, record.offset)
             if found.notification is None:
                 found = self._from_log(notification_id, notes) or found
@@ -169,7 +167,7 @@ class Gatherer:
         """From the log: about when the id was made, if it says so, else its end."""
         made_ms = made_at(notification_id)
         since_ms = made_ms - _CLOCKS_MS if made_ms else self._newest(NOTIFICATIONS) - _OVERLAP_MS
-        for record in self._log("notifications", self._positions("notifications", since_ms), notes, _MOST_RECORDS):
+        for record in self._log("notifications", since_ms, notes):
             # Ids are in the record as they are: most records need not be decoded.
             if record.value is not None and notification_id.encode() in record.value:
                 notification = notifications.decode(record.value)
@@ -182,9 +180,9 @@ class Gatherer:
 
     def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[AttemptRow], Evaluated | None]:
         """Attempts that the table does not have yet, and who matched it, if that was lately."""
-        positions = self._positions("attempts", self._newest(ATTEMPTS) - _OVERLAP_MS)
+        since_ms = self._newest(ATTEMPTS) - _OVERLAP_MS
         wanted, evaluated = [], None
-        for record in self._log("attempts", positions, notes, _MOST_RECORDS):
+        for record in self._log("attempts", since_ms, notes):
             if record.value is not None and notification_id.encode() in record.value:
                 wanted += [each for each in attempts.decode(record.value) if each.notification == notification_id]
                 evaluated = _evaluated_in(record, notification_id) or evaluated
@@ -194,9 +192,8 @@ class Gatherer:
     def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> Evaluated | None:
         """Who matched it, some time ago: the log says so between when it was logged and the first attempt."""
         until_ms = min((_milliseconds(row["started_at"]) for row in rows), default=found.logged_ms) + _APPEND_MS
-        positions = self._positions("attempts", found.logged_ms - _CLOCKS_MS, only=found.partition)
         # Without notes: if the log has forgotten it, the times of the records have to do.
-        for record in self._log("attempts", positions, [], _MOST_RECORDS):
+        for record in self._log("attempts", found.logged_ms - _CLOCKS_MS, [], only=found.partition):
             if record.value is not None and found.id.encode() in record.value:
                 evaluated = _evaluated_in(record, found.id)
                 if evaluated is not None:
@@ -252,42 +249,23 @@ class Gatherer:
         location = spec.location(self.tables, self.home)
         return open_table(location) if is_there(location) else None
 
-    def _positions(self, log: str, since_ms: int, only: int | None = None) -> dict[int, int]:
-        """Where records of this time and later begin, by partition. With `only`, a partition of another log, so in the
-        one that its records go to; of all others the end."""
-        topic = self.kafka.topic(log)
-        consumer = make_consumer(self.kafka, wait_ms=10)
-        try:
-            with translated(f"the {log} log cannot be read"):
-                partitions = [
-                    TopicPartition(topic, each) for each in sorted(consumer.partitions_for_topic(topic) or ())
-                ]
-                found = consumer.offsets_for_times(dict.fromkeys(partitions, max(since_ms, 0)))
-                ends = consumer.end_offsets(partitions, timeout_ms=int(self.kafka.request_timeout_s * 1000))
-        finally:
-            consumer.close(autocommit=False, timeout_ms=500)
-        wanted = {
-            each: at.offset
-            for each, at in found.items()
-            if at is not None and (only is None or each.partition == only % len(partitions))
-        }
-        return {each.partition: wanted.get(each, ends[each]) for each in partitions}
-
-    def _log(self, name: str, positions: Mapping[int, int], notes: list[str], most: int) -> Iterable[ConsumerRecord]:
-        """The log from there on to its end, or as much of it as a question may cost."""
-        tail = Tail(self.kafka, name, positions)
-        deadline, count = time.monotonic() + _MOST_SECONDS, 0
-        try:
-            while records_ := tail.read(_PIECE):
-                yield from records_
-                count += len(records_)
+    def _log(
+        self, name: str, since_ms: int, notes: list[str], most: int = _MOST_RECORDS, only: int | None = None
+    ) -> Iterator[ConsumerRecord]:
+        """The log from a time on to its end, or as much of it as a question may cost. With `only`, a partition of
+        another log: that part of this one which its records go to."""
+        deadline = time.monotonic() + _MOST_SECONDS
+        with LogScan(self.kafka, name) as log:
+            firsts = log.at(since_ms)
+            if only is not None:
+                firsts = {each: first for each, first in firsts.items() if each == only % len(firsts)}
+            for count, record in enumerate(log.read_from(firsts)):
                 if count >= most or time.monotonic() > deadline:
                     notes.append(
                         f"the tables are far behind the {name} log: only its next {count} records were searched"
                     )
                     return
-        finally:
-            tail.close()
+                yield record
 
 
 def _evaluated_in(record: ConsumerRecord, notification_id: str) -> Evaluated | None:

@@ -14,7 +14,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from core.eventlog.scan import LogReading
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from dispatch.matching import view as view_module
 from dispatch.matching.bases import FileBases
@@ -143,7 +143,7 @@ def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaS
     # Nothing is newer than all changes: the seconds that are kept in any case are the later ones.
     far = Unmatched(kafka_settings, lambda: matched, on_the_way_ms=-60_000)
     assert far.oldest() == 2
-    with LogReading(kafka_settings, "notifications") as reading:
+    with LogScan(kafka_settings, "notifications") as reading:
         (partition,) = (each for each, end in reading.ends().items() if end)
     matched = {partition: 1}
     assert far.oldest() == 4

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG, ensure_topics
 from core.eventlog.writers import LogWriter
@@ -58,10 +58,8 @@ def in_order(found: list[int]) -> bool:
 
 
 def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
-    with LogReading(kafka, name) as log:
-        ends = log.ends()
-        stretches = {number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}
-        return [(each.key, each.value) for each in log.read(stretches) if each.value is not None]
+    with LogScan(kafka, name) as log:
+        return [(each.key, each.value) for each in log.read_all() if each.value is not None]
 
 
 def test_what_was_owed_is_delivered_by_another_engine(

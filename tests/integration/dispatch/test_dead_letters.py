@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from dispatch.logs import attempts
@@ -54,7 +54,7 @@ def found(kafka: KafkaSettings, wanted: Wanted = Wanted()) -> list[str]:  # noqa
 
 
 def everything(kafka: KafkaSettings, name: str) -> Iterator[tuple[bytes, bytes | None]]:
-    with LogReading(kafka, name) as log:
+    with LogScan(kafka, name) as log:
         for record in log.read({number: Stretch(0, end) for number, end in log.ends().items()}):
             yield record.key, record.value
 

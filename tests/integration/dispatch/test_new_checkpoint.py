@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.scan import LogReading, Stretch
+from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs import parked
 from dispatch.logs.parked import Place
@@ -84,7 +84,5 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 
 def parked_places(kafka: KafkaSettings) -> list[Place]:
     """Where what is parked was read, in the order in which it leaves."""
-    with LogReading(kafka, "parked") as log:
-        ends = log.ends()
-        stretches = {number: Stretch(first, ends[number]) for number, first in log.beginnings().items()}
-        return sorted(parked.decode_key(each.key)[0].place for each in log.read(stretches) if each.value is not None)
+    with LogScan(kafka, "parked") as log:
+        return sorted(parked.decode_key(each.key)[0].place for each in log.read_all() if each.value is not None)

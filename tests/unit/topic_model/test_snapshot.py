@@ -15,7 +15,7 @@ from core.errors import InfrastructureError
 from tests.support.routing import histories, make_subscription, paths
 from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
-from topic_model.routing.overlay import Changes
+from topic_model.routing.overlay import OverlayChanges
 from topic_model.routing.sharing import Sharing
 from topic_model.snapshot import Overlay, Snapshot, SnapshotView
 from topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
@@ -80,7 +80,7 @@ def test_what_came_and_went_leaves_no_trace_in_the_overlay() -> None:
 
 
 def test_what_came_and_went_is_forgotten_before_anybody_asks_for_an_overlay() -> None:
-    changes, untouched = Changes("base"), Changes("base")
+    changes, untouched = OverlayChanges("base"), OverlayChanges("base")
     for number in range(3):
         changes.touch(f"a/t{number}", "s1", born=number == 0)
     changes.ended("s1")

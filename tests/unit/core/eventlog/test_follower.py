@@ -10,8 +10,9 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OffsetOutOfRangeError
 
 from core.errors import InfrastructureError
-from core.eventlog import follower, writers
-from core.eventlog.follower import LogReader
+from core.eventlog import consumer as consumer_module
+from core.eventlog import writers
+from core.eventlog.scan import LogReader
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.writers import LogWriter
 
@@ -83,7 +84,10 @@ class PlayedConsumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self._at = offset
 
-    def poll(self, timeout_ms: int = 0) -> dict[TopicPartition, list[SimpleNamespace]]:
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
+
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[SimpleNamespace]]:
         if not self.beginning <= self._at <= self.end:
             raise OffsetOutOfRangeError({self._partition: self._at})
         offsets = range(self._at, min(self._at + 3, self.end))
@@ -98,7 +102,7 @@ class PlayedConsumer:
 
 
 def reader_of(consumer: PlayedConsumer, monkeypatch: pytest.MonkeyPatch) -> LogReader:
-    monkeypatch.setattr(follower, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: consumer)
     return LogReader(KafkaSettings(), "retained")
 
 

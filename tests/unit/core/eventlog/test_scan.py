@@ -1,35 +1,117 @@
-"""What a record of the notifications log is to those who read it again."""
+"""A scan comes to the end of what was there, whatever compaction and transactions have left out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from kafka import TopicPartition
 
-from core.errors import RecordVersionError
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification, notification_in
-from topic_model.topics import TopicPath
+from core.errors import InfrastructureError
+from core.eventlog import consumer as consumer_module
+from core.eventlog import scan as scan_module
+from core.eventlog.scan import LogScan, Stretch
+from core.eventlog.settings import KafkaSettings
 
-
-def record(value: bytes | None) -> Any:
-    return SimpleNamespace(value=value)
-
-
-def test_a_notification() -> None:
-    notification = Notification("n", TopicPath("a"), b"<x/>", 1_000)
-    assert notification_in(record(notifications.encode(notification)[1])) == notification
+SETTINGS = KafkaSettings(request_timeout_s=2)
 
 
-@pytest.mark.parametrize(
-    "value", [None, b"", b"\xc1", notifications.encode(Notification("n", TopicPath("a"), b"", 1))[1][:-1]]
-)
-def test_a_damaged_record_is_none(value: bytes | None) -> None:
-    assert notification_in(record(value)) is None
+class PlayedLog:
+    """By partition, the offsets that have records, and the end. A few come at a time; the clock goes on by a second."""
+
+    def __init__(self, *partitions: tuple[Sequence[int], int], silent: bool = False) -> None:
+        self.partitions = partitions
+        self.silent = silent
+        self.now = 0.0
+        self.at: dict[TopicPartition, int] = {}
+        self.polled: list[int] = []
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return set(range(len(self.partitions)))
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
+        return {each: self.partitions[each.partition][1] for each in partitions}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        offsets = {each: [one for one in self.partitions[each.partition][0] if one >= ms] for each, ms in times.items()}
+        return {each: SimpleNamespace(offset=found[0]) if found else None for each, found in offsets.items()}
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self.at = {each: self.at.get(each, 0) for each in partitions}
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.at[partition] = offset
+
+    def position(self, partition: TopicPartition) -> int:
+        return self.at[partition]
+
+    def poll(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[Any]]:
+        self.now += 1.0
+        if self.silent:
+            return {}
+        polled = {}
+        for each, at in self.at.items():
+            self.polled.append(each.partition)
+            offsets, end = self.partitions[each.partition]
+            coming = [offset for offset in offsets if offset >= at][:2]
+            # Behind the last record there may be markers, which are no records.
+            self.at[each] = coming[-1] + 1 if coming else end
+            if coming:
+                polled[each] = [SimpleNamespace(partition=each.partition, offset=offset) for offset in coming]
+        return polled
+
+    def close(self, autocommit: bool, timeout_ms: int) -> None: ...
 
 
-def test_a_record_of_a_newer_version_is_not_skipped() -> None:
-    with pytest.raises(RecordVersionError, match="version 99"):
-        notification_in(record(msgspec.msgpack.encode({"v": 99, "notification": "in another form"})))
+@pytest.fixture
+def scan_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(log: PlayedLog, within_s: float | None = None) -> LogScan:
+        monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: log)
+        monkeypatch.setattr(scan_module, "time", SimpleNamespace(monotonic=lambda: log.now))
+        return LogScan(SETTINGS, "attempts", within_s)
+
+    return make
+
+
+def read(records: Any) -> list[tuple[int, int]]:
+    return sorted((each.partition, each.offset) for each in records)
+
+
+def test_all_that_is_there_is_read_over_gaps_and_up_to_ends_without_records(scan_of: Any) -> None:
+    log = PlayedLog(([0, 1, 5, 6, 9], 12), ([], 3), ([2], 3), ([], 0))
+    with scan_of(log) as scan:
+        assert read(scan.read_all()) == [(0, 0), (0, 1), (0, 5), (0, 6), (0, 9), (2, 2)]
+
+
+def test_a_stretch_ends_where_it_ends_and_then_nothing_more_of_its_partition_is_fetched(scan_of: Any) -> None:
+    log = PlayedLog((range(100), 100), (range(100), 100))
+    with scan_of(log) as scan:
+        assert read(scan.read({0: Stretch(10, 13), 1: Stretch(0, 8), 2: Stretch(5, 5)})) == [
+            *((0, offset) for offset in range(10, 13)),
+            *((1, offset) for offset in range(8)),
+        ]
+    assert log.polled.count(0) == 2
+
+
+def test_a_time_is_a_place_in_each_partition_and_the_end_of_those_without_later_records(scan_of: Any) -> None:
+    log = PlayedLog(([1, 7], 8), ([2], 5))
+    with scan_of(log) as scan:
+        assert scan.at(4) == {0: 7, 1: 5}
+        assert read(scan.read_from(scan.at(4))) == [(0, 7)]
+
+
+def test_silence_is_not_waited_for_longer_than_a_request_may_take(scan_of: Any) -> None:
+    with scan_of(PlayedLog(([1], 2), silent=True)) as scan, pytest.raises(InfrastructureError, match="for 2 s"):
+        list(scan.read_all())
+
+
+def test_a_scan_with_a_limit_ends_though_there_is_always_something(scan_of: Any) -> None:
+    log = PlayedLog((range(1_000), 1_000))
+    with scan_of(log, within_s=10) as scan, pytest.raises(InfrastructureError, match="longer than 10 s"):
+        list(scan.read_all())
+    assert log.now == 11

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from directory.entries.dn import Dn, fold, parse_dn
 from directory.entries.entries import Entry
 from directory.stores import syncrepl
-from directory.stores.syncrepl import EntryState, Mirror, ReloadNeeded, State, SyncDecodeError, SyncInfo
+from directory.stores.syncrepl import EntryState, Mirror, ReloadNeeded, SyncDecodeError, SyncInfo, SyncState
 
 ONE, TWO = bytes(range(16)), bytes(range(16, 32))
 
@@ -31,9 +31,9 @@ def test_the_cookie_for_what_is_known() -> None:
 
 def test_the_state_of_an_entry() -> None:
     value = b"\x30\x15\x0a\x01\x02\x04\x10" + ONE
-    assert syncrepl.parse_state(value) == EntryState(State.MODIFY, ONE)
+    assert syncrepl.parse_state(value) == EntryState(SyncState.MODIFY, ONE)
     with_cookie = b"\x30\x18\x0a\x01\x03\x04\x10" + ONE + b"\x04\x01x"
-    assert syncrepl.parse_state(with_cookie) == EntryState(State.DELETE, ONE)
+    assert syncrepl.parse_state(with_cookie) == EntryState(SyncState.DELETE, ONE)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def entry(dn: str, uuid: bytes | None = None, **attributes: str) -> Entry:
 
 def test_entries_come_change_and_go() -> None:
     mirror = Mirror([entry("ou=t", ONE)])
-    assert mirror.apply(entry("cn=a,ou=t", cn="a"), EntryState(State.ADD, TWO), False)
-    assert not mirror.apply(entry("cn=a,ou=t", cn="a"), EntryState(State.ADD, TWO), False)
-    assert mirror.apply(entry("cn=a,ou=t", cn="b"), EntryState(State.MODIFY, TWO), False)
-    assert mirror.apply(entry("cn=a,ou=t"), EntryState(State.DELETE, TWO), False)
-    assert not mirror.apply(entry("cn=a,ou=t"), EntryState(State.DELETE, TWO), False)
+    assert mirror.apply(entry("cn=a,ou=t", cn="a"), EntryState(SyncState.ADD, TWO), False)
+    assert not mirror.apply(entry("cn=a,ou=t", cn="a"), EntryState(SyncState.ADD, TWO), False)
+    assert mirror.apply(entry("cn=a,ou=t", cn="b"), EntryState(SyncState.MODIFY, TWO), False)
+    assert mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.DELETE, TWO), False)
+    assert not mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.DELETE, TWO), False)
     assert [e.key for e in mirror.entries] == [key("ou=t")]
 
 
@@ -100,7 +100,7 @@ def test_operational_attributes_are_no_part_of_an_entry() -> None:
 def test_a_renamed_entry_takes_those_below_it_along_and_they_are_still_known() -> None:
     three = bytes(16)
     mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO), entry("cn=x,cn=a,ou=t", three)])
-    assert mirror.apply(entry("cn=b,ou=t"), EntryState(State.MODIFY, TWO), True)
+    assert mirror.apply(entry("cn=b,ou=t"), EntryState(SyncState.MODIFY, TWO), True)
     assert {e.key for e in mirror.entries} == {key("ou=t"), key("cn=b,ou=t"), key("cn=x,cn=b,ou=t")}
     assert mirror.inform(SyncInfo(uuids=(three,), deleted=True))
     assert {e.key for e in mirror.entries} == {key("ou=t"), key("cn=b,ou=t")}
@@ -109,12 +109,12 @@ def test_a_renamed_entry_takes_those_below_it_along_and_they_are_still_known() -
 def test_an_entry_that_appears_with_others_below_it_needs_a_new_read() -> None:
     mirror = Mirror([entry("ou=t", ONE)])
     with pytest.raises(ReloadNeeded):
-        mirror.apply(entry("cn=a,ou=t"), EntryState(State.ADD, TWO), True)
+        mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.ADD, TWO), True)
 
 
 def test_what_a_refresh_does_not_mention_is_gone_when_it_says_so() -> None:
     mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO)])
-    mirror.apply(entry("ou=t"), EntryState(State.PRESENT, ONE), False)
+    mirror.apply(entry("ou=t"), EntryState(SyncState.PRESENT, ONE), False)
     assert mirror.inform(SyncInfo(refresh_done=True, absent_are_deleted=True))
     assert {e.key for e in mirror.entries} == {key("ou=t")}
 
@@ -128,6 +128,6 @@ def test_what_a_refresh_by_deletions_does_not_mention_stays() -> None:
 def test_an_entry_that_was_written_by_us_meanwhile_survives_a_refresh() -> None:
     mirror = Mirror([entry("ou=t", ONE)])
     mirror.entries.put(entry("cn=ours,ou=t"))
-    mirror.apply(entry("ou=t"), EntryState(State.PRESENT, ONE), False)
+    mirror.apply(entry("ou=t"), EntryState(SyncState.PRESENT, ONE), False)
     assert not mirror.inform(SyncInfo(refresh_done=True, absent_are_deleted=True))
     assert key("cn=ours,ou=t") in mirror.entries

@@ -11,7 +11,7 @@ import pytest
 from directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
 from directory.entries.dn import parse_dn
 from directory.entries.entries import EntrySet
-from directory.entries.mapping import Listing, Problem, ProblemKind
+from directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from directory.entries.reader import read_listing
 from directory.errors import DirectoryAway, DirectoryError
 from directory.stores.contract import Watcher, Written, touched
@@ -61,7 +61,7 @@ class ScriptedDirectory:
         self.writes += changes
         refused = [change for change in changes if self.refuses.intersection(touched(change))]
         self.apply([change for change in changes if change not in refused])
-        problems = [Problem(ProblemKind.REFUSED, "dn", "no", touched(change)[-1]) for change in refused]
+        problems = [EntryProblem(ProblemKind.REFUSED, "dn", "no", touched(change)[-1]) for change in refused]
         return Written(tuple(problems), self.load())
 
     def watch(self, watcher: Watcher) -> None:

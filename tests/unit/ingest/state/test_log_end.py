@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from core.errors import InfrastructureError
+from core.eventlog import consumer as consumer_module
 from core.eventlog.client import TopicPartition
 from core.eventlog.settings import KafkaSettings
-from ingest.state import changes
 from ingest.state.changes import LogEnd
 
 
@@ -21,6 +21,9 @@ class SlowConsumer:
         self.let = threading.Event()
         self.asked = threading.Event()
         self.broken = False
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
 
     def end_offsets(self, partitions: list[TopicPartition], timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         self.questions += 1
@@ -38,7 +41,7 @@ class SlowConsumer:
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> SlowConsumer:
     made = SlowConsumer()
-    monkeypatch.setattr(changes, "make_consumer", lambda *_, **__: made)
+    monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: made)
     return made
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from core.eventlog.scan import Stretch
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.attempts import Evaluation, Matched, encode_evaluation
@@ -95,8 +94,11 @@ class Reading:
     def at(self, ms: int) -> dict[int, int]:
         return {0: 0}
 
-    def read(self, stretches: Mapping[int, Stretch]) -> Iterator[Written]:
-        yield from self._log[stretches[0].first : stretches[0].end]
+    def read_all(self) -> Iterator[Written]:
+        return self.read_from(self.beginnings())
+
+    def read_from(self, firsts: Mapping[int, int], ends: Mapping[int, int] | None = None) -> Iterator[Written]:
+        yield from self._log[firsts[0] : (ends or self.ends())[0]]
 
 
 def dead(name: str, offset: int) -> tuple[Delivery, DeadLetter]:
@@ -128,7 +130,7 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
             happen()
         return written
 
-    monkeypatch.setattr(backup, "LogReading", logs.reading)
+    monkeypatch.setattr(backup, "LogScan", logs.reading)
     monkeypatch.setattr(backup, "write_log", write)
     for each in (stays, sent, purged, meanwhile, delivered):
         logs.bury(*each)

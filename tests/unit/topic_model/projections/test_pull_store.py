@@ -7,7 +7,7 @@ import random
 import pytest
 
 from core.errors import InfrastructureError, RecordVersionError
-from topic_model.projections.pull_store import PullLimits, PullStore, Waiting
+from topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from topic_model.records.pull import (
     Claimed,
     PullRecord,
@@ -53,7 +53,7 @@ class Log:
         return store
 
 
-def texts(messages: list[Waiting]) -> list[str]:
+def texts(messages: list[WaitingMessage]) -> list[str]:
     return [(message.element or b"?").decode() for message in messages]
 
 

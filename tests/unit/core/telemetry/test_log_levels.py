@@ -10,7 +10,7 @@ import pytest
 
 _SAYS = """
 import logging
-from topic_model import log_form
+from core.telemetry import log_format
 {configure}
 for name in ("kafka", "kafka.net.manager", "kafka.producer.sender"):
     for level in ("debug", "info", "warning", "error"):
@@ -22,9 +22,9 @@ logging.getLogger("dispatch").info("ours")
 @pytest.mark.parametrize(
     ("configure", "heard"),
     [
-        ("log_form.configure_worker()", ["ours"]),
-        ("log_form.configure('human', 'x')", ["ours"]),
-        ("log_form.configure('human', 'x', logging.DEBUG)", ["client warning", "client error"] * 3 + ["ours"]),
+        ("log_format.configure_worker()", ["ours"]),
+        ("log_format.configure('human', 'x')", ["ours"]),
+        ("log_format.configure('human', 'x', logging.DEBUG)", ["client warning", "client error"] * 3 + ["ours"]),
     ],
 )
 def test_the_kafka_client_is_not_heard_unless_somebody_looks_for_it(configure: str, heard: list[str]) -> None:

@@ -1,0 +1,122 @@
+"""Reading a log: where it begins and ends, and what comes from a position on. All readers of logs are built on this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kafka import errors
+
+from core.errors import InfrastructureError
+from core.eventlog.client import RETRY_AFTER_S, Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
+from core.eventlog.settings import KafkaSettings
+
+
+class Discontinued(InfrastructureError):
+    """The log does not go on at our position: it has forgotten what was there, or is another log."""
+
+
+class Replaced(Discontinued):
+    """The log ends before our position: it is not the one that we have read."""
+
+
+class LogConsumer:
+    """Connects when first used, and again after `close`; then `seek` has to say again where to read.
+
+    Used by one thread. Offsets are by partition. Everything raises InfrastructureError while Kafka does not answer, and
+    while there is no such log. `wait_ms` is how long the broker holds a poll that finds nothing, and so what any other
+    answer may have to wait for (see `client.make_consumer`).
+    """
+
+    def __init__(self, kafka: KafkaSettings, name: str, *, wait_ms: int = 10, max_records: int = 5_000) -> None:
+        # More records per poll cost memory and gain nothing measurable.
+        self.kafka = kafka
+        self.name = name
+        self.topic = kafka.topic(name)
+        self._wait_ms = wait_ms
+        self._max_records = max_records
+        self._consumer: Consumer | None = None
+        self._assigned: list[TopicPartition] = []
+
+    @property
+    def placed(self) -> bool:
+        """Whether it is known where to read, since it was last connected."""
+        return bool(self._assigned)
+
+    def partitions(self) -> list[int]:
+        """The numbers of the log's partitions."""
+        with translated(f"the {self.name} log cannot be read"):
+            numbers = self._connected().partitions_for_topic(self.topic)
+        if not numbers:
+            raise InfrastructureError(f"Kafka topic {self.topic} does not exist yet", RETRY_AFTER_S)
+        return sorted(numbers)
+
+    def beginnings(self, timeout_s: float | None = None) -> dict[int, int]:
+        """The first offset that the log still has."""
+        partitions = self._all()
+        with translated(f"the beginning of the {self.name} log cannot be found"):
+            found = self._connected().beginning_offsets(partitions, timeout_ms=self._timeout_ms(timeout_s))
+        return {each.partition: found[each] for each in partitions}
+
+    def ends(self, timeout_s: float | None = None) -> dict[int, int]:
+        """The offset behind the last record."""
+        partitions = self._all()
+        with translated(f"the end of the {self.name} log cannot be found"):
+            found = self._connected().end_offsets(partitions, timeout_ms=self._timeout_ms(timeout_s))
+        return {each.partition: found[each] for each in partitions}
+
+    def at(self, ms: int) -> dict[int, int]:
+        """The first offset written at that time or later; the log's end when there is none."""
+        ends = self.ends()
+        with translated(f"a time in the {self.name} log cannot be found"):
+            found = self._connected().offsets_for_times(dict.fromkeys(self._all(), max(0, ms)))
+        first = {each.partition: at for each, at in found.items()}
+        return {number: end if (at := first.get(number)) is None else at.offset for number, end in ends.items()}
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        """Read on here, and in no other partitions."""
+        with translated(f"the {self.name} log cannot be read"):
+            consumer = self._connected()
+            self._assigned = [TopicPartition(self.topic, number) for number in sorted(positions)]
+            consumer.assign(self._assigned)
+            for each in self._assigned:
+                consumer.seek(each, positions[each.partition])
+
+    def positions(self) -> dict[int, int]:
+        """The offset of what is polled next. Behind the last record of a compacted log, or one with transactions, it
+        says more than the records: there are offsets without any."""
+        with translated(f"the {self.name} log cannot be read"):
+            consumer = self._connected()
+            return {each.partition: consumer.position(each) for each in self._assigned}
+
+    def poll(self, timeout_s: float, max_records: int | None = None) -> dict[int, Sequence[ConsumerRecord]]:
+        """What comes within this time, as soon as something comes. While the broker is away nothing does; that is not
+        an error here. Raises Discontinued where the log has nothing at our position any more."""
+        with translated(f"the {self.name} log cannot be read"):
+            try:
+                polled = self._connected().poll(timeout_ms=milliseconds(timeout_s), max_records=max_records)
+            except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
+                raise Discontinued(f"the {self.name} log cannot be read: {error}", RETRY_AFTER_S) from error
+        return {partition.partition: records for partition, records in polled.items()}
+
+    def close(self) -> None:
+        """Free the connection."""
+        consumer, self._consumer = self._consumer, None
+        self._assigned = []
+        if consumer is not None:
+            consumer.close(autocommit=False, timeout_ms=500)
+
+    def _all(self) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, number) for number in self.partitions()]
+
+    def _timeout_ms(self, timeout_s: float | None) -> int:
+        return milliseconds(self.kafka.request_timeout_s if timeout_s is None else timeout_s)
+
+    def _connected(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = make_consumer(self.kafka, wait_ms=self._wait_ms, max_records=self._max_records)
+        return self._consumer
+
+
+def milliseconds(seconds: float) -> int:
+    """What kafka-python wants to be told."""
+    return max(0, int(seconds * 1000))

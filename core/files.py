@@ -1,0 +1,129 @@
+"""Files that are replaced as a whole, and files that people edit while we run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from mmap import mmap
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from core.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_LOOK_AGAIN_S = 1.0
+
+
+class Stamp(NamedTuple):
+    """What tells a file from the same one before it was changed or replaced."""
+
+    modified_ns: int
+    size: int
+    inode: int
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    """The stamp of a file, by what the system says of it."""
+    return Stamp(found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def write_atomically(
+    path: Path, content: bytes | mmap | str, *, mode: int | None = None, durable: bool = True
+) -> Stamp:
+    """Put a new file in the place of the old one; whoever reads meanwhile has one of the two, whole.
+
+    `mode` are its permissions; without, those that new files have. Durable: after a crash of the machine the new file
+    is there; else the old one may be. The stamp is of the file before it is in place, so that a change by somebody
+    right afterwards does not pass for ours. Raises OSError.
+    """
+    # The number is that of a thread of the system, so no two drafts of one file have the same.
+    draft = path.with_name(f".{path.name}.{threading.get_native_id()}")
+    draft.unlink(missing_ok=True)  # of a thread that was killed while it wrote
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            if durable:
+                os.fsync(descriptor)
+            stamp = stamp_of(os.fstat(descriptor))
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    if durable:
+        _sync_folder(path.parent)
+    return stamp
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class WatchedFile(Generic[_T]):
+    """A value that `read` makes of a file's text and name: read again when the file has changed, and as it was when it
+    cannot be read. The constructor raises ConfigError, later reads only log."""
+
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[str, str], _T],
+        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._read = read
+        self._changed = changed
+        self._clock = clock
+        self._next_look = clock() + _LOOK_AGAIN_S
+        self._stamp = self._stat()
+        self._value = self._load()
+
+    @property
+    def value(self) -> _T:
+        """What the file says. It is looked at once a second at most."""
+        now = self._clock()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_AGAIN_S
+            try:
+                self._look()
+            except ConfigError as error:
+                logger.error("%s; what it said before stays in force", error)
+        return self._value
+
+    def _look(self) -> None:
+        stamp = self._stat()
+        if stamp != self._stamp:
+            # Also when it cannot be read: then it is not tried, and complained of, every second.
+            self._stamp = stamp
+            self._value = self._load()
+            self._changed()
+            logger.info("%s was read again", self._path)
+
+    def _stat(self) -> Stamp:
+        try:
+            return stamp_of(self._path.stat())
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be read: {error.strerror}") from error
+
+    def _load(self) -> _T:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{self._path} is not UTF-8") from error
+        return self._read(text, str(self._path))

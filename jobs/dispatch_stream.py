@@ -48,7 +48,7 @@ from dispatch.job.runtime import DispatchJob, JobSettings  # noqa: E402
 from dispatch.job.worker_beats import FILE, WorkerBeats, new_file  # noqa: E402
 from dispatch.matching.bases import workers_are_here  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
-from dispatch.spark.query_keeper import StopGate  # noqa: E402
+from dispatch.spark.query_supervisor import StopGate  # noqa: E402
 from jobs.monitoring.endpoint import serve_job_sometime  # noqa: E402
 from jobs.settings.loading import level_of, load_settings  # noqa: E402
 from jobs.settings.outbound import describe, policy_of  # noqa: E402

@@ -26,7 +26,7 @@ from dispatch.recording.attempts_tables import AttemptsTable, rows_of
 from dispatch.recording.deliveries import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 from jobs.notebook import Tables
 from jobs.settings.loading import load_settings
 from tests.support.table_rows import logged
@@ -80,7 +80,7 @@ def recording(report: Report) -> None:
         home = Path(folder)
         outcomes = AttemptsTable(str(home / "attempts"), str(home / "deliveries"))
         outcomes.open()
-        archive = HeldTable(NOTIFICATIONS, str(home / "notifications"))
+        archive = DeltaTableWriter(NOTIFICATIONS, str(home / "notifications"))
         archive.open()
 
         def record_attempts(begin: int, batch: int, values: list[bytes]) -> None:
@@ -133,7 +133,7 @@ def questions(report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         made = home / "tables"
-        attempts_table = HeldTable(ATTEMPTS, str(made / "attempts"))
+        attempts_table = DeltaTableWriter(ATTEMPTS, str(made / "attempts"))
         deliveries = EndedDeliveries(str(made / "deliveries"))
         piece = 100_000
         pattern = rows_of(attempt_values(0, piece))
@@ -143,7 +143,7 @@ def questions(report: Report) -> None:
             deliveries.append(rows, {})
         for spec in (ATTEMPTS, DELIVERIES):
             Upkeep(spec, str(made / spec.name), unused_hours=0).step()
-        HeldTable(RETRIES, str(made / "retries")).open()
+        DeltaTableWriter(RETRIES, str(made / "retries")).open()
         tables = Tables(load_settings(home=home, environ={}))
         middle = datetime.fromtimestamp((_START_MS + count // 2) / 1000, UTC)
         span = {"since": middle, "until": middle + timedelta(hours=1)}

@@ -16,7 +16,7 @@ Scope = tuple[Literal["endpoint", "host"], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Limits:
     """Pushes under way at once."""
 
     per_endpoint: int
@@ -45,11 +45,11 @@ def _scopes(address: str) -> tuple[Scope, Scope]:
     return ("endpoint", address), ("host", host)
 
 
-class Room:
-    """Counts the pushes under way against the bounds."""
+class InFlightLimiter:
+    """Counts the pushes under way against the limits."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = {"endpoint": bounds.per_endpoint, "host": bounds.per_host}
+    def __init__(self, limits: Limits) -> None:
+        self._bounds = {"endpoint": limits.per_endpoint, "host": limits.per_host}
         self._under_way: dict[Scope, int] = {}
 
     def full(self, scope: Scope) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dispatch.delivery.capacity import Bounds, Room, Scope, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, Scope, scopes_of
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
 
@@ -61,15 +61,15 @@ class Lane:
 
 
 # What a worker may have under way at one endpoint and at one host unless said otherwise.
-DEFAULT_BOUNDS = Bounds(per_endpoint=16, per_host=128)
+DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
 
 
 class Lanes:
     """All lanes of one partition of a batch."""
 
-    def __init__(self, limits: LaneLimits, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+    def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._room = Room(bounds)
+        self._room = InFlightLimiter(in_flight)
         self._held: dict[Scope, deque[Lane]] = {}
         self._lanes: dict[str, Lane] = {}
         self._ready: deque[Lane] = deque()

@@ -20,8 +20,8 @@ from dispatch.delivery.outcomes import Outcome, classify, unwritable
 from dispatch.delivery.push_spans import PushSpans, end
 from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
 from dispatch.delivery.verdict import Push
+from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, waits
 from dispatch.hot.lanes import Lanes, Received
-from dispatch.hot.settlement import PutOff, Settlement, waits
 from dispatch.monitoring.under_way import nobody
 from topic_model.subscriptions import Subscription
 
@@ -96,7 +96,7 @@ class Pump:
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
 
-    def run(self, lanes: Lanes, settlement: Settlement, tell: Callable[[int], None] = nobody) -> None:
+    def run(self, lanes: Lanes, settlement: BatchOutcomes, tell: Callable[[int], None] = nobody) -> None:
         """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is told how many
         pushes are under way, once per round.
 
@@ -166,7 +166,7 @@ class Pump:
 class _Run:
     """One call of `run`: the lanes, and how each has fared."""
 
-    def __init__(self, lanes: Lanes, settlement: Settlement) -> None:
+    def __init__(self, lanes: Lanes, settlement: BatchOutcomes) -> None:
         self.lanes = lanes
         self.settlement = settlement
         self._finished = 0

@@ -2,8 +2,8 @@
 
 Per notification: match, filter, queue in the lanes of those who want it; then push lane by lane until every lane is
 empty, and return when the outcomes are in the `attempts` log and what could not be delivered is in the `parked` log. So
-a batch that Spark counts as done is done. What would have to wait (for a sick endpoint, behind something parked, for a
-paused subscription) is parked without being tried.
+a batch that Spark counts as done is done. What would have to wait (for a degraded endpoint, behind something parked,
+for a paused subscription) is parked without being tried.
 
 What is costly to make (connections, the opened view, prepared envelopes) is kept in the module, because Spark reuses
 its worker processes. It is a cache only: Spark may end an idle worker at any time, and a killed one is replaced.
@@ -32,17 +32,17 @@ from core.recent import Recent
 from core.security.outbound import AddressPolicy
 from core.security.settings import SecretSettings
 from core.telemetry.tracing import NO_TRACING, TracingSettings
-from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.capacity import Limits
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.outcomes import failed
 from dispatch.delivery.push_spans import make_push_spans
 from dispatch.delivery.transport import make_transport
 from dispatch.delivery.verdict import Verdict
+from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
-from dispatch.hot.settlement import PutOff, Settlement, cancelled, waits
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.job import worker_beats
 from dispatch.logs.attempts import Matched
@@ -74,11 +74,11 @@ class SourceRow(Protocol):
 @dataclass(frozen=True)
 class Diversions:
     """What a batch does not push, but parks: for `held` subscriptions, which have something parked that must not be
-    overtaken, and for `sick` endpoints. Of `watched` endpoints it reports successes. The conditions of those that are
-    `unjudged` are not asked: what they might want is parked as it is."""
+    overtaken, and for `degraded` endpoints. Of `watched` endpoints it reports successes. The conditions of those that
+    are `unjudged` are not asked: what they might want is parked as it is."""
 
     held: frozenset[str] = frozenset()
-    sick: frozenset[str] = frozenset()
+    degraded: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
 
@@ -90,7 +90,7 @@ class Diversions:
             return "strict order: each message waits for the one before it"
         if subscription.id in self.held:
             return "earlier messages are parked, or the subscription is suspended"
-        if subscription.consumer.address in self.sick:
+        if subscription.consumer.address in self.degraded:
             return "its endpoint is sick"
         return ""
 
@@ -135,7 +135,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
 def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     worker = _worker_for(job)
     try:
-        settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
+        settlement = BatchOutcomes(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
         lanes = worker.fill(job, rows, settlement)
         worker.pump.run(lanes, settlement, worker.shown.teller(_task()))
         settlement.report.reach = worker.journal.settle()
@@ -169,13 +169,13 @@ class _Worker:
         """Whether this was made for the same settings: only in tests does one session see several."""
         return self._settings == _kept_settings(job)
 
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
+    def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: BatchOutcomes) -> Lanes:
         """Match the notifications of this round with those whom they belong to. Who has ended since one was accepted
         gets nothing any more, and a row says so."""
         push = job.push
         lanes = Lanes(
             LaneLimits(push.max_notify_messages, push.max_notify_bytes),
-            Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
+            Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
         )
         recipients = job.view.open()
         settled = _settled_before(job)
@@ -229,7 +229,7 @@ class _Worker:
         self._tell_matched(job.view.control, matched, settlement)
         return lanes
 
-    def _tell_matched(self, control: int, matched: dict[int, list[Matched]], settlement: Settlement) -> None:
+    def _tell_matched(self, control: int, matched: dict[int, list[Matched]], settlement: BatchOutcomes) -> None:
         """Whom notifications are for is written before what became of it."""
         for partition, counts in matched.items():
             self.journal.matched(partition, control, counts)
@@ -238,7 +238,7 @@ class _Worker:
         matched.clear()
         settlement.write_due()
 
-    def _keep_unjudged(self, settlement: Settlement, subscription: Subscription, received: Received) -> None:
+    def _keep_unjudged(self, settlement: BatchOutcomes, subscription: Subscription, received: Received) -> None:
         """Nobody has asked its conditions: it waits until someone resumes the subscription."""
         if subscription.pull_point:
             # A pull point holds what may be fetched now, and nothing that is still to be judged.
@@ -250,7 +250,7 @@ class _Worker:
         self,
         diversions: Diversions,
         lanes: Lanes,
-        settlement: Settlement,
+        settlement: BatchOutcomes,
         subscription: Subscription,
         received: Received,
     ) -> None:

@@ -161,10 +161,12 @@ class SinkJournal:
         delivery = self._delivery(subscription, received)
         self._hold_back(attempt, self._parking, self._parking.park(delivery, received.notification, tries))
 
-    def bury(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
+    def write_dead_letter(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
         """A delivery was given up for good; the row that says so. Raises InfrastructureError."""
         letter = letter_of(attempt, received.notification)
-        self._hold_back(attempt, self._dead, self._dead.bury(self._delivery(subscription, received), letter))
+        self._hold_back(
+            attempt, self._dead, self._dead.write_dead_letter(self._delivery(subscription, received), letter)
+        )
 
     def store(self, subscription: Subscription, notification: Notification) -> None:
         """A message for a pull point. Raises InfrastructureError."""

@@ -25,7 +25,7 @@ from dispatch.redelivery.held_lanes import PartitionReport, Reports
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.spark.source import Pieces, read_log
 
 # Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
@@ -120,9 +120,9 @@ class HotPath:
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
 
-        Most batches are done in one round. A long one (a backlog) takes several, each as long as `rounds` say: what has
-        become of subscriptions, what is parked and which endpoints are sick is known at the beginning of each, and the
-        job can stop between them. Spark cannot plan smaller batches while a query runs.
+        Most batches are done in one round. A long one (a backlog) takes several, each as long as `rounds` say. At the
+        beginning of each round it is known what has become of subscriptions, what is parked and which endpoints are
+        degraded, and the job can stop between two. Spark cannot plan smaller batches while a query runs.
         """
         with self._gate.batch(), self._metrics.batch() as stages, ExitStack() as after:
             number = self._first_number + batch
@@ -206,7 +206,7 @@ class HotPath:
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health
         held = self._redeliverer.lanes.for_batch() | self._view.all_suspended()
-        return Diversions(held, health.sick(), health.watched(), self._view.all_unjudged())
+        return Diversions(held, health.degraded(), health.watched(), self._view.all_unjudged())
 
     def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
         if self._reports is None:

@@ -34,7 +34,7 @@ from dispatch.recording.recording import Recording
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.checkpoint_repair import is_cut_off, mended, settled
-from dispatch.spark.query_keeper import Keeper, StopGate
+from dispatch.spark.query_supervisor import QuerySupervisor, StopGate
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class DispatchJob:
             bases_for(spark.sparkContext, settings.home / "routing"),
             unmatched=Unmatched(settings.kafka, self._settled),
         )
-        self._keepers: tuple[Keeper, ...] = ()
+        self._supervisors: tuple[QuerySupervisor, ...] = ()
         metrics = metrics or JobMetrics()
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
@@ -134,9 +134,9 @@ class DispatchJob:
             settings.tracing,
             self._under_way,
         )
-        self._keepers = (
-            Keeper("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
-            Keeper(
+        self._supervisors = (
+            QuerySupervisor("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
+            QuerySupervisor(
                 "record",
                 lambda: start_recording(
                     spark,
@@ -155,7 +155,9 @@ class DispatchJob:
             ),
         )
         logs = {"push": "notifications", "record": "attempts"}
-        watched = {keeper.name: watched_query(logs[keeper.name], keeper) for keeper in self._keepers}
+        watched = {
+            supervisor.name: watched_query(logs[supervisor.name], supervisor) for supervisor in self._supervisors
+        }
         if archive := recording.archive:
             watched["archive"] = Watched("notifications", lambda: archive.progress)
         redelivery = self._redeliverer.statistics
@@ -183,15 +185,15 @@ class DispatchJob:
             ensure_topics(self._settings.kafka)
             self._open()
             self._events.start()
-            for keeper in self._keepers:
-                keeper.start()
+            for supervisor in self._supervisors:
+                supervisor.start()
             if self._wait_running():
                 ready()
             self._recording.start()
             self._keep_warm()
         finally:
             self._stop()
-        return not any(keeper.gave_up for keeper in self._keepers)
+        return not any(supervisor.gave_up for supervisor in self._supervisors)
 
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
@@ -199,7 +201,7 @@ class DispatchJob:
 
     def _settled(self) -> Mapping[int, int] | None:
         """What the batches are through with, by partition of their log; None when that is not known."""
-        progress = progress_of(self._keepers[0].query) if self._keepers else None
+        progress = progress_of(self._supervisors[0].query) if self._supervisors else None
         if progress is not None:
             return progress.settled
         return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
@@ -245,9 +247,9 @@ class DispatchJob:
 
     def _wait_running(self) -> bool:
         """Wait until the queries have come up; whether those that the engine cannot do without have."""
-        for keeper in self._keepers:
-            running = keeper.wait_running(_START_S if keeper.essential else _OTHERS_START_S)
-            if keeper.essential and not running:
+        for supervisor in self._supervisors:
+            running = supervisor.wait_running(_START_S if supervisor.essential else _OTHERS_START_S)
+            if supervisor.essential and not running:
                 return False
         return True
 
@@ -264,8 +266,8 @@ class DispatchJob:
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         if not self._gate.wait_empty(2 * self._settings.retry.hot_budget_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
-        for keeper in self._keepers:
-            keeper.stop(timeout_s=5.0)
+        for supervisor in self._supervisors:
+            supervisor.stop(timeout_s=5.0)
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)
         self._events.stop(timeout_s=1.0)

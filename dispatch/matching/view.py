@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
 from core.eventlog.settings import KafkaSettings
-from dispatch.matching.bases import MIN_OVERLAY, Bases, Rebasing, SharedBase
+from dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
 from dispatch.matching.control_state import ControlState, Listener
 from dispatch.monitoring.sources import ViewSize
 from topic_model.projections.suspensions import State
@@ -112,7 +112,7 @@ class RoutingView:
         self._state = ControlState(self._history)
         self._table = self._state.table
         self._follower = ControlFollower(kafka, self._apply)
-        self._rebasing = Rebasing(self._table, bases, min_overlay)
+        self._rebasing = SnapshotRebuilder(self._table, bases, min_overlay)
         self._shared: SharedView | None = None
         self._overlay: Overlay | None = None  # what is in the broadcast
         self._version = -1  # of the history, the same

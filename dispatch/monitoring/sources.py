@@ -178,9 +178,9 @@ class Watched(NamedTuple):
     progress: Callable[[], Progress | None]
 
 
-def watched_query(log: str, keeper: HasQuery) -> Watched:
+def watched_query(log: str, supervisor: HasQuery) -> Watched:
     """A query and the log that it reads."""
-    return Watched(log, lambda: progress_of(keeper.query))
+    return Watched(log, lambda: progress_of(supervisor.query))
 
 
 class JobSources:

@@ -34,7 +34,7 @@ def settled(letter: DeadLetter, now_s: float) -> bool:
     return has_come(letter.at_ms + int(SETTLED_AFTER_S * 1000), letter.at_ms, int(now_s * 1000))
 
 
-class DeadLetterDesk:
+class DeadLetterAdmin:
     """Used by one thread. Everything raises InfrastructureError when Kafka does not take it within `timeout_s`."""
 
     def __init__(self, kafka: KafkaSettings, timeout_s: float = 30.0, now: Callable[[], float] = time.time) -> None:
@@ -45,7 +45,7 @@ class DeadLetterDesk:
         self._parking = ParkingLog(kafka)
         self._dead = DeadLetterLog(kafka)
 
-    def __enter__(self) -> DeadLetterDesk:
+    def __enter__(self) -> DeadLetterAdmin:
         return self
 
     def __exit__(

@@ -22,7 +22,7 @@ from core.eventlog.tail import Tail
 from dispatch.monitoring.sources import Progress
 from dispatch.recording.follower import Follower
 from dispatch.tables import NOTIFICATIONS
-from dispatch.tables.delta_table import Build, HeldTable, as_progress, build, days, times
+from dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
@@ -45,7 +45,7 @@ class Archive(Follower):
         self, kafka: KafkaSettings, location: str, interval_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._kafka = kafka
-        self._table = HeldTable(NOTIFICATIONS, location)
+        self._table = DeltaTableWriter(NOTIFICATIONS, location)
         super().__init__(LOG, [self._table])
         self._interval_s = interval_s
         self._clock = clock

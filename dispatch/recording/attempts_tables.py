@@ -22,10 +22,10 @@ from core.eventlog.tail import Replaced, Tail
 from dispatch.recording.deliveries import EndedDeliveries
 from dispatch.settings import TableSettings
 from dispatch.spark.checkpoint_repair import go_back, mended
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.spark.source import Pieces, read_log
 from dispatch.tables import ATTEMPTS
-from dispatch.tables.delta_table import HeldTable, as_progress, rows_of
+from dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
 
 
 def unread(logged: pa.Table, reached: Mapping[int, int]) -> pa.Table:
@@ -54,7 +54,7 @@ def _by_partition(logged: pa.Table, function: str) -> dict[int, int]:
 class LogTable:
     """A table that a log is written to, and how far."""
 
-    def __init__(self, table: HeldTable, log: str) -> None:
+    def __init__(self, table: DeltaTableWriter, log: str) -> None:
         self.held = table
         self._log = log
 
@@ -100,7 +100,7 @@ class AttemptsTable:
     """`attempts`, and `deliveries` if that has a place."""
 
     def __init__(self, location: str, deliveries: str | None = None) -> None:
-        self._attempts = LogTable(HeldTable(ATTEMPTS, location), LOG)
+        self._attempts = LogTable(DeltaTableWriter(ATTEMPTS, location), LOG)
         self._ended = EndedDeliveries(deliveries) if deliveries else None
         self._deliveries = LogTable(self._ended.table, LOG) if self._ended else None
 

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from dispatch.spark.checkpoint_repair import RANGE
 from dispatch.tables import DELIVERIES
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"
@@ -35,7 +35,7 @@ class EndedDeliveries:
     """Writes the `deliveries` table from the rows of `attempts`."""
 
     def __init__(self, location: str) -> None:
-        self.table = HeldTable(DELIVERIES, location)
+        self.table = DeltaTableWriter(DELIVERIES, location)
 
     def append(self, attempts: pa.Table, progress: Mapping[str, int]) -> None:
         """Record the deliveries that ended with these attempts, and how far that is. May be repeated after a crash at

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from core.eventlog.tail import Replaced, Tail
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class Follower(ABC):
     step asks the tables again. A log that was made anew is followed from its beginning.
     """
 
-    def __init__(self, log: str, tables: Sequence[HeldTable]) -> None:
+    def __init__(self, log: str, tables: Sequence[DeltaTableWriter]) -> None:
         self._log = log
         self._tables = tables
         self._tail: Tail | None = None

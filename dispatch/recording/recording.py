@@ -16,7 +16,7 @@ from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
 from dispatch.recording.state_tables import Fold, FoldedTables, RoutesSnapshot
 from dispatch.recording.table_writer import Recorder, Work
 from dispatch.settings import TableSettings
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,

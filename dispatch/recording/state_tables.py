@@ -17,7 +17,7 @@ from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
 from dispatch.recording.follower import Follower
 from dispatch.tables import ROUTES, TableSpec
-from dispatch.tables.delta_table import OPERATION, HeldTable, as_progress
+from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
 from topic_model.projections.suspensions import State
 from topic_model.routing.routes import Route
 
@@ -37,7 +37,7 @@ class RoutesSnapshot:
         routes: Callable[[int], Sequence[tuple[Route, State]]],
     ) -> None:
         """`version` is a number that grows with each change, over restarts too; `routes` gives so many at most."""
-        self._table = HeldTable(ROUTES, location)
+        self._table = DeltaTableWriter(ROUTES, location)
         self._limit = limit
         self._version = version
         self._routes = routes
@@ -114,7 +114,7 @@ class Changes:
         self._changes[key] = ("drop", {})
 
     def arrow(self) -> pa.Table:
-        """The changes as `HeldTable.merge` wants them."""
+        """The changes as `DeltaTableWriter.merge` wants them."""
         key = self._spec.key
         rows = [{**row, key: name, OPERATION: operation} for name, (operation, row) in self._changes.items()]
         fields = [pa.field(each.name, each.type) for each in self._spec.arrow_schema()]
@@ -138,7 +138,7 @@ class Fold(Protocol):
 
     @property
     def patched(self) -> Sequence[str]:
-        """Columns that change by themselves; see `HeldTable.merge`."""
+        """Columns that change by themselves; see `DeltaTableWriter.merge`."""
 
     @property
     def guard(self) -> str:
@@ -146,7 +146,7 @@ class Fold(Protocol):
 
     @property
     def kept(self) -> Sequence[str]:
-        """Columns that another fold fills; see `HeldTable.merge`."""
+        """Columns that another fold fills; see `DeltaTableWriter.merge`."""
 
     def apply(self, record: ConsumerRecord, changes: Changes) -> None:
         """Note what changes. What cannot be read is logged and left out."""
@@ -158,7 +158,7 @@ class FoldedTables(Follower):
     def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, Fold]]) -> None:
         """`folds` with the location of their table; of several for one table each is done after those before it."""
         self._kafka = kafka
-        self._folds = [(fold, HeldTable(fold.spec, location)) for location, fold in folds]
+        self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(log, [table for _, table in self._folds])
 
     def _opened(self) -> Tail:

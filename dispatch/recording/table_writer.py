@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 
 logger = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ class Reports(AccumulatorParam[list[PartitionReport]]):
         return value1
 
 
-class LaneBook:
+class HeldLanes:
     """Brings together what batches have parked and what the redeliverer has finished."""
 
     def __init__(self) -> None:

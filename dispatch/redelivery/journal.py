@@ -24,7 +24,7 @@ class Journal(Protocol):
     def finished(self, delivery: Delivery, tried: bool) -> None:
         """A delivery does not wait any more; `tried` says whether it ever was."""
 
-    def bury(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         """A delivery was given up for good."""
 
     def gone(self, subscription_id: str) -> None:
@@ -54,7 +54,7 @@ class Rows(Log, Protocol):
 class Letters(Log, Protocol):
     """The `dead` log."""
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> object:
+    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> object:
         """One more letter."""
 
 
@@ -103,8 +103,8 @@ class LogJournal:
     def finished(self, delivery: Delivery, tried: bool) -> None:
         self._later.append(lambda: self._parking.finished(delivery, tried))
 
-    def bury(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
-        self._dead.bury(delivery, letter_of(attempt, notification))
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        self._dead.write_dead_letter(delivery, letter_of(attempt, notification))
         self._sent = True
 
     def gone(self, subscription_id: str) -> None:

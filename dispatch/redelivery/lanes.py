@@ -9,8 +9,8 @@ from typing import Protocol
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.retry import RetryPolicy
 from dispatch.logs.parked import Delivery
-from dispatch.redelivery.agenda import Agenda
 from dispatch.redelivery.parked_store import ParkedStore, Waiting
+from dispatch.redelivery.timer_queue import TimerQueue
 from dispatch.settings import PushSettings
 from topic_model.subscriptions import Subscription
 
@@ -117,7 +117,7 @@ class Lanes:
         self._store = store
         self._holds = holds
         self._lanes: dict[str, Lane] = {}
-        self._turns = Agenda()
+        self._turns = TimerQueue()
 
     def __len__(self) -> int:
         return len(self._lanes)

@@ -16,13 +16,13 @@ from dispatch.delivery.transport.contract import PushRequest, PushResult, Transp
 from dispatch.delivery.verdict import Push, Verdict, attempt, judge, untried
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
+from dispatch.redelivery.capacity_waiters import CapacityWaiters
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm
 from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lanes import Lane, Lanes
 from dispatch.redelivery.parked_store import ParkedStore, Waiting
-from dispatch.redelivery.suspension import Stopping
-from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.redelivery.suspension import Suspensions
 from topic_model.subscriptions import Subscription
 
 # Attempts made here belong to no batch.
@@ -35,7 +35,7 @@ _ENDED_AT_ONCE = 500
 _EVER_MS = 1 << 62
 
 
-class Settling:
+class RedeliveryOutcomes:
     """Rows to the journal, tries and ends to the store and the journal. Used by one thread."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Settling:
         the endpoint answers, and refuses the message, it does, or what it always fails at would be tried for ever.
         """
         gone = False
-        excused = probe and outcome.endpoint_away
+        excused = probe and outcome.endpoint_unreachable
         for waiting in taken:
             number, counted = waiting.tries.number + 1, waiting.tries.counted + (not excused)
             history = History(waiting.notification.accepted_ms, counted, len(taken) - 1)
@@ -111,7 +111,7 @@ class Settling:
 
     def _end(self, waiting: Waiting, row: Attempt) -> None:
         if row.state in ("dead", "expired"):
-            self._journal.bury(waiting.delivery, waiting.notification, row)
+            self._journal.write_dead_letter(waiting.delivery, waiting.notification, row)
             # A dead subscriber of these events would hear of itself, once a minute and for ever.
             if not row.topic.startswith(SYSTEM):
                 self._alarm.died(row.subscription, row.endpoint, row.detail)
@@ -131,9 +131,9 @@ class Pushes:
         transport: Transport,
         lanes: Lanes,
         endpoints: Endpoints,
-        room: WaitingRoom,
-        settling: Settling,
-        stopping: Stopping,
+        room: CapacityWaiters,
+        settling: RedeliveryOutcomes,
+        stopping: Suspensions,
         envelope_of: Callable[[Subscription], Envelope],
         clock: WatchedClock,
         spans: PushSpans | None,

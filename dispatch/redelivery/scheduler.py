@@ -19,21 +19,21 @@ import logging
 from collections.abc import Callable
 
 from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.capacity import Limits
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import HealthBook, quick_s
+from dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from dispatch.delivery.push_spans import PushSpans
 from dispatch.delivery.retry import RetryPolicy, policy_of
 from dispatch.delivery.transport.contract import Transport
 from dispatch.matching.filters import Allowance, Conditions, judged
+from dispatch.redelivery.capacity_waiters import CapacityWaiters
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
 from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lanes import Choice, Holds, Lane, Lanes, Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, Waiting
-from dispatch.redelivery.pushes import Pushes, Settling
-from dispatch.redelivery.suspension import Stopping
-from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.redelivery.pushes import Pushes, RedeliveryOutcomes
+from dispatch.redelivery.suspension import Suspensions
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.subscriptions import Subscription
 
@@ -53,7 +53,7 @@ class Redelivery:
         self,
         store: ParkedStore,
         transport: Transport,
-        health: HealthBook,
+        health: EndpointHealthRegistry,
         subscriptions: Subscriptions,
         journal: Journal,
         holds: Holds,
@@ -78,11 +78,11 @@ class Redelivery:
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = Lanes(store, holds)
         self._choice = Choice(store, push)
-        self._room = WaitingRoom(Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
+        self._room = CapacityWaiters(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._endpoints = Endpoints(health, quick_s(retry), tell)
-        self._settling = Settling(store, journal, chance, self._alarm)
+        self._settling = RedeliveryOutcomes(store, journal, chance, self._alarm)
         suspend_after_ms = int(retry.suspend_after_s * 1000)
-        self._stopping = Stopping(subscriptions, self._lanes, self._endpoints, journal, suspend_after_ms, tell)
+        self._stopping = Suspensions(subscriptions, self._lanes, self._endpoints, journal, suspend_after_ms, tell)
         self._pushes = Pushes(
             transport,
             self._lanes,

@@ -1,7 +1,7 @@
 """One life of the redelivery, from a start to the next failure: everything with a connection or an open file.
 
 What it knows is a fold over the `parked` log, kept in a file. So whatever goes wrong, all since the last commit is
-forgotten, and the next shift begins from there; a push whose outcome was not written down is made again.
+forgotten, and the next session begins from there; a push whose outcome was not written down is made again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import NamedTuple, NoReturn, Protocol
 from core import liveness
 from core.eventlog.settings import KafkaSettings
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import HealthBook
+from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.delivery.push_spans import PushSpans
 from dispatch.delivery.transport.contract import Transport
 from dispatch.redelivery.endpoints import HealthMemory
 from dispatch.redelivery.events import Listener
-from dispatch.redelivery.held_lanes import LaneBook
+from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.journal import LogJournal, journal_for
 from dispatch.redelivery.lanes import Changes
 from dispatch.redelivery.lanes import Subscriptions as LaneSubscriptions
@@ -52,7 +52,7 @@ _SETTLE_S = 600.0
 # The first fold of a log with millions in it is committed in pieces of so many records.
 _FOLD_RECORDS = 20_000
 
-# How often what is known of sick endpoints is kept for the next start.
+# How often what is known of degraded endpoints is kept for the next start.
 _HEALTH_S = 5.0
 
 
@@ -68,14 +68,14 @@ class Subscriptions(LaneSubscriptions, Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all shifts have in common."""
+    """What all sessions have in common."""
 
     kafka: KafkaSettings
     push: PushSettings
     retry: RetrySettings
     file: Path
-    lanes: LaneBook
-    health: HealthBook
+    lanes: HeldLanes
+    health: EndpointHealthRegistry
     subscriptions: Subscriptions
     make_transport: Callable[[], Transport]
     envelope_of: Callable[[Subscription], Envelope]
@@ -86,7 +86,7 @@ class Plan:
 
 
 class Figures(NamedTuple):
-    """A shift at a moment; `delivered` and `dead` since its start."""
+    """A session at a moment; `delivered` and `dead` since its start."""
 
     parked: int = 0
     lanes: int = 0
@@ -97,19 +97,19 @@ class Figures(NamedTuple):
 
 
 @contextmanager
-def opened_shift(plan: Plan) -> Iterator[Shift]:
-    """A shift, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
+def opened_session(plan: Plan) -> Iterator[RedeliverySession]:
+    """A session, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
     with (
         closing(_opened(plan.file, plan.kafka.topic("parked"))) as store,
         closing(ParkedReading(plan.kafka)) as reading,
         closing(journal_for(plan.kafka)) as journal,
         closing(plan.make_transport()) as transport,
     ):
-        yield Shift(plan, store, reading, journal, transport)
+        yield RedeliverySession(plan, store, reading, journal, transport)
 
 
-class Shift:
-    """Used by one thread, within `opened_shift`."""
+class RedeliverySession:
+    """Used by one thread, within `opened_session`."""
 
     def __init__(
         self, plan: Plan, store: ParkedStore, reading: ParkedReading, journal: LogJournal, transport: Transport
@@ -140,7 +140,7 @@ class Shift:
 
     def begin(self, stopping: threading.Event, restore: bool) -> None:
         """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
-        earlier process knew of sick endpoints is to be taken in. Raises InfrastructureError."""
+        earlier process knew of degraded endpoints is to be taken in. Raises InfrastructureError."""
         plan = self._plan
         try:
             self._reading.begin(self._store.positions())
@@ -152,7 +152,7 @@ class Shift:
         for partition, position in self._reading.positions.items():
             plan.lanes.applied(partition, position)
         self.read_to_end(stopping)
-        # What an earlier shift had found and this one has not is finished.
+        # What an earlier session had found and this one has not is finished.
         plan.lanes.only(self.redelivery.held())
         plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
         if restore:
@@ -277,7 +277,7 @@ class Shift:
         self._moved = self._memory.keep() or self._moved
 
     def _discard_file(self, why: Discontinued) -> NoReturn:
-        """Raises SpoiltFile: the next shift begins with an empty one."""
+        """Raises SpoiltFile: the next session begins with an empty one."""
         self._store.close()
         discard(self._plan.file)
         raise SpoiltFile(f"{why}; it is read anew from its beginning") from why

@@ -8,7 +8,7 @@ from dispatch.redelivery.journal import Journal
 from dispatch.redelivery.lanes import Lane, Lanes, Subscriptions
 
 
-class Stopping:
+class Suspensions:
     """Used by one thread. `after_ms` is how long an endpoint may fail."""
 
     def __init__(

@@ -152,7 +152,7 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits anew, in its old place, with all its tries and its whole lifespan."""
-    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterDesk, settled
+    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, settled
     from jobs.cli.topics_work import read_table
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
@@ -173,7 +173,7 @@ def redrive(
     asked = sum(1 for _ in islice(possible(), limit))
     counts = {"redriven": 0, "over": left_alone["over"], "too_new": left_alone["too_new"]}
     if asked and (yes or agreed(f"Try {asked:,} deliveries again?")):
-        with DeadLetterDesk(kafka) as desk:
+        with DeadLetterAdmin(kafka) as desk:
             counts["redriven"] = desk.redrive(islice(possible(), asked))
     if json:
         print_json(counts)
@@ -204,14 +204,14 @@ def purge(
     json: JsonOption = False,
 ) -> None:
     """Throw dead letters away, with their messages. That they were, stays on record."""
-    from dispatch.operations.dead_letters import DeadLetterDesk
+    from dispatch.operations.dead_letters import DeadLetterAdmin
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
     asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
     purged = 0
     if asked and (yes or agreed(f"Throw {asked:,} dead letters away for good?")):
-        with DeadLetterDesk(kafka) as desk:
+        with DeadLetterAdmin(kafka) as desk:
             purged = desk.purge(islice(_search(kafka, wanted), asked))
     if json:
         print_json({"purged": purged})

@@ -59,7 +59,7 @@ def trace(
     if json:
         print_json(document(story))
     else:
-        for line in told(story):
+        for line in format_story(story):
             console().print(line, soft_wrap=True)
 
 
@@ -76,7 +76,7 @@ def why(
     if json:
         print_json(document(story))
     else:
-        for line in told(story):
+        for line in format_story(story):
             console().print(line, soft_wrap=True)
 
 
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def told(story: Story) -> Iterable[Text]:
+def format_story(story: Story) -> Iterable[Text]:
     """The story for people, line by line. Times are UTC."""
     from rich.text import Text
 

@@ -21,7 +21,7 @@ from core.security.settings import SecretSettings
 from dispatch.job.runtime import DispatchJob, JobSettings
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ATTEMPTS
 from tests.support.outbound import THIS_MACHINE
 from topic_model.records import notifications

@@ -24,7 +24,7 @@ class FakeJournal:
         self.parked[subscription.id, received.notification.id] = tries
         self.rows.append(attempt)
 
-    def bury(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
+    def write_dead_letter(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
         self.buried.append((subscription.id, received.notification.id))
         self.rows.append(attempt)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
-from dispatch.delivery.health import HealthBook, Sign
+from dispatch.delivery.health import EndpointHealthRegistry, Sign
 from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
 from dispatch.logs import parked
@@ -18,7 +18,7 @@ from dispatch.logs.attempts import Attempt
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.held_lanes import LaneBook
+from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.journal import LogJournal
 from dispatch.redelivery.parked_store import ParkedStore
 from dispatch.redelivery.scheduler import Redelivery
@@ -121,7 +121,7 @@ class FakeLog:
         now = self._world.true_ms, self._world.now_ms
         self._unsettled.append(written)
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
+    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> None:
         self._unsettled.append(lambda: self._world.buried.append(letter))
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
@@ -182,8 +182,8 @@ class World:
         """Everything that is not in a log is lost: pushes under way, the store, the health of endpoints."""
         self._under_way: list[tuple[int, int, PushRequest, Callback]] = []
         self.store = ParkedStore(None)
-        self.lanes = LaneBook()
-        self.health = HealthBook(self.retry, self.is_pushed_to)
+        self.lanes = HeldLanes()
+        self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None
         self.logs = FakeLog(self), FakeLog(self), FakeLog(self)
         self.journal = LogJournal(*self.logs)
@@ -242,7 +242,7 @@ class World:
         """Batches find that the endpoint of a subscription is away, until its breaker opens."""
         endpoint = self.subscriptions[name].consumer.address
         for number in range(self.retry.breaker_failures):
-            self.health.note(endpoint, Sign("away", f"of a batch {number}"), self.now_ms)
+            self.health.note(endpoint, Sign("unreachable", f"of a batch {number}"), self.now_ms)
 
     def park(
         self,
@@ -338,7 +338,7 @@ class World:
         probe = self.health.get(request.url).breaker == "half-open"
 
         def answered(result: PushResult) -> None:
-            if probe and classify(result).endpoint_away:
+            if probe and classify(result).endpoint_unreachable:
                 self.excused.update(ids)
             callback(result)
 

@@ -13,7 +13,7 @@ from dispatch.logs.attempts import Attempt
 from dispatch.recording.attempts_tables import AttemptsTable
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.topics import TopicPath
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -67,7 +67,7 @@ def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> N
         "timestamp": NOON,
     }
     empty = {column.name: None if column.optional else nothing[column.type] for column in spec.columns}
-    table = HeldTable(spec, spec.location(TableSettings(), home))
+    table = DeltaTableWriter(spec, spec.location(TableSettings(), home))
     table.append(spec.arrow([{**empty, **row} for row in rows]), "test", 0)
     if not rows:
         table.open()

@@ -195,7 +195,7 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
 
         receiver.behave("/s", "status/202")
         with running(kafka_settings, path, known) as redeliverer:
-            assert redeliverer.health.get(receiver.url("/s")).sick == (file == "kept")
+            assert redeliverer.health.get(receiver.url("/s")).degraded == (file == "kept")
             until(lambda: redeliverer.statistics().parked == 0)
         after = ids(receiver, "/s")[tried:]
 

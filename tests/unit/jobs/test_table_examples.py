@@ -100,10 +100,10 @@ def test_duckdb_finds_rows_of_a_merged_table_by_their_texts(tmp_path: Path, monk
 
     from dispatch.recording.state_tables import Changes
     from dispatch.tables import TOPICS
-    from dispatch.tables.delta_table import HeldTable
+    from dispatch.tables.delta_table import DeltaTableWriter
 
     fill(tmp_path, TOPICS, [{"topic": "a"}])
-    table = HeldTable(TOPICS, TOPICS.location(TableSettings(), tmp_path))
+    table = DeltaTableWriter(TOPICS, TOPICS.location(TableSettings(), tmp_path))
     changes = Changes(TOPICS)
     changes.put("b", {**table.open().to_pyarrow_table().to_pylist()[0], "topic": "b"})
     table.merge(changes.arrow(), {"w": 1})

@@ -10,8 +10,8 @@ import pytest
 from core.eventlog.settings import KafkaSettings
 from core.security.settings import SecretSettings
 from dispatch.hot import sink
+from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.lanes import Received
-from dispatch.hot.settlement import Settlement
 from dispatch.hot.sink import Diversions, SinkJob
 from dispatch.logs.attempts import Attempt, Matched
 from dispatch.logs.parked import Tries
@@ -80,7 +80,7 @@ def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subsc
     return Subscription(name, EndpointReference(f"http://{name}/"), content=filters, owner=owner, pull_point=pull_point)
 
 
-def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, Settlement, dict[str, int]]:
+def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
     """A worker fills its lanes: its journal, what it has settled, and how much waits to be pushed to whom."""
     worker: Any = object.__new__(sink._Worker)
     worker.journal, worker._conditions = Journal(), Conditions()
@@ -101,7 +101,7 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
         for at, each in enumerate(payloads)
     ]
-    settlement = Settlement(worker.journal, push, retry, 1)
+    settlement = BatchOutcomes(worker.journal, push, retry, 1)
     lanes = worker.fill(job, rows, settlement)
     return worker.journal, settlement, {each.id: count for each, count in lanes.waiting()}
 

@@ -32,7 +32,7 @@ class FakeLog:
         self.sent.append(delivery)
         return len(self.sent)
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> int:
+    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         return self.park(delivery, letter.notification, Tries())
 
     def has(self, number: int) -> bool:
@@ -113,7 +113,7 @@ def test_a_delivery_is_written_at_once(opened: Opened) -> None:
 
 def test_that_something_is_kept_is_written_when_it_is_and_not_only_at_the_end(opened: Opened) -> None:
     opened.journal.park(SUBSCRIPTION, received("parked"), Tries(), attempt("parked", "parked"))
-    opened.journal.bury(SUBSCRIPTION, received("dead"), attempt("dead", "dead"))
+    opened.journal.write_dead_letter(SUBSCRIPTION, received("dead"), attempt("dead", "dead"))
     opened.journal.store(SUBSCRIPTION, received("pulled").notification)
     assert opened.rows() == []
 

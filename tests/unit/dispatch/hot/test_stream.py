@@ -12,7 +12,7 @@ from dispatch.matching.bases import FileBase
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from tests.support.outbound import THIS_MACHINE
 
 

@@ -17,7 +17,7 @@ from dispatch.recording.archive import Logged, notification_rows
 from dispatch.recording.attempts_tables import AttemptsTable, rows_of
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, NOTIFICATIONS, TABLES, Column
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 from tests.support.table_rows import logged
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
@@ -136,7 +136,7 @@ def test_each_table_has_what_it_lacks_after_a_crash_between_them(tmp_path: Path)
 
 def test_table_of_an_older_arborcast_goes_by_batches(tmp_path: Path) -> None:
     location = str(tmp_path / "attempts")
-    HeldTable(ATTEMPTS, location).append(rows_of(values(3)), "query", 4)
+    DeltaTableWriter(ATTEMPTS, location).append(rows_of(values(3)), "query", 4)
     table = AttemptsTable(location)
 
     assert table.append(records(3, 0), "query", 4).num_rows == 0
@@ -211,7 +211,7 @@ def test_older_table_gets_the_columns_it_lacks_and_keeps_its_rows(tmp_path: Path
     older = dataclasses.replace(ATTEMPTS, columns=columns)
     rows = rows_of(values(1))
     older_rows = rows.select([column.name for column in columns])
-    HeldTable(older, location).append(older_rows, "query", 0)
+    DeltaTableWriter(older, location).append(older_rows, "query", 0)
 
     table = AttemptsTable(location)
     assert table.append(logged(values(1, 1), 1), "query", 1).num_rows

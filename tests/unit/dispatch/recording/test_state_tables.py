@@ -20,7 +20,7 @@ from dispatch.recording import state_tables
 from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold, TopicsFold
 from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
 from dispatch.recording.state_tables import Changes, Fold, FoldedTables
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.records import control as records
 from topic_model.records.control import (
     ControlRecord,
@@ -281,7 +281,7 @@ def test_stretch_of_the_log_that_is_read_again_changes_nothing(tmp_path: Path, l
     for record in log.records[:1]:
         fold.apply(record, changes)
 
-    HeldTable(fold.spec, str(tmp_path / "retries")).merge(changes.arrow(), {}, fold.patched, fold.guard)
+    DeltaTableWriter(fold.spec, str(tmp_path / "retries")).merge(changes.arrow(), {}, fold.patched, fold.guard)
 
     assert rows(tmp_path / "retries", "delivery", "tries", "due_at") == once
 
@@ -308,7 +308,7 @@ def test_step_that_failed_begins_again_at_what_the_table_has(
     log.control(TopicRecord(TopicPath("a")))
     tables = control_tables(tmp_path)
     with monkeypatch.context() as broken:
-        broken.setattr(HeldTable, "merge", _refuse)
+        broken.setattr(DeltaTableWriter, "merge", _refuse)
         with pytest.raises(InfrastructureError):
             tables.step()
 

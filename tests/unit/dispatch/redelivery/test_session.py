@@ -7,11 +7,11 @@ import pytest
 
 from core.errors import InfrastructureError
 from core.eventlog.settings import KafkaSettings
-from dispatch.delivery.health import HealthBook
+from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.logs.parked import Tries
 from dispatch.redelivery import session
-from dispatch.redelivery.held_lanes import LaneBook
-from dispatch.redelivery.session import Plan, opened_shift
+from dispatch.redelivery.held_lanes import HeldLanes
+from dispatch.redelivery.session import Plan, opened_session
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.redelivery_world import BROKEN, World
 from topic_model.records.notifications import Notification
@@ -44,8 +44,8 @@ def plan(make_transport: Any) -> Plan:
         push=PushSettings(),
         retry=RetrySettings(),
         file=Path("never made"),
-        lanes=LaneBook(),
-        health=HealthBook(RetrySettings(), lambda endpoint: True),
+        lanes=HeldLanes(),
+        health=EndpointHealthRegistry(RetrySettings(), lambda endpoint: True),
         subscriptions=cast(Any, None),
         make_transport=make_transport,
         envelope_of=cast(Any, None),
@@ -59,7 +59,7 @@ def test_what_was_open_when_the_next_could_not_be_opened_is_closed(closed: list[
     def no_transport() -> NoReturn:
         raise InfrastructureError("no certificates")
 
-    with pytest.raises(InfrastructureError, match="no certificates"), opened_shift(plan(no_transport)):
+    with pytest.raises(InfrastructureError, match="no certificates"), opened_session(plan(no_transport)):
         pass
 
     assert sorted(closed) == ["journal", "reading", "store"]
@@ -73,13 +73,13 @@ def test_what_was_open_when_a_shift_could_not_be_made_is_closed(
 
     monkeypatch.setattr(session, "Redelivery", spoilt)
 
-    with pytest.raises(ValueError, match="settings"), opened_shift(plan(lambda: Opened("transport", closed))):
+    with pytest.raises(ValueError, match="settings"), opened_session(plan(lambda: Opened("transport", closed))):
         pass
 
     assert sorted(closed) == ["journal", "reading", "store", "transport"]
 
 
-@pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "bury", "record"])
+@pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "write_dead_letter", "record"])
 def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> None:
     world = World()
     world.subscribe("s")
@@ -100,8 +100,8 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
             journal.tried(delivery, Tries(1))
         case "finished":
             journal.finished(delivery, tried=True)
-        case "bury":
-            journal.bury(delivery, message, row)
+        case "write_dead_letter":
+            journal.write_dead_letter(delivery, message, row)
         case "record":
             journal.record(row)
 

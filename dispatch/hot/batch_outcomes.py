@@ -38,7 +38,7 @@ class Journal(Protocol):
     def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
         """A delivery is to be made later; the row that says so."""
 
-    def bury(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
+    def write_dead_letter(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
         """A delivery was given up for good; the row that says so."""
 
     def write_due(self) -> bool:
@@ -65,7 +65,7 @@ def cancelled(detail: str) -> PutOff:
     return PutOff(Verdict("cancelled"), failed("ended", detail))
 
 
-class Settlement:
+class BatchOutcomes:
     """One partition of one batch. `report` is what it has learned."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Settlement:
         if verdict.state == "cancelled":
             self.report.gone.add(subscription.id)
             return cancelled("its receiver is gone (410)")
-        if outcome.endpoint_away:
+        if outcome.endpoint_unreachable:
             return waits(f"the push before it ended with {outcome.error!r}")
         failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1
         if failures >= self._retry.breaker_failures:
@@ -175,7 +175,7 @@ class Settlement:
         if row.state == "parked":
             self._journal.park(subscription, received, tries, row)
         elif row.state in ("dead", "expired"):
-            self._journal.bury(subscription, received, row)
+            self._journal.write_dead_letter(subscription, received, row)
         else:
             self._journal.record(row)
 
@@ -193,11 +193,11 @@ class Settlement:
         message = push.notifications[0].id
         if cut_off:
             self.report.signs.append((endpoint, Sign("slow")))
-        elif outcome.endpoint_away:
-            self.report.signs.append((endpoint, Sign("away", message, int(push.result.retry_after_s * 1000))))
+        elif outcome.endpoint_unreachable:
+            self.report.signs.append((endpoint, Sign("unreachable", message, int(push.result.retry_after_s * 1000))))
         else:
             self.report.signs.append((endpoint, Sign("quick" if outcome.blames_message else "failing", message)))
-        if outcome.endpoint_away:
+        if outcome.endpoint_unreachable:
             self._away.add(endpoint)
             if not outcome.status:
                 self._silent.setdefault(scopes_of(endpoint)[1][1], set()).add(endpoint)

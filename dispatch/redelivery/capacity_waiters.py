@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from dispatch.delivery.capacity import Bounds, Room, Scope, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, Scope, scopes_of
 
 
-class WaitingRoom:
+class CapacityWaiters:
     """The room at endpoints and hosts, and who waits for some."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._room = Room(bounds)
+    def __init__(self, limits: Limits) -> None:
+        self._room = InFlightLimiter(limits)
         # In order, and found by name: when ten thousand subscriptions at a host end, each leaves from the middle.
         self._waiting: dict[Scope, OrderedDict[str, None]] = {}
         self._where: dict[str, Scope] = {}

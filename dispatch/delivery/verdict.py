@@ -22,22 +22,8 @@ class Verdict(NamedTuple):
 
 DELIVERED = Verdict("delivered")
 
-
-def judge(
-    outcome: Outcome, policy: RetryPolicy, history: History, now_ms: int, chance: float, retry_after_s: float
-) -> Verdict:
-    """What becomes of a delivery after a push with this outcome; see `retry.decide` for the arguments."""
-    if outcome.delivered:
-        return DELIVERED
-    match decide(outcome, policy, history, now_ms, chance, retry_after_s):
-        case DeliverLater(at_ms):
-            return Verdict("parked", at_ms)
-        case GiveUp("expired"):
-            return Verdict("expired")
-        case GiveUp():
-            return Verdict("dead")
-        case EndSubscription():
-            return Verdict("cancelled")
+# These are kept as dead letters.
+GIVEN_UP: frozenset[State] = frozenset({"dead", "expired"})
 
 
 class Push(NamedTuple):
@@ -48,6 +34,30 @@ class Push(NamedTuple):
     request: PushRequest
     result: PushResult
     started_ms: int
+
+
+def judge(
+    outcome: Outcome,
+    policy: RetryPolicy,
+    notification: Notification,
+    counted: int,
+    push: Push,
+    now_ms: int,
+    chance: float,
+) -> Verdict:
+    """What becomes of a delivery after a push with this outcome; see `retry` for `counted` and `chance`."""
+    if outcome.delivered:
+        return DELIVERED
+    history = History(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
+    match decide(outcome, policy, history, now_ms, chance, push.result.retry_after_s):
+        case DeliverLater(at_ms):
+            return Verdict("parked", at_ms)
+        case GiveUp("expired"):
+            return Verdict("expired")
+        case GiveUp():
+            return Verdict("dead")
+        case EndSubscription():
+            return Verdict("cancelled")
 
 
 def attempt(

@@ -14,38 +14,34 @@ from typing import NamedTuple, Protocol
 from dispatch.delivery.capacity import scopes_of
 from dispatch.delivery.health import Sign, quick_s
 from dispatch.delivery.outcomes import Outcome, failed
-from dispatch.delivery.retry import History, policy_of
-from dispatch.delivery.verdict import DELIVERED, Push, Verdict, attempt, judge, untried
+from dispatch.delivery.retry import policy_of
+from dispatch.delivery.verdict import DELIVERED, GIVEN_UP, Push, Verdict, attempt, judge, untried
 from dispatch.hot.lanes import Received
 from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Tries
+from dispatch.logs.parked import Delivery, Tries
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import PushSettings, RetrySettings
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
 
-# So many endpoints of one host that do not answer, and none that does: the host is away.
-_AWAY_ENDPOINTS = 4
+# So many endpoints of one host that do not answer, and none that does: the host is unreachable.
+_SILENT_ENDPOINTS = 4
 
 UNTRIED = Tries()
 
 
 class Journal(Protocol):
-    """Where it is written down."""
+    """Where it is written down; see `dispatch.delivery.journal`."""
 
-    def record(self, attempt: Attempt) -> None:
-        """A delivery was made, or is not wanted any more."""
+    def record(self, attempt: Attempt) -> None: ...
 
-    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
-        """A delivery is to be made later; the row that says so."""
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None: ...
 
-    def write_dead_letter(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
-        """A delivery was given up for good; the row that says so."""
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None: ...
 
-    def write_due(self) -> bool:
-        """Have what is due written, without waiting; False when more should not be added before it is."""
+    def write_due(self) -> bool: ...
 
-    def catch_up(self) -> None:
-        """Return when everything is written. Raises InfrastructureError when that takes too long."""
+    def catch_up(self) -> None: ...
 
 
 class PutOff(NamedTuple):
@@ -87,7 +83,7 @@ class BatchOutcomes:
         self._now = now
         self._chance = chance
         self._failures: dict[str, int] = {}  # in a row, by lane
-        self._away: set[str] = set()
+        self._unreachable: set[str] = set()
         self._silent: dict[str, set[str]] = {}  # endpoints without an answer, by host
         self._answering: set[str] = set()  # hosts
 
@@ -115,14 +111,14 @@ class BatchOutcomes:
             return waits(f"the {failures} pushes before it failed, the last with {outcome.error!r}")
         return None
 
-    def away(self, subscription: Subscription) -> PutOff | None:
+    def unreachable(self, subscription: Subscription) -> PutOff | None:
         """Whether this batch has found out that nothing need be tried there, and what is done instead."""
         endpoint = subscription.consumer.address
-        if endpoint in self._away:
+        if endpoint in self._unreachable:
             return waits("its endpoint did not answer another push of the same batch")
         if self._silent:
             host = scopes_of(endpoint)[1][1]
-            if host not in self._answering and len(self._silent.get(host, ())) >= _AWAY_ENDPOINTS:
+            if host not in self._answering and len(self._silent.get(host, ())) >= _SILENT_ENDPOINTS:
                 return waits("its host did not answer other pushes of the same batch")
         return None
 
@@ -141,7 +137,7 @@ class BatchOutcomes:
             row = untried(
                 subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, self._batch
             )
-            self._write(subscription, received, row, UNTRIED)
+            self._write(received, row, UNTRIED)
 
     def expired(self, subscription: Subscription, received: Received) -> bool:
         """Whether a notification has lived too long to be tried at all; then that is written down."""
@@ -156,26 +152,24 @@ class BatchOutcomes:
     def _judged(
         self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool
     ) -> Verdict:
-        notification, now_ms = received.notification, self._now_ms()
+        now_ms, counted, verdict = self._now_ms(), 1, DELIVERED
         if cut_off:
             # The batch was impatient, which says nothing about how often the receiver may be asked.
             verdict, counted = Verdict("parked", now_ms), 0
-        elif outcome.delivered:
-            verdict, counted = DELIVERED, 1
-        else:
-            counted = 1
-            history = History(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
+        elif not outcome.delivered:
             policy = policy_of(subscription.policy, self._retry)
-            verdict = judge(outcome, policy, history, now_ms, self._chance(), push.result.retry_after_s)
-        row = attempt(subscription, notification, 1, verdict, outcome, push, self._batch)
-        self._write(subscription, received, row, Tries(1, counted, verdict.next_ms, now_ms))
+            verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
+        row = attempt(subscription, received.notification, 1, verdict, outcome, push, self._batch)
+        self._write(received, row, Tries(1, counted, verdict.next_ms, now_ms))
         return verdict
 
-    def _write(self, subscription: Subscription, received: Received, row: Attempt, tries: Tries) -> None:
+    def _write(self, received: Received, row: Attempt, tries: Tries) -> None:
         if row.state == "parked":
-            self._journal.park(subscription, received, tries, row)
-        elif row.state in ("dead", "expired"):
-            self._journal.write_dead_letter(subscription, received, row)
+            delivery = received.delivery(row.subscription, self._batch)
+            self._journal.park(delivery, received.notification, tries, row)
+        elif row.state in GIVEN_UP:
+            delivery = received.delivery(row.subscription, self._batch)
+            self._journal.write_dead_letter(delivery, received.notification, row)
         else:
             self._journal.record(row)
 
@@ -198,7 +192,7 @@ class BatchOutcomes:
         else:
             self.report.signs.append((endpoint, Sign("quick" if outcome.blames_message else "failing", message)))
         if outcome.endpoint_unreachable:
-            self._away.add(endpoint)
+            self._unreachable.add(endpoint)
             if not outcome.status:
                 self._silent.setdefault(scopes_of(endpoint)[1][1], set()).add(endpoint)
 

@@ -36,7 +36,7 @@ from dispatch.delivery.capacity import Limits
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.outcomes import failed
-from dispatch.delivery.push_spans import make_push_spans
+from dispatch.delivery.pushes import make_push_spans
 from dispatch.delivery.transport import make_transport
 from dispatch.delivery.verdict import Verdict
 from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits

@@ -17,7 +17,7 @@ from core.security.outbound import AddressPolicy
 from core.security.settings import SecretSettings
 from core.telemetry.tracing import NO_TRACING, TracingSettings
 from dispatch.delivery.credentials import Vault
-from dispatch.delivery.push_spans import make_push_spans
+from dispatch.delivery.pushes import make_push_spans
 from dispatch.hot.sink import SinkJob
 from dispatch.hot.stream import HotPath, accumulator, run_sink
 from dispatch.job.operator_events import OperatorEvents

@@ -14,10 +14,9 @@ from core.eventlog.scan import LogReading, Stretch
 from core.eventlog.settings import KafkaSettings
 from core.wall_clock import has_come
 from dispatch.logs import dead_letters, parked
-from dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, State
+from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass, State
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
-from dispatch.redelivery.pushes import NO_BATCH
 from topic_model.topics import TopicPath
 
 # Bounds memory, and what a crash in between leaves half done.

@@ -3,86 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from core.eventlog.settings import KafkaSettings
+from dispatch.delivery.journal import Journal, Letters, Rows, Waits
 from dispatch.logs.attempts import Attempt, AttemptsLog
-from dispatch.logs.dead_letters import DeadLetter, letter_of
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from topic_model.records.notifications import Notification
 
-
-class Journal(Protocol):
-    """Where the redelivery writes what it did."""
-
-    def record(self, attempt: Attempt) -> None:
-        """An attempt was made, or a delivery ended without one."""
-
-    def tried(self, delivery: Delivery, tries: Tries) -> None:
-        """A delivery waits again."""
-
-    def finished(self, delivery: Delivery, tried: bool) -> None:
-        """A delivery does not wait any more; `tried` says whether it ever was."""
-
-    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
-        """A delivery was given up for good."""
-
-    def gone(self, subscription_id: str) -> None:
-        """A receiver has ended its subscription."""
-
-    def suspend(self, subscription_id: str, since_ms: int) -> None:
-        """An endpoint has failed since then, too long to go on with the subscription."""
+# How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
+_SETTLE_S = 600.0
 
 
-class Log(Protocol):
-    """A log that is written to."""
-
-    def settle(self, timeout_s: float) -> None:
-        """Return when it has everything; raises InfrastructureError."""
-
-    def close(self) -> None:
-        """Drop the connection and what it does not have."""
-
-
-class Rows(Log, Protocol):
-    """The `attempts` log."""
-
-    def add(self, attempt: Attempt) -> None:
-        """One more row."""
-
-
-class Letters(Log, Protocol):
-    """The `dead` log."""
-
-    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> object:
-        """One more letter."""
-
-
-class Waits(Log, Protocol):
-    """The `parked` log."""
-
-    def tried(self, delivery: Delivery, tries: Tries) -> None:
-        """It waits again."""
-
-    def finished(self, delivery: Delivery, tried: bool) -> None:
-        """It does not wait any more."""
-
-
-def journal_for(kafka: KafkaSettings) -> LogJournal:
+def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
     """The journal in the logs of an engine."""
-    return LogJournal(AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka))
+    return RedeliveryJournal(AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka))
 
 
-class LogJournal:
-    """The journal in the logs: dead letters, then attempts, then what is parked.
+class RedeliveryJournal(Journal):
+    """Dead letters, then attempts, then what is parked.
 
     What finishes a delivery is sent only when its outcome is safe: a failure in between repeats a push, and loses none.
     """
 
     def __init__(self, attempts: Rows, dead: Letters, parking: Waits) -> None:
-        self._attempts = attempts
-        self._dead = dead
-        self._parking = parking
+        super().__init__(attempts, dead, parking, _SETTLE_S)
         self._later: list[Callable[[], None]] = []
         self._gone: set[str] = set()
         self._suspended: dict[str, int] = {}
@@ -94,23 +38,27 @@ class LogJournal:
         return self._sent or bool(self._later or self._gone or self._suspended)
 
     def record(self, attempt: Attempt) -> None:
-        self._attempts.add(attempt)
+        super().record(attempt)
+        self._sent = True
+
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        super().write_dead_letter(delivery, notification, attempt)
         self._sent = True
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
+        """A delivery waits again."""
         self._later.append(lambda: self._parking.tried(delivery, tries))
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
+        """A delivery does not wait any more; `tried` says whether it ever was."""
         self._later.append(lambda: self._parking.finished(delivery, tried))
 
-    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
-        self._dead.write_dead_letter(delivery, letter_of(attempt, notification))
-        self._sent = True
-
     def gone(self, subscription_id: str) -> None:
+        """A receiver has ended its subscription."""
         self._gone.add(subscription_id)
 
     def suspend(self, subscription_id: str, since_ms: int) -> None:
+        """An endpoint has failed since then, too long to go on with the subscription."""
         self._suspended[subscription_id] = since_ms
 
     def take_gone(self) -> set[str]:
@@ -123,18 +71,10 @@ class LogJournal:
         suspended, self._suspended = self._suspended, {}
         return suspended
 
-    def settle(self, timeout_s: float) -> None:
-        """Return when everything is in the logs. Raises InfrastructureError; then nothing is known of what is not."""
-        self._dead.settle(timeout_s)
-        self._attempts.settle(timeout_s)
+    def catch_up(self) -> None:
+        super().catch_up()
         later, self._later = self._later, []
         for write in later:
             write()
-        self._parking.settle(timeout_s)
+        self._parking.settle(self._timeout_s)
         self._sent = False
-
-    def close(self) -> None:
-        """Drop the connections and what is not acknowledged."""
-        self._attempts.close()
-        self._dead.close()
-        self._parking.close()

@@ -9,6 +9,7 @@ from typing import Protocol
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.retry import RetryPolicy
 from dispatch.logs.parked import Delivery
+from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.parked_store import ParkedStore, Waiting
 from dispatch.redelivery.timer_queue import TimerQueue
 from dispatch.settings import PushSettings
@@ -38,32 +39,20 @@ class Changes(Protocol):
         """The last subscription that was pushed to there is gone."""
 
 
-class Holds(Protocol):
-    """Who is told which lanes no batch may push past."""
-
-    def found(self, lane: str) -> None:
-        """Something untried waits in this lane."""
-
-    def drained(self, lane: str) -> None:
-        """Nothing untried waits in it any more."""
-
-
 @dataclass(slots=True)
 class Lane:
     """The deliveries of one subscription that wait.
 
     `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
-    any, in a strict lane), of which there is only one at a time. `held` says whether batches may not push past it,
-    `gone` that its receiver has ended it. `seen` is the
-    subscription of its last turn, `policy` and `envelope` are made from it; the envelope is kept only while there are
-    pushes. Before `expires_ms` nothing in it is too old.
+    any, in a strict lane), of which there is only one at a time. `gone` says that its receiver has ended it. `seen` is
+    the subscription of its last turn, `policy` and `envelope` are made from it; the envelope is kept only while there
+    are pushes. Before `expires_ms` nothing in it is too old.
     """
 
     name: str
     endpoint: str = ""
     flight: set[Delivery] = field(default_factory=set)
     pushing: bool = False
-    held: bool = False
     failing: bool = False
     suspended: bool = False
     gone: bool = False
@@ -113,9 +102,9 @@ class Choice:
 class Lanes:
     """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
 
-    def __init__(self, store: ParkedStore, holds: Holds) -> None:
+    def __init__(self, store: ParkedStore, held: HeldLanes) -> None:
         self._store = store
-        self._holds = holds
+        self._held = held
         self._lanes: dict[str, Lane] = {}
         self._turns = TimerQueue()
 
@@ -135,32 +124,26 @@ class Lanes:
         """The lane, if something waits in it."""
         return self._lanes.get(name)
 
-    def held(self) -> frozenset[str]:
-        """Those in which something waits that was never tried."""
-        return frozenset(lane.name for lane in self if lane.held)
-
     def found(self, name: str, now_ms: int) -> None:
         """Something new waits in this lane."""
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = Lane(name)
         lane.expires_ms = 0
-        if lane.held:
+        if self._held.is_found(name):
             # It comes behind others, and has its turn after theirs; but it may be older than they are.
             oldest_ms = self._store.oldest_ms(name, lane.flight)
             if lane.policy is not None and oldest_ms is not None:
                 self._turns.set_by(name, lane.policy.expires_ms(oldest_ms))
             return
         if self._store.has_untried(name):
-            lane.held = True
-            self._holds.found(name)
+            self._held.found(name)
         self.turn(lane, now_ms)
 
     def let_pass(self, lane: Lane) -> None:
         """Batches may push past a lane once all in it has had its first attempt, with an outcome."""
-        if lane.held and not self._store.has_untried(lane.name):
-            lane.held = False
-            self._holds.drained(lane.name)
+        if self._held.is_found(lane.name) and not self._store.has_untried(lane.name):
+            self._held.drained(lane.name)
 
     def forget(self, lane: Lane) -> None:
         """Nothing waits in it any more."""

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +21,20 @@ from core.security.outbound import AddressPolicy
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import EndpointHealthRegistry
-from dispatch.delivery.push_spans import PushSpans
+from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport import make_transport
-from dispatch.delivery.transport.contract import Transport
 from dispatch.redelivery.events import Listener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
 from dispatch.redelivery.parked_store import newest_batch
-from dispatch.redelivery.session import Figures, Plan, RedeliverySession, Subscriptions, now_ms, opened_session
+from dispatch.redelivery.scheduler import RedeliveryContext
+from dispatch.redelivery.session import (
+    Figures,
+    RedeliverySession,
+    SessionParts,
+    WatchedSubscriptions,
+    now_ms,
+    opened_session,
+)
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
 from topic_model.records.control_log import ControlLog
@@ -68,7 +75,7 @@ class Redeliverer:
         push: PushSettings,
         retry: RetrySettings,
         outbound: AddressPolicy,
-        subscriptions: Subscriptions,
+        subscriptions: WatchedSubscriptions,
         file: Path,
         vault: Vault | None = None,
         tell: Listener = lambda event: None,
@@ -80,20 +87,25 @@ class Redeliverer:
         self._subscriptions = subscriptions
         self._tell = tell
         self._control = ControlLog(kafka)
-        self._plan = Plan(
-            kafka=kafka,
+        self._spans = spans
+        context = RedeliveryContext(
             push=push,
             retry=retry,
-            file=file,
-            lanes=self.lanes,
             health=self.health,
             subscriptions=subscriptions,
-            make_transport=_maker(push, outbound),
+            held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, vault),
-            end_subscriptions=self._end_subscriptions,
-            suspend_subscriptions=self._suspend_subscriptions,
             tell=tell,
             spans=spans,
+        )
+        self._parts = SessionParts(
+            kafka=kafka,
+            file=file,
+            context=context,
+            subscriptions=subscriptions,
+            make_transport=lambda: make_transport(push, outbound),
+            end_subscriptions=self._end_subscriptions,
+            suspend_subscriptions=self._suspend_subscriptions,
         )
         self._stopping = threading.Event()
         self._pushes_until = 0.0
@@ -134,8 +146,8 @@ class Redeliverer:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._control.close()
-        if self._plan.spans is not None:
-            self._plan.spans.close()
+        if self._spans is not None:
+            self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
         """Return when it knows all that is parked now, whoever has parked it.
@@ -159,7 +171,7 @@ class Redeliverer:
 
         Raises InfrastructureError.
         """
-        return newest_batch(self._plan.file)
+        return newest_batch(self._parts.file)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
         """What a batch has parked, seen of endpoints, and learned of subscriptions that are over, or cost too much.
@@ -186,13 +198,13 @@ class Redeliverer:
             self._suspend_costly(costly - gone, at_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """See ports.Changes."""
+        """See `lanes.Changes`."""
         session = self._session
         if session is not None:
             session.redelivery.subscription_changed(subscription_id)
 
     def endpoint_released(self, endpoint: str) -> None:
-        """See ports.Changes."""
+        """See `lanes.Changes`."""
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:
@@ -204,7 +216,7 @@ class Redeliverer:
         return RedeliveryStatistics(
             parked=now.parked,
             lanes=now.lanes,
-            held=self.lanes.held(),
+            held=self.lanes.count(),
             due=now.due,
             in_flight=now.in_flight,
             delivered=self._before["delivered"] + now.delivered,
@@ -217,7 +229,7 @@ class Redeliverer:
         while not self._stopping.is_set():
             liveness.beat()
             try:
-                with opened_session(self._plan) as session:
+                with opened_session(self._parts) as session:
                     self._work(session)
             except ArborcastError as error:
                 logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
@@ -293,7 +305,3 @@ class Redeliverer:
         over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
         if over:
             self._control.append([Tombstone(suspension_key(each)) for each in over])
-
-
-def _maker(push: PushSettings, outbound: AddressPolicy) -> Callable[[], Transport]:
-    return lambda: make_transport(push, outbound)

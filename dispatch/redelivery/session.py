@@ -18,21 +18,13 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from core import liveness
 from core.eventlog.settings import KafkaSettings
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import EndpointHealthRegistry
-from dispatch.delivery.push_spans import PushSpans
 from dispatch.delivery.transport.contract import Transport
 from dispatch.redelivery.endpoints import HealthMemory
-from dispatch.redelivery.events import Listener
-from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.journal import LogJournal, journal_for
-from dispatch.redelivery.lanes import Changes
-from dispatch.redelivery.lanes import Subscriptions as LaneSubscriptions
+from dispatch.redelivery.journal import RedeliveryJournal, journal_for
+from dispatch.redelivery.lanes import Changes, Subscriptions
 from dispatch.redelivery.parked_reader import Discontinued, ParkedReading
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
-from dispatch.redelivery.scheduler import Redelivery
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.subscriptions import Subscription
+from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +38,6 @@ _CONTROL_S = 0.2
 # Outcomes are written down this often while it is busy; also what a crash can repeat.
 _COMMIT_S = 0.1
 
-# How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
-_SETTLE_S = 600.0
-
 # The first fold of a log with millions in it is committed in pieces of so many records.
 _FOLD_RECORDS = 20_000
 
@@ -56,7 +45,7 @@ _FOLD_RECORDS = 20_000
 _HEALTH_S = 5.0
 
 
-class Subscriptions(LaneSubscriptions, Protocol):
+class WatchedSubscriptions(Subscriptions, Protocol):
     """The subscriptions, and learning of changes."""
 
     def listen(self, listener: Changes) -> None:
@@ -67,22 +56,16 @@ class Subscriptions(LaneSubscriptions, Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SessionParts:
     """What all sessions have in common."""
 
     kafka: KafkaSettings
-    push: PushSettings
-    retry: RetrySettings
     file: Path
-    lanes: HeldLanes
-    health: EndpointHealthRegistry
-    subscriptions: Subscriptions
+    context: RedeliveryContext
+    subscriptions: WatchedSubscriptions
     make_transport: Callable[[], Transport]
-    envelope_of: Callable[[Subscription], Envelope]
     end_subscriptions: Callable[[Iterable[str]], None]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]
-    tell: Listener
-    spans: PushSpans | None = None
 
 
 class Figures(NamedTuple):
@@ -97,64 +80,56 @@ class Figures(NamedTuple):
 
 
 @contextmanager
-def opened_session(plan: Plan) -> Iterator[RedeliverySession]:
+def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
     """A session, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
     with (
-        closing(_opened(plan.file, plan.kafka.topic("parked"))) as store,
-        closing(ParkedReading(plan.kafka)) as reading,
-        closing(journal_for(plan.kafka)) as journal,
-        closing(plan.make_transport()) as transport,
+        closing(_opened(parts.file, parts.kafka.topic("parked"))) as store,
+        closing(ParkedReading(parts.kafka)) as reading,
+        closing(journal_for(parts.kafka)) as journal,
+        closing(parts.make_transport()) as transport,
     ):
-        yield RedeliverySession(plan, store, reading, journal, transport)
+        yield RedeliverySession(parts, store, reading, journal, transport)
 
 
 class RedeliverySession:
     """Used by one thread, within `opened_session`."""
 
     def __init__(
-        self, plan: Plan, store: ParkedStore, reading: ParkedReading, journal: LogJournal, transport: Transport
+        self,
+        parts: SessionParts,
+        store: ParkedStore,
+        reading: ParkedReading,
+        journal: RedeliveryJournal,
+        transport: Transport,
     ) -> None:
-        self._plan = plan
+        self._parts = parts
         self._store = store
         self._reading = reading
-        self._memory = HealthMemory(store, plan.health)
+        self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
         self.figures = Figures()
         self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
-        self.redelivery = Redelivery(
-            store,
-            transport,
-            plan.health,
-            plan.subscriptions,
-            journal,
-            plan.lanes,
-            plan.envelope_of,
-            plan.push,
-            plan.retry,
-            now_ms,
-            random.random,
-            plan.tell,
-            plan.spans,
-        )
+        self.redelivery = Redelivery(parts.context, store, transport, journal, now_ms, random.random)
 
     def begin(self, stopping: threading.Event, restore: bool) -> None:
         """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
         earlier process knew of degraded endpoints is to be taken in. Raises InfrastructureError."""
-        plan = self._plan
+        parts = self._parts
         try:
             self._reading.begin(self._store.positions())
         except Discontinued as error:
             self._discard_file(error)
-        plan.health.forget_probes()
+        health, held = parts.context.health, parts.context.held
+        held.begin_session()
+        health.forget_probes()
         for lane in self._store.lanes():
             self.redelivery.found(lane)
         for partition, position in self._reading.positions.items():
-            plan.lanes.applied(partition, position)
+            held.applied(partition, position)
         self.read_to_end(stopping)
-        # What an earlier session had found and this one has not is finished.
-        plan.lanes.only(self.redelivery.held())
-        plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        held.caught_up()
+        parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
             # Only now it is known which endpoints somebody has.
             self._memory.restore()
@@ -218,7 +193,7 @@ class RedeliverySession:
                     self.redelivery.found(str(lane))
                 position = records[-1].offset + 1
                 self._store.advance(partition, position)
-                self._plan.lanes.applied(partition, position)
+                self._parts.context.held.applied(partition, position)
                 self._moved = True
                 count += len(records)
         except Discontinued as error:
@@ -237,7 +212,7 @@ class RedeliverySession:
             self._learn()
 
     def _learn(self) -> None:
-        self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
+        self._parts.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
         self._heard = time.monotonic()
         self.redelivery.look_at_subscriptions()
 
@@ -247,11 +222,11 @@ class RedeliverySession:
         if self._journal.dirty:
             gone, suspended = self._journal.take_gone(), self._journal.take_suspended()
             if gone:
-                self._plan.end_subscriptions(gone)
-            self._journal.settle(_SETTLE_S)
+                self._parts.end_subscriptions(gone)
+            self._journal.catch_up()
             self._moved = True
             if suspended:
-                self._plan.suspend_subscriptions(suspended)
+                self._parts.suspend_subscriptions(suspended)
                 self._keep_health()
                 self._learn()
                 self.redelivery.suspensions_are_known()
@@ -279,7 +254,7 @@ class RedeliverySession:
     def _discard_file(self, why: Discontinued) -> NoReturn:
         """Raises SpoiltFile: the next session begins with an empty one."""
         self._store.close()
-        discard(self._plan.file)
+        discard(self._parts.file)
         raise SpoiltFile(f"{why}; it is read anew from its beginning") from why
 
 

@@ -19,9 +19,9 @@ from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.journal import LogJournal
+from dispatch.redelivery.journal import RedeliveryJournal
 from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.scheduler import Redelivery
+from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
@@ -95,6 +95,7 @@ class FakeLog:
     def __init__(self, world: World) -> None:
         self._world = world
         self._unsettled: list[Callable[[], None]] = []
+        self._settled = 0
 
     def settle(self, timeout_s: float) -> None:
         """Raises Crash when the world ends before everything is in the log."""
@@ -104,6 +105,7 @@ class FakeLog:
             if self._world.writes_left is not None:
                 self._world.writes_left -= 1
             self._unsettled.pop(0)()
+            self._settled += 1
 
     def land(self) -> None:
         """What was sent before the crash may well get there."""
@@ -121,8 +123,21 @@ class FakeLog:
         now = self._world.true_ms, self._world.now_ms
         self._unsettled.append(written)
 
-    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> None:
+    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         self._unsettled.append(lambda: self._world.buried.append(letter))
+        return self._settled + len(self._unsettled)
+
+    def has(self, number: int) -> bool:
+        return number <= self._settled
+
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
+        raise NotImplementedError("the redelivery parks nothing anew")
+
+    def write_due(self) -> None:
+        """Only `settle` writes."""
+
+    def behind(self) -> bool:
+        return False
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         self._put(delivery.tried_key(), parked.encode(Tried(tries)))
@@ -186,21 +201,17 @@ class World:
         self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None
         self.logs = FakeLog(self), FakeLog(self), FakeLog(self)
-        self.journal = LogJournal(*self.logs)
-        self.redelivery = Redelivery(
-            self.store,
-            self,
-            self.health,
-            self,
-            self.journal,
-            self.lanes,
-            Envelope,
-            self.push,
-            self.retry,
-            lambda: self.now_ms,
-            lambda: 0.0,
-            self.told.append,
+        self.journal = RedeliveryJournal(*self.logs)
+        context = RedeliveryContext(
+            push=self.push,
+            retry=self.retry,
+            health=self.health,
+            subscriptions=self,
+            held=self.lanes,
+            envelope_of=Envelope,
+            tell=self.told.append,
         )
+        self.redelivery = Redelivery(context, self.store, self, self.journal, lambda: self.now_ms, lambda: 0.0)
         for key, value in self.log.items():
             self.store.apply(key, value)
         for lane in self.store.lanes():
@@ -301,7 +312,7 @@ class World:
         """Do something and write it down, unless the world ends in between."""
         try:
             work()
-            self.journal.settle(0.0)
+            self.journal.catch_up()
         except Crash:
             self.crashes += 1
             for log in itertools.compress(self.logs, self.landing):

@@ -11,14 +11,13 @@ import pytest
 from core.eventlog.settings import KafkaSettings
 from core.recent import Recent
 from dispatch.delivery import capacity
-from dispatch.delivery.capacity import Limits
+from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import UrlJudge
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.matching.control_state import ControlState
 from dispatch.redelivery import redeliverer as module
-from dispatch.redelivery.capacity_waiters import CapacityWaiters
 from dispatch.redelivery.endpoints import Endpoints, HealthMemory
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.parked_store import ParkedStore
@@ -153,8 +152,8 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
             lanes.settle(one.id)
             failed = PartitionReport(reach={one.id: (0, number)}, signs=[(endpoint, Sign("unreachable", "n"))])
             redeliverer.batch_done([failed])
-            waiting.enter(endpoint)
-            assert waiting.wait(one.id, endpoint)
+            waiting.enter(scopes_of(endpoint))
+            assert waiting.wait(one.id, scopes_of(endpoint))
             endpoints.block(one.id, endpoint)
             redeliverer.lanes.for_batch()
             if number % 100 == 0:
@@ -173,7 +172,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
             # What the redelivery does when it reads of that; and a push that was under way comes back too late.
             waiting.forget(one.id)
             endpoints.forget(one.id, endpoint)
-            waiting.leave(endpoint)
+            waiting.leave(scopes_of(endpoint))
             redeliverer.lanes.applied(0, number + 1)
             redeliverer.batch_done([PartitionReport(signs=failed.signs)])
 
@@ -209,7 +208,7 @@ def test_a_suspension_that_comes_behind_the_end_of_its_subscription_is_taken_bac
     log.append([SubscriptionRecord(subscription(1)), SubscriptionRecord(subscription(2))])
     log.append(ending("s1", "unsubscribed", NOW_MS))
 
-    redeliverer._plan.suspend_subscriptions({"s1": NOW_MS, "s2": NOW_MS})
+    redeliverer._parts.suspend_subscriptions({"s1": NOW_MS, "s2": NOW_MS})
 
     assert state.suspensions.ids() == {"s2"}
     assert set(log.live) == {"sub:s2", "susp:s2"}

@@ -8,7 +8,7 @@ import pytest
 
 from core.telemetry.tracing import Tracing
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.push_spans import PushSpans
+from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport.contract import PushResult
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.lanes import LaneLimits, Lanes, Received

@@ -11,10 +11,9 @@ from core.eventlog.settings import KafkaSettings
 from core.security.settings import SecretSettings
 from dispatch.hot import sink
 from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.lanes import Received
 from dispatch.hot.sink import Diversions, SinkJob
 from dispatch.logs.attempts import Attempt, Matched
-from dispatch.logs.parked import Tries
+from dispatch.logs.parked import Delivery, Tries
 from dispatch.matching.control_state import ControlState
 from dispatch.matching.filters import Conditions
 from dispatch.redelivery.events import OperatorEvent
@@ -54,10 +53,10 @@ class Journal(FakeJournal):
     def matched(self, partition: int, control: int, counts: list[Matched]) -> None:
         self.counted += [each.subscriptions for each in counts]
 
-    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
-        super().park(subscription, received, tries, attempt)
-        if received.notification.unjudged:
-            self.unjudged.append((subscription.id, received.notification.id))
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None:
+        super().park(delivery, notification, tries, attempt)
+        if notification.unjudged:
+            self.unjudged.append((delivery.subscription, notification.id))
 
 
 class View:

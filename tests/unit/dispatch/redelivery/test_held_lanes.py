@@ -7,16 +7,16 @@ def test_a_lane_is_held_from_the_report_until_the_redeliverer_has_read_and_tried
     book = HeldLanes()
     book.parked({"s": (0, 7)})
     assert book.for_batch() == {"s"}
-    assert book.held() == 1
+    assert book.count() == 1
 
     book.applied(0, 7)  # it knows what is before offset 7, which is not ours
     assert book.for_batch() == {"s"}
 
     book.found("s")
-    assert book.held() == 1
+    assert book.count() == 1
     book.applied(0, 8)
     assert book.for_batch() == {"s"}
-    assert book.held() == 1
+    assert book.count() == 1
 
     book.drained("s")
     assert book.for_batch() == frozenset()
@@ -59,14 +59,21 @@ def test_a_log_that_got_more_partitions_holds_a_lane_in_each() -> None:
     assert book.for_batch() == {"s"}
 
     book.applied(0, 10)
-    assert (book.for_batch(), book.held()) == (frozenset(), 0)
+    assert (book.for_batch(), book.count()) == (frozenset(), 0)
 
 
 def test_what_was_finished_while_nobody_looked_does_not_hold_for_ever() -> None:
     book = HeldLanes()
     book.found("s")
     book.found("t")
+    book.found("u")
 
-    book.only({"t"})
+    book.begin_session()
+    assert not book.is_found("s")
+    book.found("t")
+    book.found("u")
+    book.drained("u")
+    assert book.for_batch() == {"s", "t"}, "until the log is read to its end, s may still wait"
+    book.caught_up()
 
     assert book.for_batch() == {"t"}

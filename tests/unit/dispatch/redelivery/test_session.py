@@ -11,7 +11,8 @@ from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.logs.parked import Tries
 from dispatch.redelivery import session
 from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.session import Plan, opened_session
+from dispatch.redelivery.scheduler import RedeliveryContext
+from dispatch.redelivery.session import SessionParts, opened_session
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.redelivery_world import BROKEN, World
 from topic_model.records.notifications import Notification
@@ -38,20 +39,24 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def plan(make_transport: Any) -> Plan:
-    return Plan(
-        kafka=KafkaSettings(),
+def parts(make_transport: Any) -> SessionParts:
+    context = RedeliveryContext(
         push=PushSettings(),
         retry=RetrySettings(),
-        file=Path("never made"),
-        lanes=HeldLanes(),
         health=EndpointHealthRegistry(RetrySettings(), lambda endpoint: True),
         subscriptions=cast(Any, None),
-        make_transport=make_transport,
+        held=HeldLanes(),
         envelope_of=cast(Any, None),
+        tell=lambda event: None,
+    )
+    return SessionParts(
+        kafka=KafkaSettings(),
+        file=Path("never made"),
+        context=context,
+        subscriptions=cast(Any, None),
+        make_transport=make_transport,
         end_subscriptions=lambda ids: None,
         suspend_subscriptions=lambda since_ms: None,
-        tell=lambda event: None,
     )
 
 
@@ -59,13 +64,13 @@ def test_what_was_open_when_the_next_could_not_be_opened_is_closed(closed: list[
     def no_transport() -> NoReturn:
         raise InfrastructureError("no certificates")
 
-    with pytest.raises(InfrastructureError, match="no certificates"), opened_session(plan(no_transport)):
+    with pytest.raises(InfrastructureError, match="no certificates"), opened_session(parts(no_transport)):
         pass
 
     assert sorted(closed) == ["journal", "reading", "store"]
 
 
-def test_what_was_open_when_a_shift_could_not_be_made_is_closed(
+def test_what_was_open_when_a_session_could_not_be_made_is_closed(
     closed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoilt(*_: object) -> NoReturn:
@@ -73,7 +78,7 @@ def test_what_was_open_when_a_shift_could_not_be_made_is_closed(
 
     monkeypatch.setattr(session, "Redelivery", spoilt)
 
-    with pytest.raises(ValueError, match="settings"), opened_session(plan(lambda: Opened("transport", closed))):
+    with pytest.raises(ValueError, match="settings"), opened_session(parts(lambda: Opened("transport", closed))):
         pass
 
     assert sorted(closed) == ["journal", "reading", "store", "transport"]
@@ -108,5 +113,5 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
     assert journal.dirty
     journal.take_gone()
     journal.take_suspended()
-    journal.settle(1.0)
+    journal.catch_up()
     assert not journal.dirty

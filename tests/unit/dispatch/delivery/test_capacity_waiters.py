@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dispatch.delivery.capacity import Limits
-from dispatch.redelivery.capacity_waiters import CapacityWaiters
+from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
 
-A, B, C = "http://host/a", "http://host/b", "http://other/c"
+A, B, C = (scopes_of(each) for each in ("http://host/a", "http://host/b", "http://other/c"))
 
 
 def test_who_finds_no_room_goes_on_when_somebody_leaves_in_the_order_of_coming() -> None:

@@ -44,7 +44,8 @@ _opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __n
 from core.errors import ArborcastError  # noqa: E402
 from core.telemetry import log_format  # noqa: E402
 from dispatch.job.heartbeat import Heart  # noqa: E402
-from dispatch.job.runtime import DispatchJob, JobSettings  # noqa: E402
+from dispatch.job.runtime import DispatchJob  # noqa: E402
+from dispatch.job.settings import JobSettings  # noqa: E402
 from dispatch.job.worker_beats import FILE, WorkerBeats, new_file  # noqa: E402
 from dispatch.matching.bases import workers_are_here  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402

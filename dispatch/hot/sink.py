@@ -27,11 +27,7 @@ from pyspark.core.broadcast import Broadcast
 
 from core import liveness
 from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.settings import KafkaSettings
 from core.recent import Recent
-from core.security.outbound import AddressPolicy
-from core.security.settings import SecretSettings
-from core.telemetry.tracing import NO_TRACING, TracingSettings
 from dispatch.delivery.capacity import Limits
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
@@ -45,12 +41,13 @@ from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.job import worker_beats
+from dispatch.job.settings import JobSettings
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
 from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records import notifications
 from topic_model.subscriptions import Subscription
 
@@ -104,18 +101,12 @@ class SinkJob:
     what lies behind the offsets `done`, until that comes to `most` deliveries.
     """
 
-    kafka: KafkaSettings
-    dispatch: DispatchSettings
-    push: PushSettings
-    retry: RetrySettings
-    outbound: AddressPolicy
-    secrets: SecretSettings
+    settings: JobSettings
     view: SharedView
     batch: int
     begun_ms: int
     diversions: Diversions = Diversions()
     settled: Broadcast[Settled] | None = None
-    tracing: TracingSettings = NO_TRACING
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
@@ -135,7 +126,8 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
 def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     worker = _worker_for(job)
     try:
-        settlement = BatchOutcomes(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
+        push, retry = job.settings.push, job.settings.retry
+        settlement = BatchOutcomes(worker.journal, push, retry, job.batch, job.diversions.watched)
         lanes = worker.fill(job, rows, settlement)
         worker.pump.run(lanes, settlement, worker.shown.teller(_task()))
         settlement.report.reach = worker.journal.settle()
@@ -153,16 +145,20 @@ class _Worker:
 
     def __init__(self, job: SinkJob) -> None:
         self._settings = _kept_settings(job)
-        self._vault = Vault(job.secrets)
+        self._vault = Vault(job.settings.secrets)
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
         self._conditions = Conditions()
-        self.transport = make_transport(_hurried(job.push, job.retry), job.outbound)
-        self.journal = SinkJournal(job.kafka, job.dispatch.outcomes_timeout_s)
-        self.spans = make_push_spans(job.tracing)
+        self.transport = make_transport(_hurried(job.settings.push, job.settings.retry), job.settings.outbound)
+        self.journal = SinkJournal(job.settings.kafka, job.settings.dispatch.outcomes_timeout_s)
+        self.spans = make_push_spans(job.settings.tracing)
         self.shown = Shown(job.under_way)
         self.pump = Pump(
-            self.transport, self._envelope_of, job.push.max_in_flight, job.retry.hot_budget_s, spans=self.spans
+            self.transport,
+            self._envelope_of,
+            job.settings.push.max_in_flight,
+            job.settings.retry.hot_budget_s,
+            spans=self.spans,
         )
 
     def serves(self, job: SinkJob) -> bool:
@@ -172,7 +168,7 @@ class _Worker:
     def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: BatchOutcomes) -> Lanes:
         """Match the notifications of this round with those whom they belong to. Who has ended since one was accepted
         gets nothing any more, and a row says so."""
-        push = job.push
+        push = job.settings.push
         lanes = Lanes(
             LaneLimits(push.max_notify_messages, push.max_notify_bytes),
             Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
@@ -287,7 +283,7 @@ class _Worker:
 
 
 def _kept_settings(job: SinkJob) -> tuple[object, ...]:
-    return job.kafka, job.push, job.retry, job.outbound, job.secrets, job.tracing, job.under_way
+    return job.settings, job.under_way
 
 
 def _task() -> int:
@@ -306,7 +302,7 @@ def _settled_before(job: SinkJob) -> Settled:
     """What is known already of the deliveries of this batch: from an earlier run of it, or of this task."""
     settled: Settled = job.settled.value if job.settled is not None else frozenset()
     if _is_repeated():
-        settled |= recall(job.kafka, job.batch, job.begun_ms, job.dispatch.outcomes_timeout_s)
+        settled |= recall(job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s)
     return settled
 
 

@@ -12,18 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from core.eventlog.settings import KafkaSettings
-from core.security.outbound import AddressPolicy
-from core.security.settings import SecretSettings
-from core.telemetry.tracing import NO_TRACING, TracingSettings
 from dispatch.hot.recall import Settled, newest_batch, recall
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
+from dispatch.job.settings import JobSettings
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.redelivery.held_lanes import PartitionReport, Reports
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.spark.source import Pieces, read_log
@@ -61,36 +57,25 @@ class HotPath:
 
     def __init__(
         self,
-        kafka: KafkaSettings,
-        dispatch: DispatchSettings,
-        push: PushSettings,
-        retry: RetrySettings,
-        outbound: AddressPolicy,
-        secrets: SecretSettings,
+        settings: JobSettings,
         view: RoutingView,
         redeliverer: Redeliverer,
         gate: StopGate,
         metrics: JobMetrics,
-        tracing: TracingSettings = NO_TRACING,
         under_way: UnderWay | None = None,
     ) -> None:
-        self._kafka = kafka
-        self._dispatch = dispatch
-        self._push = push
-        self._retry = retry
-        self._outbound = outbound
-        self._secrets = secrets
+        self._settings = settings
+        self._kafka = settings.kafka
         self._view = view
         self._redeliverer = redeliverer
         self._gate = gate
         self._metrics = metrics
-        self._tracing = tracing
         self._under_way = under_way
         self._reports: Accumulator[list[PartitionReport]] | None = None
         # The first batch may be one that another process had begun.
         self._repeating = True
         self._first_number = 0
-        self._rounds = Rounds(dispatch.round_s)
+        self._rounds = Rounds(settings.dispatch.round_s)
 
     def start(self, spark: SparkSession, checkpoint: str) -> StreamingQuery:
         """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
@@ -104,9 +89,9 @@ class HotPath:
             spark,
             self._kafka,
             "notifications",
-            starting=self._dispatch.starting_offsets,
-            fail_on_data_loss=self._dispatch.fail_on_data_loss,
-            pieces=Pieces(self._dispatch.max_rows_per_batch),
+            starting=self._settings.dispatch.starting_offsets,
+            fail_on_data_loss=self._settings.dispatch.fail_on_data_loss,
+            pieces=Pieces(self._settings.dispatch.max_rows_per_batch),
         )
         return (
             # A batch that is repeated has the time at which it was planned first.
@@ -148,18 +133,12 @@ class HotPath:
         view = self._view.refresh(self._kafka.request_timeout_s)
         stages.over("view", ("control", self._view.read_s))
         job = SinkJob(
-            self._kafka,
-            self._dispatch,
-            self._push,
-            self._retry,
-            self._outbound,
-            self._secrets,
+            self._settings,
             view,
             number,
             int(time.time() * 1000),
             self._diversions(),
             settled,
-            self._tracing,
             self._under_way.file if self._under_way else "",
             done.copy(),
             self._rounds.most,

@@ -5,22 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
-from core.security.outbound import AddressPolicy
-from core.security.settings import SecretSettings
-from core.telemetry.tracing import NO_TRACING, TracingSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.pushes import make_push_spans
 from dispatch.hot.sink import SinkJob
 from dispatch.hot.stream import HotPath, accumulator, run_sink
 from dispatch.job.operator_events import OperatorEvents
+from dispatch.job.settings import JobSettings
 from dispatch.job.warmup import empty_frame, warm_up
 from dispatch.job.worker_beats import keep_worker_alive
 from dispatch.matching.bases import bases_for, workers_are_here
@@ -32,7 +27,6 @@ from dispatch.monitoring.under_way import UnderWay
 from dispatch.recording.attempts_tables import checkpoint_at, start_recording
 from dispatch.recording.recording import Recording
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.checkpoint_repair import is_cut_off, mended, settled
 from dispatch.spark.query_supervisor import QuerySupervisor, StopGate
 
@@ -59,26 +53,6 @@ _REDELIVERY_STOP_S = 4.0
 
 # What is being written then is written after the next start.
 _RECORDING_STOP_S = 3.0
-
-
-@dataclass(frozen=True)
-class JobSettings:
-    """All that the job needs to know."""
-
-    home: Path
-    kafka: KafkaSettings
-    dispatch: DispatchSettings
-    push: PushSettings
-    tables: TableSettings
-    outbound: AddressPolicy
-    retry: RetrySettings
-    secrets: SecretSettings
-    tracing: TracingSettings = NO_TRACING
-
-    def checkpoint(self, query: str) -> str:
-        """Where a query keeps its progress."""
-        root = self.dispatch.checkpoint.rstrip("/") or str((self.home / "checkpoints").absolute())
-        return f"{root}/{query}"
 
 
 class DispatchJob:
@@ -120,20 +94,7 @@ class DispatchJob:
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
         )
-        hot = HotPath(
-            settings.kafka,
-            settings.dispatch,
-            settings.push,
-            settings.retry,
-            settings.outbound,
-            settings.secrets,
-            self._view,
-            self._redeliverer,
-            gate,
-            metrics,
-            settings.tracing,
-            self._under_way,
-        )
+        hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way)
         self._supervisors = (
             QuerySupervisor("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
             QuerySupervisor(
@@ -225,19 +186,8 @@ class DispatchJob:
             # Its rest is pushed first of all, and warms up whatever the warm-up would.
             logger.info("the last batch was cut off: it goes on at once")
             return
-        job = SinkJob(
-            settings.kafka,
-            settings.dispatch,
-            settings.push,
-            settings.retry,
-            settings.outbound,
-            settings.secrets,
-            view,
-            batch=-1,
-            begun_ms=0,
-            tracing=settings.tracing,
-            under_way=self._under_way.file if self._under_way else "",
-        )
+        under_way = self._under_way.file if self._under_way else ""
+        job = SinkJob(settings, view, batch=-1, begun_ms=0, under_way=under_way)
         warm_up(
             self._spark,
             settings.kafka,

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from core.eventlog.settings import KafkaSettings
-from core.security.settings import SecretSettings
 from dispatch.hot import sink
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.sink import Diversions, SinkJob
@@ -19,7 +18,8 @@ from dispatch.matching.filters import Conditions
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.dispatch_job import job_settings
 from tests.support.fake_journal import FakeJournal
 from tests.support.outbound import THIS_MACHINE
 from topic_model.expressions.conditions import XPATH_1
@@ -85,12 +85,7 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
     worker.journal, worker._conditions = Journal(), Conditions()
     push, retry = PushSettings(), RetrySettings()
     job = SinkJob(
-        KafkaSettings(),
-        DispatchSettings(),
-        push,
-        retry,
-        THIS_MACHINE,
-        SecretSettings(),
+        job_settings(Path("unused"), KafkaSettings()),
         view,  # type: ignore[arg-type]  # what a worker asks of one
         1,
         0,

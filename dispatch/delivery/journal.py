@@ -10,72 +10,23 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from dispatch.logs.attempts import BEHIND_S, Attempt
-from dispatch.logs.dead_letters import DeadLetter, letter_of
-from dispatch.logs.parked import Delivery, Tries
+from core.eventlog.writers import DurableWriter
+from dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog
+from dispatch.logs.dead_letters import letter_of
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from topic_model.records.notifications import Notification
 
 # Rows that wait for the record that keeps their message: half a kilobyte each.
 _MOST_HELD_BACK = 5_000
 
 
-class Log(Protocol):
-    """A log that is written to."""
-
-    def settle(self, timeout_s: float) -> None:
-        """Return when it has everything; raises InfrastructureError."""
-
-    def close(self) -> None:
-        """Drop the connection and what it does not have."""
-
-
-class Rows(Log, Protocol):
-    """The `attempts` log."""
-
-    def add(self, attempt: Attempt) -> None:
-        """One more row."""
-
-    def write_due(self) -> None:
-        """Send what was taken in when nothing was sent for a while."""
-
-    def behind(self) -> bool:
-        """Whether Kafka is late with acknowledging something."""
-
-
-class NumberedLog(Log, Protocol):
-    """A log whose records have numbers."""
-
-    def has(self, number: int) -> bool:
-        """Whether Kafka has this record."""
-
-
-class Letters(NumberedLog, Protocol):
-    """The `dead` log."""
-
-    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
-        """One more letter; the record's number."""
-
-
-class Waits(NumberedLog, Protocol):
-    """The `parked` log."""
-
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
-        """It waits from now on; the record's number."""
-
-    def tried(self, delivery: Delivery, tries: Tries) -> None:
-        """It waits again."""
-
-    def finished(self, delivery: Delivery, tried: bool) -> None:
-        """It does not wait any more."""
-
-
 class _HeldBack(NamedTuple):
     """A row, and the record that keeps its message, sent at this time of the monotonic clock."""
 
     row: Attempt
-    log: NumberedLog
+    log: DurableWriter
     number: int
     sent_at: float
 
@@ -88,9 +39,9 @@ class Journal:
 
     def __init__(
         self,
-        attempts: Rows,
-        dead: Letters,
-        parking: Waits,
+        attempts: AttemptsLog,
+        dead: DeadLetterLog,
+        parking: ParkingLog,
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -134,7 +85,7 @@ class Journal:
         for log in (self._attempts, self._parking, self._dead):
             log.close()
 
-    def _hold_back(self, row: Attempt, log: NumberedLog, number: int) -> None:
+    def _hold_back(self, row: Attempt, log: DurableWriter, number: int) -> None:
         self._held_back.append(_HeldBack(row, log, number, self._clock()))
         if len(self._held_back) >= _MOST_HELD_BACK:
             self._dead.settle(self._timeout_s)

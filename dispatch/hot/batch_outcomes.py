@@ -9,39 +9,25 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from dispatch.delivery.capacity import scopes_of
 from dispatch.delivery.health import Sign, quick_s
+from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
 from dispatch.delivery.retry import policy_of
 from dispatch.delivery.verdict import DELIVERED, GIVEN_UP, Push, Verdict, attempt, judge, untried
 from dispatch.hot.lanes import Received
 from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Delivery, Tries
+from dispatch.logs.parked import Tries
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import PushSettings, RetrySettings
-from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
 
 # So many endpoints of one host that do not answer, and none that does: the host is unreachable.
 _SILENT_ENDPOINTS = 4
 
 UNTRIED = Tries()
-
-
-class Journal(Protocol):
-    """Where it is written down; see `dispatch.delivery.journal`."""
-
-    def record(self, attempt: Attempt) -> None: ...
-
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None: ...
-
-    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None: ...
-
-    def write_due(self) -> bool: ...
-
-    def catch_up(self) -> None: ...
 
 
 class PutOff(NamedTuple):

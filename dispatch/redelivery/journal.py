@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.eventlog.settings import KafkaSettings
-from dispatch.delivery.journal import Journal, Letters, Rows, Waits
+from dispatch.delivery.journal import Journal
 from dispatch.logs.attempts import Attempt, AttemptsLog
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from topic_model.records.notifications import Notification
@@ -25,7 +25,7 @@ class RedeliveryJournal(Journal):
     What finishes a delivery is sent only when its outcome is safe: a failure in between repeats a push, and loses none.
     """
 
-    def __init__(self, attempts: Rows, dead: Letters, parking: Waits) -> None:
+    def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog) -> None:
         super().__init__(attempts, dead, parking, _SETTLE_S)
         self._later: list[Callable[[], None]] = []
         self._gone: set[str] = set()

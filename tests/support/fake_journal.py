@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dispatch.delivery.journal import Journal
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Delivery, Tries
 from topic_model.records.notifications import Notification
 
 
-class FakeJournal:
+class FakeJournal(Journal):
     """What was recorded; what was parked and buried, as (subscription, notification). `late`: Kafka takes nothing."""
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
 from dispatch.delivery.health import EndpointHealthRegistry, Sign
@@ -130,15 +131,6 @@ class FakeLog:
     def has(self, number: int) -> bool:
         return number <= self._settled
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
-        raise NotImplementedError("the redelivery parks nothing anew")
-
-    def write_due(self) -> None:
-        """Only `settle` writes."""
-
-    def behind(self) -> bool:
-        return False
-
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         self._put(delivery.tried_key(), parked.encode(Tried(tries)))
 
@@ -201,7 +193,7 @@ class World:
         self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None
         self.logs = FakeLog(self), FakeLog(self), FakeLog(self)
-        self.journal = RedeliveryJournal(*self.logs)
+        self.journal = RedeliveryJournal(*cast(Any, self.logs))
         context = RedeliveryContext(
             push=self.push,
             retry=self.retry,

@@ -22,7 +22,7 @@ from dispatch.redelivery.held_lanes import PartitionReport, Reports
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
 from dispatch.spark.query_supervisor import StopGate
-from dispatch.spark.source import Pieces, read_log
+from dispatch.spark.source import read_log
 
 # Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
 _FIRST = 1_000
@@ -91,7 +91,7 @@ class HotPath:
             "notifications",
             starting=self._settings.dispatch.starting_offsets,
             fail_on_data_loss=self._settings.dispatch.fail_on_data_loss,
-            pieces=Pieces(self._settings.dispatch.max_rows_per_batch),
+            most=self._settings.dispatch.max_rows_per_batch,
         )
         return (
             # A batch that is repeated has the time at which it was planned first.

@@ -1,4 +1,4 @@
-"""The job as a whole: warm up, run the queries, stop between batches."""
+"""The job as a whole: warm up, run the query, stop between batches."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.monitoring.sources import JobSources, Watched, progress_of, watched_query
 from dispatch.monitoring.under_way import UnderWay
-from dispatch.recording.attempts_tables import checkpoint_at, start_recording
 from dispatch.recording.recording import Recording
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.spark.checkpoint_repair import is_cut_off, mended, settled
+from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, mended, reached_by_query, settled
 from dispatch.spark.query_supervisor import QuerySupervisor, StopGate
+from dispatch.tables.delta_table import DeltaTableWriter
 
 logger = logging.getLogger(__name__)
 
 # Reading the control log for the first time: a million subscriptions take about 15 s.
 _FIRST_READ_S = 300.0
 
-# How long queries may take to come up. Without the essential ones the engine is not ready; the others are waited for
-# only so that their start does not disturb the first deliveries.
+# How long the query may take to come up.
 _START_S = 60.0
-_OTHERS_START_S = 10.0
 
 # Spark ends idle Python workers after 60 s.
 _KEEP_WARM_S = 40.0
@@ -56,7 +54,7 @@ _RECORDING_STOP_S = 3.0
 
 
 class DispatchJob:
-    """The hot query and the record query in one Spark session."""
+    """The hot path's query, and what goes on beside it."""
 
     def __init__(
         self, spark: SparkSession, settings: JobSettings, gate: StopGate, metrics: JobMetrics | None = None
@@ -70,7 +68,6 @@ class DispatchJob:
             bases_for(spark.sparkContext, settings.home / "routing"),
             unmatched=Unmatched(settings.kafka, self._settled),
         )
-        self._supervisors: tuple[QuerySupervisor, ...] = ()
         metrics = metrics or JobMetrics()
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
@@ -93,31 +90,14 @@ class DispatchJob:
             health=self._redeliverer.health.everything,
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
+            recorded=metrics.recorded,
+            attempts_before=self._attempts_before,
         )
         hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way)
-        self._supervisors = (
-            QuerySupervisor("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
-            QuerySupervisor(
-                "record",
-                lambda: start_recording(
-                    spark,
-                    settings.kafka,
-                    settings.tables,
-                    recording.attempts,
-                    checkpoint_at(settings.checkpoint("record"), settings.kafka, recording.attempts),
-                    gate,
-                    settings.dispatch.driver_memory_mb,
-                    metrics.recorded,
-                ),
-                gate,
-                # A table that cannot be written (a full disk) is no reason to stop pushing: the outcomes wait in their
-                # log.
-                essential=False,
-            ),
-        )
-        logs = {"push": "notifications", "record": "attempts"}
+        self._hot = QuerySupervisor("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate)
         watched = {
-            supervisor.name: watched_query(logs[supervisor.name], supervisor) for supervisor in self._supervisors
+            "push": watched_query("notifications", self._hot),
+            "record": Watched("attempts", lambda: recording.attempts.progress),
         }
         if archive := recording.archive:
             watched["archive"] = Watched("notifications", lambda: archive.progress)
@@ -139,22 +119,21 @@ class DispatchJob:
     def run(self, ready: Callable[[], None]) -> bool:
         """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
 
-        Returns False when a query could not be kept running. Raises InfrastructureError when Kafka cannot be reached
+        Returns False when the query could not be kept running. Raises InfrastructureError when Kafka cannot be reached
         at start.
         """
         try:
             ensure_topics(self._settings.kafka)
             self._open()
             self._events.start()
-            for supervisor in self._supervisors:
-                supervisor.start()
-            if self._wait_running():
+            self._hot.start()
+            if self._hot.wait_running(_START_S):
                 ready()
             self._recording.start()
             self._keep_warm()
         finally:
             self._stop()
-        return not any(supervisor.gave_up for supervisor in self._supervisors)
+        return not self._hot.gave_up
 
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
@@ -162,7 +141,7 @@ class DispatchJob:
 
     def _settled(self) -> Mapping[int, int] | None:
         """What the batches are through with, by partition of their log; None when that is not known."""
-        progress = progress_of(self._supervisors[0].query) if self._supervisors else None
+        progress = progress_of(self._hot.query)
         if progress is not None:
             return progress.settled
         return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
@@ -195,13 +174,10 @@ class DispatchJob:
             settings.dispatch.task_slots,
         )
 
-    def _wait_running(self) -> bool:
-        """Wait until the queries have come up; whether those that the engine cannot do without have."""
-        for supervisor in self._supervisors:
-            running = supervisor.wait_running(_START_S if supervisor.essential else _OTHERS_START_S)
-            if supervisor.essential and not running:
-                return False
-        return True
+    def _attempts_before(self, table: DeltaTableWriter) -> Mapping[int, int]:
+        """Where a table of attempts is that was last written by a query, which had its place in a checkpoint."""
+        checkpoint = HadoopFolder(self._spark, self._settings.checkpoint("record"))
+        return reached_by_query(checkpoint.text, self._settings.kafka.topic("attempts"), table.progress)
 
     def _keep_warm(self) -> None:
         """Until the gate closes: see that Spark does not end the workers while nothing happens."""
@@ -216,8 +192,7 @@ class DispatchJob:
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         if not self._gate.wait_empty(2 * self._settings.retry.hot_budget_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
-        for supervisor in self._supervisors:
-            supervisor.stop(timeout_s=5.0)
+        self._hot.stop(timeout_s=5.0)
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)
         self._events.stop(timeout_s=1.0)

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from core.eventlog.client import make_producer, translated
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs import attempts
-from dispatch.recording.attempts_tables import rows_of
 from dispatch.spark.source import read_log
+from dispatch.tables.delta_table import rows_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from core.eventlog.settings import KafkaSettings
 from dispatch.recording.archive import Archive
-from dispatch.recording.attempts_tables import AttemptsTable
+from dispatch.recording.attempts_tables import AttemptsTables
 from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold, TopicsFold
 from dispatch.recording.endpoint_health import EndpointState, HealthHistory
 from dispatch.recording.maintenance import Upkeep
@@ -29,6 +31,7 @@ from dispatch.tables import (
     TOPICS,
     TableSpec,
 )
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.projections.suspensions import State
 from topic_model.routing.routes import Route
 
@@ -37,10 +40,14 @@ logger = logging.getLogger(__name__)
 # The snapshot of routes is written whole: a busy control log would otherwise have it written all the time.
 _ROUTES_INTERVAL_S = 30.0
 
-# The archive reads more often than it commits, so that no step is long, and a quarter of the time when it has fallen
-# behind: with a tenth it would not keep up with all that publishers may send, with a half it took a fifth of their
-# throughput from the batches.
-_ARCHIVE_STEP_S = 1.0
+# The archive and the tables of attempts are read for more often than they are committed, so that no step is long.
+_STEP_S = 1.0
+
+# The attempts have half of the time when they have fallen behind: every delivery has one, and metrics count them.
+_ATTEMPTS_SHARE = 2
+
+# The archive has a quarter: with a tenth it would not keep up with all that publishers may send, with a half it took a
+# fifth of their throughput from the batches.
 _ARCHIVE_SHARE = 4
 
 # Merges and snapshots leave the files that they have replaced behind; they are read quickly.
@@ -48,7 +55,7 @@ _STATES_UNUSED_HOURS = 1
 
 
 class Recording:
-    """The tables that are written beside the queries, and the two that a query writes."""
+    """The tables that are written beside the hot path."""
 
     def __init__(
         self,
@@ -60,12 +67,22 @@ class Recording:
         health: Callable[[], Mapping[str, EndpointState]],
         control_position: Callable[[], int],
         routes: Callable[[int], Sequence[tuple[Route, State]]],
+        recorded: Callable[[pa.Table], None],
+        attempts_before: Callable[[DeltaTableWriter], Mapping[int, int]],
     ) -> None:
         """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
-        `control_position` the offset up to which the control log is in them."""
+        `control_position` the offset up to which the control log is in them. For `recorded` and `attempts_before` see
+        `AttemptsTables`."""
         self._settings = settings
         self._home = home
-        self.attempts = AttemptsTable(self._at(ATTEMPTS), self._at(DELIVERIES))
+        self.attempts = AttemptsTables(
+            kafka,
+            self._at(ATTEMPTS),
+            self._at(DELIVERIES),
+            settings.interval_s,
+            recorded=recorded,
+            before=attempts_before,
+        )
         self.archive = Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s) if settings.archive else None
         subscriptions = self._at(SUBSCRIPTIONS)
         control: list[tuple[str, Fold]] = [
@@ -93,10 +110,12 @@ class Recording:
             (self._upkeep(DELIVERIES, settings.deliveries_days), upkeep_s),
             (self._upkeep(ENDPOINT_HEALTH, settings.endpoint_health_days), upkeep_s),
         ]
-        archive = [(self.archive, min(_ARCHIVE_STEP_S, settings.interval_s))] if self.archive else []
+        step_s = min(_STEP_S, interval_s)
+        archive = [(self.archive, step_s)] if self.archive else []
         self._recorders = (
             Recorder(states, gate, "record-states"),
             Recorder(events, gate, "upkeep"),
+            Recorder([(self.attempts, step_s)], gate, "attempts", _ATTEMPTS_SHARE),
             Recorder(archive, gate, "archive", _ARCHIVE_SHARE),
         )
 
@@ -113,7 +132,7 @@ class Recording:
                 logger.warning("%s is not written for now: %s", name, error)
 
     def start(self) -> None:
-        """Begin to write the tables that no query writes."""
+        """Begin to write."""
         for recorder in self._recorders:
             recorder.start()
 

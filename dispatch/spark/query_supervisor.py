@@ -88,12 +88,11 @@ MAX_FAILURES = 10
 class QuerySupervisor:
     """Starts a query again, from its checkpoint, when it dies: Kafka was away for long, or a task failed too often.
 
-    Runs in a thread of its own until the gate closes. When an essential query dies MAX_FAILURES times in a row the
-    gate is closed and `gave_up` is true; any other is tried for ever.
+    Runs in a thread of its own until the gate closes. When the query dies MAX_FAILURES times in a row the gate is
+    closed and `gave_up` is true.
     """
 
-    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate, essential: bool = True) -> None:
-        self.essential = essential
+    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate) -> None:
         self._start = start
         self._gate = gate
         self._query: StreamingQuery | None = None
@@ -151,7 +150,7 @@ class QuerySupervisor:
             if self._gate.wait_closed(0):
                 return
             self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
-            if self.essential and self.failures >= MAX_FAILURES:
+            if self.failures >= MAX_FAILURES:
                 logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)
                 self.gave_up = True
                 self._gate.close()

@@ -152,6 +152,8 @@ def test_each_table_is_kept_for_as_long_as_its_own_setting_says(tmp_path: Path) 
         health=dict,
         control_position=lambda: 0,
         routes=lambda limit: [],
+        recorded=lambda rows: None,
+        attempts_before=lambda table: {},
     )
 
     for recorder in recording._recorders:

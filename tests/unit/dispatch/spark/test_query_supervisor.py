@@ -61,28 +61,6 @@ def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pyt
     assert not kept.gave_up
 
 
-def test_query_that_is_not_essential_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_supervisor, "FIRST_PAUSE_S", 0.0)
-    gate = StopGate()
-    tries: list[int] = []
-    often = threading.Event()
-
-    def start() -> PlayedQuery:
-        tries.append(1)
-        if len(tries) > 2 * query_supervisor.MAX_FAILURES:
-            often.set()
-        raise RuntimeError("no")
-
-    kept = QuerySupervisor("test", start, gate, essential=False)  # type: ignore[arg-type]
-    kept.start()
-
-    assert often.wait(10)
-    assert not gate.closed
-    gate.close()
-    kept.stop(10)
-    assert not kept.gave_up
-
-
 def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_supervisor, "FIRST_PAUSE_S", 0.0)
     gate = StopGate()

@@ -66,7 +66,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class DeliveryHistory:
     """What a delivery has been through, the failed push that is being judged included.
 
     `counted` is how many of its pushes count against it: one that only probed whether an endpoint is back does not.
@@ -94,7 +94,7 @@ def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
 
 
 def decide(
-    outcome: Outcome, policy: RetryPolicy, history: History, now_ms: int, chance: float, retry_after_s: float
+    outcome: Outcome, policy: RetryPolicy, history: DeliveryHistory, now_ms: int, chance: float, retry_after_s: float
 ) -> Decision:
     """What follows from a failed push. `chance` is a random number in [0, 1), `retry_after_s` 0 for no wish."""
     if outcome.status == GONE:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.retry import DeliverLater, EndSubscription, GiveUp, History, RetryPolicy, decide
+from dispatch.delivery.retry import DeliverLater, DeliveryHistory, EndSubscription, GiveUp, RetryPolicy, decide
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.logs.attempts import Attempt, State
 from topic_model.records.notifications import Notification
@@ -48,7 +48,7 @@ def judge(
     """What becomes of a delivery after a push with this outcome; see `retry` for `counted` and `chance`."""
     if outcome.delivered:
         return DELIVERED
-    history = History(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
+    history = DeliveryHistory(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
     match decide(outcome, policy, history, now_ms, chance, push.result.retry_after_s):
         case DeliverLater(at_ms):
             return Verdict("parked", at_ms)

@@ -10,7 +10,7 @@ from topic_model.routing import History, RoutingTable
 from topic_model.subscriptions import Subscription
 
 
-class Listener(Protocol):
+class SubscriptionListener(Protocol):
     """Who is told what becomes of subscriptions. Called for each record that is read, in whatever thread reads it: it
     has to be quick, and must not ask for anything that waits for that thread."""
 
@@ -29,9 +29,9 @@ class ControlState:
         self.suspensions = Suspensions()
         # How many subscriptions are pushed to each endpoint: forty bytes for each, the addresses are the table's own.
         self._at: dict[str, int] = {}
-        self._listener: Listener | None = None
+        self._listener: SubscriptionListener | None = None
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: SubscriptionListener) -> None:
         """Have somebody told of all changes from now on, in place of whoever was until now."""
         self._listener = listener
 

@@ -20,7 +20,7 @@ from pyspark.core.broadcast import Broadcast
 
 from core.eventlog.settings import KafkaSettings
 from dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
-from dispatch.matching.control_state import ControlState, Listener
+from dispatch.matching.control_state import ControlState, SubscriptionListener
 from dispatch.monitoring.sources import ViewSize
 from topic_model.projections.suspensions import State
 from topic_model.records.control import ControlRecord
@@ -49,7 +49,7 @@ class LooksForOldest(Protocol):
     def seen(self) -> int | None: ...
 
 
-class Changed(NamedTuple):
+class ViewChanges(NamedTuple):
     """What a broadcast carries."""
 
     overlay: Overlay
@@ -62,7 +62,7 @@ class SharedView:
     read for it."""
 
     base: SharedBase
-    changed: Broadcast[Changed] | None
+    changed: Broadcast[ViewChanges] | None
     control: int
 
     def open(self) -> Recipients:
@@ -82,7 +82,7 @@ class SharedView:
 class _Opened:
     base: SharedBase
     snapshot: Snapshot
-    changed: Broadcast[Changed] | None
+    changed: Broadcast[ViewChanges] | None
     view: Recipients
 
 
@@ -181,7 +181,7 @@ class RoutingView:
         """Whether any subscription in force has this endpoint."""
         return self._state.is_pushed_to(endpoint)
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: SubscriptionListener) -> None:
         """Have somebody told what becomes of subscriptions, while the log is read."""
         self._state.listen(listener)
 
@@ -241,4 +241,4 @@ class RoutingView:
         self._overlay, self._version = overlay, self._history.version
         past = self._table.packed_past()
         needed = overlay.size or past.pieces
-        return SharedView(base, self._context.broadcast(Changed(overlay, past)) if needed else None, 0)
+        return SharedView(base, self._context.broadcast(ViewChanges(overlay, past)) if needed else None, 0)

@@ -20,7 +20,7 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
 from dispatch.monitoring.sources import Progress
-from dispatch.recording.follower import Follower
+from dispatch.recording.follower import TableFollower
 from dispatch.tables import NOTIFICATIONS
 from dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
 from topic_model.records import notifications
@@ -38,7 +38,7 @@ _BYTES_PER_STEP = 8 * 1024 * 1024
 _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
-class Archive(Follower):
+class Archive(TableFollower):
     """Follows the log, in short steps, and commits what they have gathered each `interval_s`."""
 
     def __init__(

@@ -17,7 +17,7 @@ from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
 from dispatch.monitoring.sources import Progress
 from dispatch.recording.deliveries import EndedDeliveries
-from dispatch.recording.follower import Follower
+from dispatch.recording.follower import TableFollower
 from dispatch.tables import ATTEMPTS
 from dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
 
@@ -31,7 +31,7 @@ _BYTES_PER_STEP = 2 * 1024 * 1024
 _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
-class Logged(Protocol):
+class LogRecord(Protocol):
     """A record of the log."""
 
     @property
@@ -53,7 +53,7 @@ class _Gathering:
         self.reached = self.table.positions(LOG) or (before(table) if table.open().version() else {})
         self.rows: list[pa.Table] = []
 
-    def lacks(self, record: Logged) -> bool:
+    def lacks(self, record: LogRecord) -> bool:
         """Whether the record comes at or after the position of the table."""
         return record.offset >= self.reached.get(record.partition, 0)
 
@@ -69,7 +69,7 @@ class _Open(NamedTuple):
     deliveries: _Gathering
 
 
-class AttemptsTables(Follower):
+class AttemptsTables(TableFollower):
     """Gathers what came of pushes and commits it each `interval_s`. `recorded` is called with what `attempts` got."""
 
     def __init__(
@@ -106,7 +106,7 @@ class AttemptsTables(Follower):
         for table in self._tables:
             table.open()
 
-    def take(self, records: Sequence[Logged]) -> None:
+    def take(self, records: Sequence[LogRecord]) -> None:
         """Gather the rows of these records."""
         everything: pa.Table | None = None
         for each in self._gatherings():

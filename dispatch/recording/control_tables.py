@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
-from dispatch.recording.state_tables import Changes
+from dispatch.recording.state_tables import RowChanges
 from dispatch.tables import SUBSCRIPTIONS, TOPICS
 from topic_model.records import control
 from topic_model.records.control import (
@@ -41,7 +41,7 @@ class TopicsFold:
     kept: tuple[str, ...] = ()
     guard = ""
 
-    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what the record means for the table."""
         match read(record):
             case TopicRecord() as topic:
@@ -62,7 +62,7 @@ class SubscriptionsFold:
     # The tombstone that follows an end must not take its reason away.
     guard = "t.state <> 'ended'"
 
-    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what the record means for the table."""
         match read(record):
             case SubscriptionRecord(subscription=subscription):
@@ -87,7 +87,7 @@ class SuspensionsFold:
     kept: tuple[str, ...] = ()
     guard = "t.state <> 'ended'"
 
-    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what the record means for the table."""
         match read(record):
             case SubscriptionSuspended(id=name, at_ms=at_ms):

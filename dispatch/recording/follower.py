@@ -12,7 +12,7 @@ from dispatch.tables.delta_table import DeltaTableWriter
 logger = logging.getLogger(__name__)
 
 
-class Follower(ABC):
+class TableFollower(ABC):
     """Follows a log, in steps, from where its tables say that they are.
 
     Nothing that is held in memory outlives a failure, for it may have come between a commit and its answer: the next

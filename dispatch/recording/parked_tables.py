@@ -9,7 +9,7 @@ from core.eventlog.client import ConsumerRecord
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.parked import Parked, Place, Tried, Tries
 from dispatch.recording.control_tables import moment
-from dispatch.recording.state_tables import Changes
+from dispatch.recording.state_tables import RowChanges
 from dispatch.tables import DEAD_LETTERS, RETRIES
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class RetriesFold:
     kept: tuple[str, ...] = ()
     guard = "s.tries > t.tries"
 
-    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what the record means for the table."""
         try:
             delivery, is_tries = parked.decode_key(record.key)
@@ -63,7 +63,7 @@ class DeadLettersFold:
     kept: tuple[str, ...] = ()
     guard = ""
 
-    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what the record means for the table."""
         try:
             key = record.key.decode()

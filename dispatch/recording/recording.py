@@ -15,7 +15,7 @@ from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold
 from dispatch.recording.endpoint_health import EndpointState, HealthHistory
 from dispatch.recording.maintenance import Upkeep
 from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
-from dispatch.recording.state_tables import Fold, FoldedTables, RoutesSnapshot
+from dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
 from dispatch.recording.table_writer import Recorder, Work
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate
@@ -85,7 +85,7 @@ class Recording:
         )
         self.archive = Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s) if settings.archive else None
         subscriptions = self._at(SUBSCRIPTIONS)
-        control: list[tuple[str, Fold]] = [
+        control: list[tuple[str, TableFold]] = [
             (self._at(TOPICS), TopicsFold()),
             (subscriptions, SubscriptionsFold()),
             (subscriptions, SuspensionsFold()),

@@ -15,7 +15,7 @@ import pyarrow as pa
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
-from dispatch.recording.follower import Follower
+from dispatch.recording.follower import TableFollower
 from dispatch.tables import ROUTES, TableSpec
 from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
 from topic_model.projections.suspensions import State
@@ -77,7 +77,7 @@ class RoutesSnapshot:
 Row = Mapping[str, object]
 
 
-class Changes:
+class RowChanges:
     """Gathers changes in the order of the log; of several for a key, what they come to is kept."""
 
     def __init__(self, spec: TableSpec) -> None:
@@ -125,7 +125,7 @@ class Changes:
 _RECORDS_PER_STEP = 20_000
 
 
-class Fold(Protocol):
+class TableFold(Protocol):
     """What a record of the log means for a table."""
 
     @property
@@ -148,14 +148,14 @@ class Fold(Protocol):
     def kept(self) -> Sequence[str]:
         """Columns that another fold fills; see `DeltaTableWriter.merge`."""
 
-    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what changes. What cannot be read is logged and left out."""
 
 
-class FoldedTables(Follower):
+class FoldedTables(TableFollower):
     """The tables that follow one log. No commit is made when nothing changed."""
 
-    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, Fold]]) -> None:
+    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
         """`folds` with the location of their table; of several for one table each is done after those before it."""
         self._kafka = kafka
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
@@ -173,7 +173,7 @@ class FoldedTables(Follower):
         records = tail.read(_RECORDS_PER_STEP)
         for fold, table in self._folds:
             progress = as_progress(fold.writer, tail.positions)
-            changes = Changes(fold.spec)
+            changes = RowChanges(fold.spec)
             for record in records:
                 fold.apply(record, changes)
             if len(changes):

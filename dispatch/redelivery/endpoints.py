@@ -14,7 +14,7 @@ import msgspec
 from dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
 from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.transport.contract import PushResult
-from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.redelivery.events import EventListener, OperatorEvent
 from dispatch.redelivery.parked_store import ParkedStore
 from dispatch.redelivery.timer_queue import TimerQueue
 
@@ -54,7 +54,7 @@ class HealthMemory:
 class Endpoints:
     """Used by one thread; the health book is shared. `quick_s` is how long a quick answer takes at most."""
 
-    def __init__(self, health: EndpointHealthRegistry, quick_s: float, tell: Listener) -> None:
+    def __init__(self, health: EndpointHealthRegistry, quick_s: float, tell: EventListener) -> None:
         self._health = health
         self._quick_s = quick_s
         self._tell = tell

@@ -10,7 +10,7 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.retry import RetryPolicy
 from dispatch.logs.parked import Delivery
 from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.parked_store import ParkedStore, Waiting
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from dispatch.redelivery.timer_queue import TimerQueue
 from dispatch.settings import PushSettings
 from topic_model.subscriptions import Subscription
@@ -29,18 +29,8 @@ class Subscriptions(Protocol):
         """Whether any subscription in force has this endpoint. Called in any thread, under a lock."""
 
 
-class Changes(Protocol):
-    """Who is told what becomes of subscriptions, in whatever thread reads of it: to be quick, to wait for nothing."""
-
-    def subscription_changed(self, subscription_id: str) -> None:
-        """It is there now, or is another one, or gone, or was suspended or resumed."""
-
-    def endpoint_released(self, endpoint: str) -> None:
-        """The last subscription that was pushed to there is gone."""
-
-
 @dataclass(slots=True)
-class Lane:
+class ParkedLane:
     """The deliveries of one subscription that wait.
 
     `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
@@ -69,7 +59,7 @@ class Choice:
         self._store = store
         self._push = push
 
-    def of(self, lane: Lane, subscription: Subscription, now_ms: int, probing: bool) -> list[Waiting]:
+    def of(self, lane: ParkedLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
         """What is to be pushed now, nothing when nothing is due; `probing` says whether it is to be a probe."""
         if subscription.policy.strict:
             # Whatever has its push under way may be the first.
@@ -86,11 +76,11 @@ class Choice:
             return [least] if least is not None else []
         return self._store.due(lane.name, now_ms, 1, lane.flight)
 
-    def beside(self, lane: Lane, subscription: Subscription) -> bool:
+    def beside(self, lane: ParkedLane, subscription: Subscription) -> bool:
         """Whether something in it may be pushed while the first attempt of others is under way."""
         return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
 
-    def _travelling(self, head: list[Waiting]) -> list[Waiting]:
+    def _travelling(self, head: list[WaitingDelivery]) -> list[WaitingDelivery]:
         size = 0
         for count, waiting in enumerate(head):
             size += len(waiting.notification.payload)
@@ -99,28 +89,28 @@ class Choice:
         return head
 
 
-class Lanes:
+class ParkedLanes:
     """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
 
     def __init__(self, store: ParkedStore, held: HeldLanes) -> None:
         self._store = store
         self._held = held
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, ParkedLane] = {}
         self._turns = TimerQueue()
 
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[ParkedLane]:
         return iter(self._lanes.values())
 
     def __contains__(self, name: str) -> bool:
         return name in self._lanes
 
-    def __getitem__(self, name: str) -> Lane:
+    def __getitem__(self, name: str) -> ParkedLane:
         return self._lanes[name]
 
-    def get(self, name: str) -> Lane | None:
+    def get(self, name: str) -> ParkedLane | None:
         """The lane, if something waits in it."""
         return self._lanes.get(name)
 
@@ -128,7 +118,7 @@ class Lanes:
         """Something new waits in this lane."""
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane(name)
+            lane = self._lanes[name] = ParkedLane(name)
         lane.expires_ms = 0
         if self._held.is_found(name):
             # It comes behind others, and has its turn after theirs; but it may be older than they are.
@@ -140,18 +130,18 @@ class Lanes:
             self._held.found(name)
         self.turn(lane, now_ms)
 
-    def let_pass(self, lane: Lane) -> None:
+    def let_pass(self, lane: ParkedLane) -> None:
         """Batches may push past a lane once all in it has had its first attempt, with an outcome."""
         if self._held.is_found(lane.name) and not self._store.has_untried(lane.name):
             self._held.drained(lane.name)
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, lane: ParkedLane) -> None:
         """Nothing waits in it any more."""
         self.let_pass(lane)
         del self._lanes[lane.name]
         self._turns.cancel(lane.name)
 
-    def turn(self, lane: Lane, at_ms: int) -> None:
+    def turn(self, lane: ParkedLane, at_ms: int) -> None:
         """Its next turn is then, whatever was said before."""
         self._turns.set(lane.name, at_ms)
 
@@ -164,7 +154,7 @@ class Lanes:
         """When the next turn is; None when nobody has one."""
         return self._turns.next_ms()
 
-    def take_turn(self, now_ms: int) -> Lane | None:
+    def take_turn(self, now_ms: int) -> ParkedLane | None:
         """Whose turn it is, without having one from now on; None when nobody is due."""
         name = self._turns.pop(now_ms)
         return None if name is None else self._lanes[name]

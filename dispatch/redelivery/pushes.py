@@ -14,10 +14,10 @@ from dispatch.delivery.verdict import GIVEN_UP, Push, Verdict, attempt, judge, u
 from dispatch.logs.attempts import NO_BATCH, Attempt
 from dispatch.logs.parked import Tries
 from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm, Listener, OperatorEvent
+from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm, EventListener, OperatorEvent
 from dispatch.redelivery.journal import RedeliveryJournal
-from dispatch.redelivery.lanes import Lane, Lanes, Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore, Waiting
+from dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from topic_model.subscriptions import Subscription
 
 # How many deliveries that are over (too old, not wanted any more) are ended before another lane has its turn.
@@ -27,18 +27,18 @@ _ENDED_AT_ONCE = 500
 _EVER_MS = 1 << 62
 
 
-class Suspensions:
+class SubscriptionStops:
     """When nothing more is tried for a subscription: its receiver has ended it, or its endpoint has failed for longer
     than `after_ms`. Used by one thread."""
 
     def __init__(
         self,
         subscriptions: Subscriptions,
-        lanes: Lanes,
+        lanes: ParkedLanes,
         endpoints: Endpoints,
         journal: RedeliveryJournal,
         after_ms: int,
-        tell: Listener,
+        tell: EventListener,
     ) -> None:
         self._subscriptions = subscriptions
         self._lanes = lanes
@@ -49,13 +49,13 @@ class Suspensions:
         # Suspended, and that is not written down yet.
         self._unwritten: set[str] = set()
 
-    def receiver_gone(self, lane: Lane, now_ms: int) -> None:
+    def receiver_gone(self, lane: ParkedLane, now_ms: int) -> None:
         """End the subscription; what waits for it is cancelled at its next turn."""
         lane.gone = True
         self._journal.gone(lane.name)
         self._tell(OperatorEvent("subscription-gone", now_ms, lane.endpoint, lane.name))
 
-    def push_failed(self, lane: Lane, now_ms: int) -> None:
+    def push_failed(self, lane: ParkedLane, now_ms: int) -> None:
         """Suspend the lane, and all that wait for the same endpoint, when that has failed for too long.
 
         The endpoint's time begins anew then, not only when someone resumes: that may happen while nobody listens.
@@ -79,7 +79,7 @@ class Suspensions:
         written, self._unwritten = self._unwritten, set()
         return written
 
-    def holds(self, lane: Lane, now_ms: int) -> bool:
+    def holds(self, lane: ParkedLane, now_ms: int) -> bool:
         """Whether the lane is suspended."""
         suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
@@ -107,7 +107,7 @@ class RedeliveryOutcomes:
         self,
         subscription: Subscription,
         policy: RetryPolicy,
-        taken: Sequence[Waiting],
+        taken: Sequence[WaitingDelivery],
         push: Push,
         outcome: Outcome,
         now_ms: int,
@@ -136,33 +136,35 @@ class RedeliveryOutcomes:
             gone = gone or verdict.state == "cancelled"
         return gone
 
-    def cancel(self, lane: Lane, now_ms: int) -> bool:
+    def cancel(self, lane: ParkedLane, now_ms: int) -> bool:
         """End what waits in a lane, because nobody wants it any more; whether there may be more of it."""
         why = failed("ended", "the subscription is over")
         return self._end_accepted(lane, _EVER_MS, Verdict("cancelled"), why, now_ms)
 
-    def expire(self, lane: Lane, accepted_ms: int, now_ms: int) -> bool:
+    def expire(self, lane: ParkedLane, accepted_ms: int, now_ms: int) -> bool:
         """End what was accepted by then, because it is too old; whether there may be more of it."""
         why = failed("lifespan", "it was not delivered within its lifespan")
         return self._end_accepted(lane, accepted_ms, Verdict("expired"), why, now_ms)
 
-    def unwanted(self, lane: Lane, waiting: Waiting, now_ms: int) -> None:
+    def unwanted(self, lane: ParkedLane, waiting: WaitingDelivery, now_ms: int) -> None:
         """End what was parked unjudged, because the subscription's conditions do not want it."""
         why = failed("skipped", "its conditions do not select it, or would cost more than they may")
         self._end_untried(lane, [waiting], Verdict("cancelled"), why, now_ms)
 
-    def _end_accepted(self, lane: Lane, accepted_ms: int, verdict: Verdict, why: Outcome, now_ms: int) -> bool:
+    def _end_accepted(self, lane: ParkedLane, accepted_ms: int, verdict: Verdict, why: Outcome, now_ms: int) -> bool:
         ended = self._store.accepted_before(lane.name, accepted_ms, _ENDED_AT_ONCE, lane.flight)
         self._end_untried(lane, ended, verdict, why, now_ms)
         return len(ended) == _ENDED_AT_ONCE
 
-    def _end_untried(self, lane: Lane, ended: Sequence[Waiting], verdict: Verdict, why: Outcome, now_ms: int) -> None:
+    def _end_untried(
+        self, lane: ParkedLane, ended: Sequence[WaitingDelivery], verdict: Verdict, why: Outcome, now_ms: int
+    ) -> None:
         for waiting in ended:
             number = waiting.tries.number
             row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
             self._end(waiting, row)
 
-    def _end(self, waiting: Waiting, row: Attempt) -> None:
+    def _end(self, waiting: WaitingDelivery, row: Attempt) -> None:
         if row.state in GIVEN_UP:
             self._journal.write_dead_letter(waiting.delivery, waiting.notification, row)
             # A dead subscriber of these events would hear of itself, once a minute and for ever.
@@ -181,11 +183,11 @@ class Pushes:
     def __init__(
         self,
         pusher: Pusher,
-        lanes: Lanes,
+        lanes: ParkedLanes,
         endpoints: Endpoints,
         capacity: CapacityWaiters,
         outcomes: RedeliveryOutcomes,
-        suspensions: Suspensions,
+        stops: SubscriptionStops,
         envelope_of: Callable[[Subscription], Envelope],
         clock: WatchedClock,
     ) -> None:
@@ -194,12 +196,17 @@ class Pushes:
         self._endpoints = endpoints
         self._capacity = capacity
         self._outcomes = outcomes
-        self._suspensions = suspensions
+        self._stops = stops
         self._envelope_of = envelope_of
         self._clock = clock
 
     def begin(
-        self, lane: Lane, subscription: Subscription, policy: RetryPolicy, taken: list[Waiting], now_ms: int
+        self,
+        lane: ParkedLane,
+        subscription: Subscription,
+        policy: RetryPolicy,
+        taken: list[WaitingDelivery],
+        now_ms: int,
     ) -> None:
         """Push these, which have been tried equally often. The caller has seen to it that their endpoint may have one
         more push, and may be tried."""
@@ -228,9 +235,9 @@ class Pushes:
             freed = self._endpoints.push_ended(endpoint, notifications[0].id, outcome, push.result, probe, ended_ms)
             self._lanes.go_on(freed, ended_ms)
             if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
-                self._suspensions.receiver_gone(lane, ended_ms)
+                self._stops.receiver_gone(lane, ended_ms)
             elif not outcome.delivered:
-                self._suspensions.push_failed(lane, ended_ms)
+                self._stops.push_failed(lane, ended_ms)
             self._lanes.turn(lane, ended_ms)
 
         unmade = self._pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves)

@@ -23,7 +23,7 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport import make_transport
-from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.redelivery.events import EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
 from dispatch.redelivery.parked_store import newest_batch
 from dispatch.redelivery.scheduler import RedeliveryContext
@@ -78,7 +78,7 @@ class Redeliverer:
         subscriptions: WatchedSubscriptions,
         file: Path,
         vault: Vault | None = None,
-        tell: Listener = lambda event: None,
+        tell: EventListener = lambda event: None,
         spans: PushSpans | None = None,
     ) -> None:
         self.lanes = HeldLanes()
@@ -198,13 +198,13 @@ class Redeliverer:
             self._suspend_costly(costly - gone, at_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """See `lanes.Changes`."""
+        """See `SubscriptionListener`."""
         session = self._session
         if session is not None:
             session.redelivery.subscription_changed(subscription_id)
 
     def endpoint_released(self, endpoint: str) -> None:
-        """See `lanes.Changes`."""
+        """See `SubscriptionListener`."""
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:

@@ -28,12 +28,12 @@ from dispatch.delivery.retry import RetryPolicy, policy_of
 from dispatch.delivery.transport.contract import Transport
 from dispatch.matching.filters import Allowance, Conditions, judged
 from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
+from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.journal import RedeliveryJournal
-from dispatch.redelivery.lanes import Choice, Lane, Lanes, Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore, Waiting
-from dispatch.redelivery.pushes import Pushes, RedeliveryOutcomes, Suspensions
+from dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from dispatch.redelivery.pushes import Pushes, RedeliveryOutcomes, SubscriptionStops
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.subscriptions import Subscription
 
@@ -56,7 +56,7 @@ class RedeliveryContext:
     subscriptions: Subscriptions
     held: HeldLanes
     envelope_of: Callable[[Subscription], Envelope]
-    tell: Listener
+    tell: EventListener
     spans: PushSpans | None = None
 
 
@@ -82,12 +82,12 @@ class Redelivery:
         self._conditions = Conditions()
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         self._alarm = DeadLetterAlarm(tell)
-        self._lanes = Lanes(store, context.held)
+        self._lanes = ParkedLanes(store, context.held)
         self._choice = Choice(store, push)
         self._capacity = CapacityWaiters(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._endpoints = Endpoints(context.health, quick_s(retry), tell)
         self._outcomes = RedeliveryOutcomes(store, journal, chance, self._alarm)
-        self._suspensions = Suspensions(
+        self._stops = SubscriptionStops(
             subscriptions, self._lanes, self._endpoints, journal, int(retry.suspend_after_s * 1000), tell
         )
         self._pusher = Pusher(transport, context.spans)
@@ -97,7 +97,7 @@ class Redelivery:
             self._endpoints,
             self._capacity,
             self._outcomes,
-            self._suspensions,
+            self._stops,
             context.envelope_of,
             self._clock,
         )
@@ -183,7 +183,7 @@ class Redelivery:
             logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
             self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
 
-    def _serve(self, lane: Lane, now_ms: int) -> bool:
+    def _serve(self, lane: ParkedLane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""
         subscription = None if lane.gone else self._subscriptions.subscription(lane.name)
         if subscription is None:
@@ -193,7 +193,7 @@ class Redelivery:
         policy = self._know(lane, subscription)
         if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
             return False
-        if subscription.paused or self._suspensions.holds(lane, now_ms):
+        if subscription.paused or self._stops.holds(lane, now_ms):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
         health = self._endpoints.get(lane.endpoint)
@@ -221,9 +221,11 @@ class Redelivery:
             self._lanes.turn(lane, now_ms)
         return True
 
-    def _judged(self, lane: Lane, subscription: Subscription, taken: list[Waiting], now_ms: int) -> list[Waiting]:
+    def _judged(
+        self, lane: ParkedLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
+    ) -> list[WaitingDelivery]:
         """Of what was parked unjudged what the subscription wants: as many as may be asked about at a time."""
-        wanted: list[Waiting] = []
+        wanted: list[WaitingDelivery] = []
         spent = 0.0
         for waiting in taken:
             notification = waiting.notification
@@ -238,7 +240,7 @@ class Redelivery:
             wanted.append(waiting)
         return wanted
 
-    def _know(self, lane: Lane, subscription: Subscription) -> RetryPolicy:
+    def _know(self, lane: ParkedLane, subscription: Subscription) -> RetryPolicy:
         """What follows from the subscription, made anew only when that has changed."""
         if lane.policy is None or lane.seen is not subscription:
             if lane.endpoint != subscription.consumer.address:
@@ -247,7 +249,7 @@ class Redelivery:
             lane.policy, lane.expires_ms = policy_of(subscription.policy, self._retry), 0
         return lane.policy
 
-    def _sleep(self, lane: Lane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
+    def _sleep(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
         """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
         self._lanes.let_pass(lane)
         if not lane.flight:
@@ -265,12 +267,12 @@ class Redelivery:
         # Must be last: freeing the slot may give this same lane its turn.
         self._pass_on(lane, now_ms)
 
-    def _pass_on(self, lane: Lane, now_ms: int) -> None:
+    def _pass_on(self, lane: ParkedLane, now_ms: int) -> None:
         """Frees the slot reserved for this lane, for the next waiter."""
         if lane.endpoint:
             self._lanes.go_on(self._capacity.pass_on(scopes_of(lane.endpoint)), now_ms)
 
-    def _forget(self, lane: Lane, now_ms: int) -> None:
+    def _forget(self, lane: ParkedLane, now_ms: int) -> None:
         self._lanes.forget(lane)
         self._capacity.forget(lane.name)
         self._endpoints.forget(lane.name, lane.endpoint)
@@ -279,7 +281,7 @@ class Redelivery:
 
     # Ends without a push
 
-    def _cancel(self, lane: Lane, now_ms: int) -> None:
+    def _cancel(self, lane: ParkedLane, now_ms: int) -> None:
         self._capacity.forget(lane.name)
         self._pass_on(lane, now_ms)
         more = self._outcomes.cancel(lane, now_ms)
@@ -290,7 +292,7 @@ class Redelivery:
         elif not lane.flight:
             self._forget(lane, now_ms)
 
-    def _expire(self, lane: Lane, policy: RetryPolicy, now_ms: int) -> bool:
+    def _expire(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int) -> bool:
         """End what has lived too long; whether there may be more of it."""
         if self._outcomes.expire(lane, now_ms - policy.lifespan_ms, now_ms):
             self._lanes.turn(lane, now_ms)
@@ -301,7 +303,7 @@ class Redelivery:
 
     # The endpoint
 
-    def _block(self, lane: Lane, now_ms: int) -> None:
+    def _block(self, lane: ParkedLane, now_ms: int) -> None:
         self._endpoints.block(lane.name, lane.endpoint)
         if not lane.failing:
             lane.failing = True
@@ -316,6 +318,6 @@ class Redelivery:
 
     def suspensions_are_known(self) -> None:
         """What was asked of the journal is written down, and `subscriptions` knows."""
-        for name in self._suspensions.written_down():
+        for name in self._stops.written_down():
             self.subscription_changed(name)
         self.look_at_subscriptions()

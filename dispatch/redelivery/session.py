@@ -19,9 +19,10 @@ from typing import NamedTuple, NoReturn, Protocol
 from core import liveness
 from core.eventlog.settings import KafkaSettings
 from dispatch.delivery.transport.contract import Transport
+from dispatch.matching.control_state import SubscriptionListener
 from dispatch.redelivery.endpoints import HealthMemory
 from dispatch.redelivery.journal import RedeliveryJournal, journal_for
-from dispatch.redelivery.lanes import Changes, Subscriptions
+from dispatch.redelivery.lanes import Subscriptions
 from dispatch.redelivery.parked_reader import Discontinued, ParkedReading
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
@@ -48,7 +49,7 @@ _HEALTH_S = 5.0
 class WatchedSubscriptions(Subscriptions, Protocol):
     """The subscriptions, and learning of changes."""
 
-    def listen(self, listener: Changes) -> None:
+    def listen(self, listener: SubscriptionListener) -> None:
         """Have somebody told of all changes from now on."""
 
     def catch_up(self, timeout_s: float) -> object:

@@ -1,5 +1,4 @@
-"""The Delta tables: which columns, what each means and in which unit, where they are, and the writer of one.
-"""
+"""The Delta tables: which columns, what each means and in which unit, where they are, and the writer of one."""
 
 from __future__ import annotations
 

@@ -49,10 +49,10 @@ def replay(
     until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
     wanted = topic_test(topic, namespaces_of(namespace))
     kafka = kafka_of(config, home)
-    from dispatch.operations.replay import Replay, ReplayRefused, Span
+    from dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
     from jobs.cli.topics_work import read_table
 
-    made = Replay(kafka, read_table(kafka), subscription, Span(since_ms, until_ms, wanted))
+    made = Replay(kafka, read_table(kafka), subscription, ReplaySpan(since_ms, until_ms, wanted))
     places = made.find(limit)
     if len(places) > limit:
         raise ReplayRefused(

@@ -35,7 +35,7 @@ class When(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class SubscriptionState:
     """What a subscription was from a time on. `subscription` None: it had ended, for `reason`."""
 
     since_ms: int
@@ -52,7 +52,7 @@ class ControlHistory:
     """
 
     topics: list[ControlRecord] = field(default_factory=list)
-    states: dict[str, list[State]] = field(default_factory=dict)
+    states: dict[str, list[SubscriptionState]] = field(default_factory=dict)
     suspensions: Suspensions = field(default_factory=Suspensions)
 
     def add(self, record: ControlRecord, at_ms: int, offset: int = -1) -> None:
@@ -60,19 +60,19 @@ class ControlHistory:
         self.suspensions.apply(record)
         match record:
             case SubscriptionRecord(subscription=subscription):
-                self.states.setdefault(subscription.id, []).append(State(at_ms, subscription, "", offset))
+                self.states.setdefault(subscription.id, []).append(SubscriptionState(at_ms, subscription, "", offset))
             case SubscriptionEnded(id=name, reason=reason):
-                self.states.setdefault(name, []).append(State(at_ms, None, reason, offset))
+                self.states.setdefault(name, []).append(SubscriptionState(at_ms, None, reason, offset))
             case Tombstone(key=key) if key.startswith(_SUBSCRIPTION):
                 states = self.states.get(key.removeprefix(_SUBSCRIPTION), [])
                 if states and states[-1].subscription is not None:
-                    states.append(State(at_ms, None, "unknown", offset))
+                    states.append(SubscriptionState(at_ms, None, "unknown", offset))
             case SubscriptionSuspended():
                 pass
             case _:
                 self.topics.append(record)
 
-    def at(self, name: str, when: When) -> State | None:
+    def at(self, name: str, when: When) -> SubscriptionState | None:
         """The state of a subscription at a moment; None when it was not there yet, or nothing is known of it.
 
         Where the states of that time have been compacted away, the next one that is known stands for them; and when
@@ -95,7 +95,7 @@ class ControlHistory:
         compacted = 0 < created_ms < first.since_ms - _APPEND_MS
         return first if compacted and created_ms <= when.ms else None
 
-    def now(self, name: str) -> State | None:
+    def now(self, name: str) -> SubscriptionState | None:
         """The last that is known of a subscription."""
         return next(reversed(self.states.get(name, [])), None)
 

@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 
 from dispatch.matching.filters import Conditions, Subject
-from dispatch.operations.trace.control import State, When
+from dispatch.operations.trace.control import SubscriptionState, When
 from dispatch.operations.trace.story import AttemptRow, DeliveryStory, Evidence, Outcome, Row, Step, Story, utc
 from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing.history import standing
@@ -119,7 +119,7 @@ def _of_old(row: Row, when: When) -> str:
     return "the subscription was there; what became of the notification is not recorded (any more)"
 
 
-def _ended(state: State) -> str:
+def _ended(state: SubscriptionState) -> str:
     return f"{moment(state.since_ms)} ({state.reason})"
 
 

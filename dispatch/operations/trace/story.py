@@ -18,7 +18,7 @@ AttemptRow = Row
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchFate:
     """What became of the batch that a notification belongs to. `number` None: not known (any more)."""
 
     number: int | None
@@ -27,7 +27,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class MatchedBy:
     """When and by which batch a notification was matched, and for how many subscriptions. `control` is where the
     control log ended for it."""
 
@@ -54,8 +54,8 @@ class Evidence:
     logged_ms: int = 0
     partition: int = -1
     offset: int = -1
-    batch: Batch | None = None
-    evaluated: Evaluated | None = None
+    batch: BatchFate | None = None
+    evaluated: MatchedBy | None = None
     attempts: Sequence[AttemptRow] = ()
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)
     forgotten: Mapping[str, Row] = field(default_factory=dict)

@@ -40,8 +40,8 @@ class Rig:
 
     @contextmanager
     def writer(self) -> Iterator[AttemptsTables]:
-        tables = [str(self.home / name) for name in ("attempts", "deliveries")]
-        with closing(AttemptsTables(self.kafka, *tables, 5.0, clock=lambda: self.now)) as writer:  # type: ignore[misc]
+        attempts, deliveries = str(self.home / "attempts"), str(self.home / "deliveries")
+        with closing(AttemptsTables(self.kafka, attempts, deliveries, 5.0, clock=lambda: self.now)) as writer:
             yield writer
 
     def commit(self, writer: AttemptsTables) -> None:

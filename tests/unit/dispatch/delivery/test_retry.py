@@ -9,9 +9,9 @@ from dispatch.delivery.outcomes import Outcome, blames_sender, classify
 from dispatch.delivery.retry import (
     Decision,
     DeliverLater,
+    DeliveryHistory,
     EndSubscription,
     GiveUp,
-    History,
     RetryPolicy,
     decide,
     policy_of,
@@ -31,7 +31,7 @@ FAULT_12 = b'<e:Envelope xmlns:e="x"><e:Body><e:Fault><e:Code><e:Value>%s</e:Val
 def judged(
     result: PushResult, counted: int = 1, companions: int = 0, policy: RetryPolicy = POLICY, accepted: int = NOW
 ) -> Decision:
-    history = History(accepted, counted, companions)
+    history = DeliveryHistory(accepted, counted, companions)
     return decide(classify(result), policy, history, NOW, 0.0, result.retry_after_s)
 
 
@@ -141,7 +141,7 @@ def test_any_decision_is_within_its_bounds(
     settings = RetrySettings(first_wait_s=first, factor=factor, longest_wait_s=longest)
     policy = policy_of(DeliveryPolicy(maximum_attempts=attempts), settings)
 
-    decision = decide(error, policy, History(accepted, counted, 0), NOW, chance, retry_after)
+    decision = decide(error, policy, DeliveryHistory(accepted, counted, 0), NOW, chance, retry_after)
 
     match decision:
         case DeliverLater(at_ms):
@@ -159,7 +159,7 @@ def test_any_decision_is_within_its_bounds(
 def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -> None:
     def wait(number: int, jitter: float, chance: float) -> int:
         policy = policy_of(DeliveryPolicy(maximum_attempts=100), RetrySettings(jitter=jitter, lifespan_s=10**7))
-        decision = decide(Outcome("timeout", ""), policy, History(NOW, number, 0), NOW, chance, 0.0)
+        decision = decide(Outcome("timeout", ""), policy, DeliveryHistory(NOW, number, 0), NOW, chance, 0.0)
         assert isinstance(decision, DeliverLater)
         return decision.at_ms - NOW
 

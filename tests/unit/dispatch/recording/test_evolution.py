@@ -16,7 +16,7 @@ from dispatch.logs import attempts
 from dispatch.recording.deliveries import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
 from dispatch.recording.recording import Recording
-from dispatch.recording.state_tables import Changes
+from dispatch.recording.state_tables import RowChanges
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import (
@@ -63,7 +63,7 @@ def write(spec: TableSpec, location: str, *names: str, batch: int = 0) -> None:
     table = DeltaTableWriter(spec, location)
     rows = [row(spec, name) for name in names]
     if spec.key:
-        changes = Changes(spec)
+        changes = RowChanges(spec)
         for name, each in zip(names, rows, strict=True):
             changes.put(name, each)
         table.merge(changes.arrow(), {"w": batch})

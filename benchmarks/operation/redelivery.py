@@ -23,7 +23,7 @@ from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from core.security.outbound import AddressPolicy, OutboundSettings
 from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from dispatch.matching.control_state import SubscriptionListener
+from dispatch.matching.view import SubscriptionListener
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import PushSettings, RetrySettings
 from jobs.processes import ports

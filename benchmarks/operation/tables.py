@@ -22,7 +22,7 @@ from benchmarks.harness import Report, run
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.recording.archive import Logged, notification_rows
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of

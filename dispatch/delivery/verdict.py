@@ -3,14 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.retry import DeliverLater, DeliveryHistory, EndSubscription, GiveUp, RetryPolicy, decide
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.logs.attempts import Attempt, State
+from dispatch.settings import RetrySettings
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import DeliveryPolicy, Subscription
+
+GONE = 410
+
+GiveUpReason = Literal["refused", "exhausted", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverLater:
+    """Try again, not before this time."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Never again: refused for good, tried often enough, or too old."""
+
+    reason: GiveUpReason
+
+
+@dataclass(frozen=True, slots=True)
+class EndSubscription:
+    """The receiver says that it is gone for good."""
+
+
+Decision = DeliverLater | GiveUp | EndSubscription
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What holds for one subscription: what it asked for, else the engine's settings."""
+
+    maximum_attempts: int
+    lifespan_ms: int
+    first_wait_ms: float
+    factor: float
+    longest_wait_ms: float
+    jitter: float
+    longest_retry_after_ms: float
+    permanent: frozenset[int]
+
+    def expires_ms(self, accepted_ms: int) -> int:
+        """When a notification that was accepted then has lived long enough."""
+        return accepted_ms + self.lifespan_ms
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryHistory:
+    """What a delivery has been through, the failed push that is being judged included.
+
+    `counted` is how many of its pushes count against it: one that only probed whether an endpoint is back does not.
+    `companions` is how many other notifications travelled in the same push.
+    """
+
+    accepted_ms: int
+    counted: int
+    companions: int
+
+
+def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
+    """The engine's settings, overridden by what the subscription asked for."""
+    asked_attempts, asked_lifespan = asked.maximum_attempts, asked.lifespan_ms
+    return RetryPolicy(
+        maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
+        lifespan_ms=int(settings.lifespan_s * 1000) if asked_lifespan is None else asked_lifespan,
+        first_wait_ms=settings.first_wait_s * 1000,
+        factor=settings.factor,
+        longest_wait_ms=settings.longest_wait_s * 1000,
+        jitter=settings.jitter,
+        longest_retry_after_ms=settings.longest_retry_after_s * 1000,
+        permanent=settings.permanent(),
+    )
+
+
+def decide(
+    outcome: Outcome, policy: RetryPolicy, history: DeliveryHistory, now_ms: int, chance: float, retry_after_s: float
+) -> Decision:
+    """What follows from a failed push. `chance` is a random number in [0, 1), `retry_after_s` 0 for no wish."""
+    if outcome.status == GONE:
+        return EndSubscription()
+    if is_permanent(outcome, policy):
+        if history.companions:
+            # One of them is to blame, and it is not known which: each gets a push of its own, at once.
+            return DeliverLater(now_ms)
+        return GiveUp("refused")
+    if history.counted >= policy.maximum_attempts:
+        return GiveUp("exhausted")
+    at_ms = now_ms + wait_ms(policy, history.counted, chance, retry_after_s)
+    if at_ms >= policy.expires_ms(history.accepted_ms):
+        return GiveUp("expired")
+    return DeliverLater(at_ms)
+
+
+def is_permanent(outcome: Outcome, policy: RetryPolicy) -> bool:
+    """Whether the same push would get the same answer again."""
+    return outcome.status in policy.permanent or outcome.hopeless
+
+
+def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: float) -> int:
+    """How long to wait after the `counted`th try. Jitter only ever adds: nobody is asked earlier than promised."""
+    if retry_after_s > 0:
+        base = min(max(retry_after_s * 1000, policy.first_wait_ms), policy.longest_retry_after_ms)
+    else:
+        # The exponent is bounded because a delivery without a limit on attempts may be tried for weeks.
+        base = min(policy.first_wait_ms * policy.factor ** min(max(counted - 1, 0), 64), policy.longest_wait_ms)
+    return int(base * (1 + policy.jitter * chance))
 
 
 class Verdict(NamedTuple):

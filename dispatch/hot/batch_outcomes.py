@@ -15,8 +15,7 @@ from dispatch.delivery.capacity import scopes_of
 from dispatch.delivery.health import Sign, quick_s
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
-from dispatch.delivery.retry import policy_of
-from dispatch.delivery.verdict import DELIVERED, GIVEN_UP, Push, Verdict, attempt, judge, untried
+from dispatch.delivery.verdict import DELIVERED, GIVEN_UP, Push, Verdict, attempt, judge, policy_of, untried
 from dispatch.hot.lanes import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries

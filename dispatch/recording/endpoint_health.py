@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from dispatch.recording.control_tables import moment
+from dispatch.recording.folds import moment
 from dispatch.tables import ENDPOINT_HEALTH
 from dispatch.tables.delta_table import DeltaTableWriter
 

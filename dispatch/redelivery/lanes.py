@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.retry import RetryPolicy
+from dispatch.delivery.verdict import RetryPolicy
 from dispatch.logs.parked import Delivery
 from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery

@@ -24,16 +24,15 @@ from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from dispatch.delivery.pushes import Pusher, PushSpans
-from dispatch.delivery.retry import RetryPolicy, policy_of
 from dispatch.delivery.transport.contract import Transport
+from dispatch.delivery.verdict import RetryPolicy, policy_of
 from dispatch.matching.filters import Allowance, Conditions, judged
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.journal import RedeliveryJournal
 from dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from dispatch.redelivery.pushes import Pushes, RedeliveryOutcomes, SubscriptionStops
+from dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.subscriptions import Subscription
 

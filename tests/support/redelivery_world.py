@@ -20,8 +20,8 @@ from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.journal import RedeliveryJournal
 from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.redelivery.pushes import RedeliveryJournal
 from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.notifications import Notification

@@ -12,8 +12,18 @@ from typing import cast
 import msgspec
 
 from dispatch.matching.filters import Conditions, Subject
-from dispatch.operations.trace.control import SubscriptionState, When
-from dispatch.operations.trace.story import AttemptRow, DeliveryStory, Evidence, Outcome, Row, Step, Story, utc
+from dispatch.operations.trace.story import (
+    AttemptRow,
+    DeliveryStory,
+    Evidence,
+    Outcome,
+    Row,
+    Step,
+    Story,
+    SubscriptionState,
+    When,
+    utc,
+)
 from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription

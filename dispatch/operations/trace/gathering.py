@@ -22,8 +22,7 @@ from core.eventlog.client import ConsumerRecord, TopicPartition, make_consumer, 
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
 from dispatch.logs import attempts
-from dispatch.operations.trace.control import ControlHistory
-from dispatch.operations.trace.story import AttemptRow, BatchFate, Evidence, MatchedBy, Row
+from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
 from dispatch.settings import TableSettings
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
 from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec

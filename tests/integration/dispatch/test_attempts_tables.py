@@ -15,8 +15,7 @@ from deltalake import DeltaTable
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from dispatch.logs.attempts import AttemptsLog
-from dispatch.recording.attempts_tables import AttemptsTables
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import AttemptsTables, EndedDeliveries
 from dispatch.tables.delta_table import DeltaTableWriter
 from tests.support.table_rows import attempt
 

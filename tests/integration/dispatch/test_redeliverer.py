@@ -19,7 +19,7 @@ from core.security.outbound import AddressPolicy, OutboundSettings
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
-from dispatch.matching.control_state import ControlState
+from dispatch.matching.view import ControlState
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer

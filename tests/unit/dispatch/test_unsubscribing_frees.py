@@ -16,7 +16,7 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import UrlJudge
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
-from dispatch.matching.control_state import ControlState
+from dispatch.matching.view import ControlState
 from dispatch.redelivery import redeliverer as module
 from dispatch.redelivery.endpoints import Endpoints, HealthMemory
 from dispatch.redelivery.held_lanes import PartitionReport

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from core.errors import ConfigError
 from dispatch.delivery.outcomes import Outcome, blames_sender, classify
-from dispatch.delivery.retry import (
+from dispatch.delivery.transport.contract import PushResult
+from dispatch.delivery.verdict import (
     Decision,
     DeliverLater,
     DeliveryHistory,
@@ -16,7 +17,6 @@ from dispatch.delivery.retry import (
     decide,
     policy_of,
 )
-from dispatch.delivery.transport.contract import PushResult
 from dispatch.settings import RetrySettings
 from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 

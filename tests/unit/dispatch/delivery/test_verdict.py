@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dispatch.delivery.outcomes import DELIVERED, Outcome, failed
-from dispatch.delivery.retry import policy_of
 from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push, Verdict, attempt, judge, untried
+from dispatch.delivery.verdict import Push, Verdict, attempt, judge, policy_of, untried
 from dispatch.logs.attempts import Attempt
 from dispatch.settings import RetrySettings
 from topic_model.records.notifications import Notification

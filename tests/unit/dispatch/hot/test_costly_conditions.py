@@ -13,8 +13,8 @@ from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.sink import Diversions, SinkJob
 from dispatch.logs.attempts import Attempt, Matched
 from dispatch.logs.parked import Delivery, Tries
-from dispatch.matching.control_state import ControlState
 from dispatch.matching.filters import Conditions
+from dispatch.matching.view import ControlState
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer

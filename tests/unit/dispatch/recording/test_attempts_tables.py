@@ -15,7 +15,7 @@ from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.recording import archive
 from dispatch.recording.archive import notification_rows
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES, Column
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of

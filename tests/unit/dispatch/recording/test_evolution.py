@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs import attempts
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
 from dispatch.recording.recording import Recording
 from dispatch.recording.state_tables import RowChanges

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dispatch.logs import attempts
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
 from dispatch.recording.state_tables import RowChanges
 from dispatch.settings import TableSettings

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from dispatch.recording.endpoint_health import HealthHistory
 from dispatch.recording.maintenance import Upkeep
+from dispatch.recording.recording import Recorder
 from dispatch.recording.state_tables import RoutesSnapshot
-from dispatch.recording.table_writer import Recorder
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ENDPOINT_HEALTH, RETRIES
 from dispatch.tables.delta_table import DeltaTableWriter
@@ -171,7 +171,7 @@ class Work:
 def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dispatch.recording.table_writer._PAUSE_S", 0.01)
+    monkeypatch.setattr("dispatch.recording.recording._PAUSE_S", 0.01)
     work, gate = Work(fails=2), StopGate()
     recorder = Recorder([(work, 0.01)], gate)
     recorder.start()

@@ -17,8 +17,13 @@ from dispatch.logs import dead_letters, parked
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.recording import state_tables
-from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold, TopicsFold
-from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
+from dispatch.recording.folds import (
+    DeadLettersFold,
+    RetriesFold,
+    SubscriptionsFold,
+    SuspensionsFold,
+    TopicsFold,
+)
 from dispatch.recording.state_tables import FoldedTables, RowChanges, TableFold
 from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.records import control as records

@@ -8,10 +8,9 @@ import pytest
 
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.operations.trace.control import ControlHistory
 from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import batch_of, made_at
-from dispatch.operations.trace.story import AttemptRow, BatchFate, DeliveryStory, Evidence, MatchedBy
+from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, DeliveryStory, Evidence, MatchedBy
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
 from dispatch.tables.delta_table import rows_of
 from topic_model.expressions.conditions import XPATH_1

@@ -164,7 +164,12 @@ def _quarantine_ms(relapses: int) -> int:
 
 
 class EndpointHealthRegistry:
-    """Remembers endpoints from their first bad sign until long after their recovery, or until nobody has them.
+    """Remembers endpoints from their first bad sign until long after their recovery, or until nobody has them. Shared
+    by the driver's threads.
+
+    What is known here travels with every batch and is kept for the next start, and subscribers choose the addresses. So
+    of an address that no subscription has any more nothing is kept, however bad it was: else anybody could fill the
+    memory by subscribing, failing and unsubscribing at ever new ones.
 
     `in_use` says whether a subscription has this endpoint; it is called under a lock. Whoever knows that the last one
     is gone calls `forget`, after `in_use` says so.

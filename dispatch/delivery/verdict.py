@@ -1,4 +1,15 @@
-"""What a push, or the decision not to push, becomes in the `attempts` log. Pure."""
+"""What follows from a push, or from the decision not to push, and its row in the `attempts` log. Pure.
+
+The hot path and the redelivery ask the same function, so one place decides. Times are milliseconds since the epoch;
+chance comes in as a number, so that every decision can be repeated in a test.
+
+| what came back | what follows |
+|---|---|
+| 410 | the subscription ends, and all that waits for it is cancelled |
+| a status of `retry.permanent_statuses`, a SOAP fault that blames the sender, a forbidden address | given up |
+| any other status, no answer | again later: `retry.retransmissions` times, ever longer apart |
+| 429 or 503 with Retry-After | again when it says, within `retry.longest_retry_after_s` |
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,11 @@ _MOST_GROWTH = 4.0
 
 
 class Rounds:
-    """Each is to take about `target_s`. `most` is how many deliveries a task may take up in the next one."""
+    """Each is to take about `target_s`. `most` is how many deliveries a task may take up in the next one.
+
+    Counted in deliveries, not in notifications: how many of them a worker manages in a second depends on the machine
+    and the receivers, and changes slowly; how many deliveries a notification comes to may change with the next one.
+    """
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s

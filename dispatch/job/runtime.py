@@ -45,7 +45,11 @@ RunSink = Callable[[DataFrame], object]
 def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots: int) -> None:
     """Run the whole path once over nothing. `run_sink` runs the sink over a frame of the source's columns.
 
-    Raises InfrastructureError when Kafka cannot be reached. Any other trouble is only logged: the queries that follow
+    Without this the first notification after a start takes 2-6 s, with it 0.2 s: classes, code generation, Python
+    workers, connections, the table. A record without outcomes goes through the attempts log, and one real micro-batch
+    over it from Kafka through the sink; nothing is pushed and nothing recorded.
+
+    Raises InfrastructureError when Kafka cannot be reached. Any other trouble is only logged: the query that follows
     will meet it again, and report it better.
     """
     started = time.monotonic()

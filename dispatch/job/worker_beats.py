@@ -237,6 +237,8 @@ def _mapped(file: Path) -> memoryview:
         return memoryview(mmap.mmap(opened.fileno(), _BYTES)).cast("q")
 
 
+# Must not stand beside anything heavy: a worker imports the module of every function that it is sent. Beside the
+# warm-up it made each worker load delta-rs, Arrow and pandas: 70 MiB each.
 def keep_worker_alive(rows: Iterable[object]) -> None:
     """A partition function that does nothing. Spark ends its Python workers, all together, after a minute in which none
     was used; a task with this in time keeps them, their connections and what they have loaded.

@@ -30,7 +30,8 @@ class Progress:
 
 
 def progress_of(query: StreamingQuery | None) -> Progress | None:
-    """The progress of a query; None while there is none."""
+    """The progress of a query; None while there is none. Asked for in one call: no listener, so a batch pays
+    nothing."""
     if query is None:
         return None
     try:

@@ -34,7 +34,13 @@ def settled(letter: DeadLetter, now_s: float) -> bool:
 
 
 class DeadLetterAdmin:
-    """Used by one thread. Everything raises InfrastructureError when Kafka does not take it within `timeout_s`."""
+    """Sends dead letters again, or throws them away.
+
+    Either is written down in `attempts` first, so the audit knows of it whatever happens next. A letter leaves the
+    `dead` log last: a crash in between leaves it there, to be done again, and loses nothing.
+
+    Used by one thread. Everything raises InfrastructureError when Kafka does not take it within `timeout_s`.
+    """
 
     def __init__(self, kafka: KafkaSettings, timeout_s: float = 30.0, now: Callable[[], float] = time.time) -> None:
         self._timeout_s = timeout_s

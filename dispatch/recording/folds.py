@@ -1,4 +1,4 @@
-"""`topics` and `subscriptions`: what the control log says. Pure."""
+"""What the records of the logs `control`, `parked` and `dead` mean for the tables of states. Pure."""
 
 from __future__ import annotations
 

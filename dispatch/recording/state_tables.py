@@ -25,7 +25,12 @@ logger = logging.getLogger(__name__)
 
 
 class RoutesSnapshot:
-    """Writes the table when `version` has changed."""
+    """Writes the table when `version` has changed.
+
+    A snapshot and no fold: one wide subscription that comes or goes changes a row of every topic. It is bounded,
+    because a million topics with a hundred subscribers each are nothing that anybody looks at; `arborcast why` asks the
+    routing table itself.
+    """
 
     name = "routes"
 

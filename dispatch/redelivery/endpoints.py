@@ -26,7 +26,9 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Health])
 
 
 class HealthMemory:
-    """Used by one thread. The store's errors are raised."""
+    """What is known of bad endpoints, kept beside what waits for them: a restart does not cost batches the time-outs
+    once more, and days of failing are still days. Used by one thread. The store's errors are raised.
+    """
 
     def __init__(self, store: ParkedStore, health: EndpointHealthRegistry) -> None:
         self._store = store

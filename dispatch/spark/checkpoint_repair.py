@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Spark numbers the batches of a checkpoint from 0. We put deliveries that wait in order by their batch, and find what a
+# batch has written by its number. So when a checkpoint is lost, or a new one is begun, its batches must not be called
+# as earlier ones were: each checkpoint has a range of numbers of its own, above all that are in the logs. The range is
+# kept in the checkpoint itself as the name of an empty file, which a crash cannot leave half written.
 RANGE = 10**12
 
 """How many numbers a checkpoint has: with 25 batches a second they last for a thousand years."""

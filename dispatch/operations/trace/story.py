@@ -1,4 +1,4 @@
-"""What a trace tells."""
+"""What a trace tells of a notification, and of what was subscribed when: the control log with its times. Pure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.transport.contract import PushRequest, PushResult
@@ -25,30 +25,6 @@ from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, Subscription
 
 GONE = 410
-
-GiveUpReason = Literal["refused", "exhausted", "expired"]
-
-
-@dataclass(frozen=True, slots=True)
-class DeliverLater:
-    """Try again, not before this time."""
-
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Never again: refused for good, tried often enough, or too old."""
-
-    reason: GiveUpReason
-
-
-@dataclass(frozen=True, slots=True)
-class EndSubscription:
-    """The receiver says that it is gone for good."""
-
-
-Decision = DeliverLater | GiveUp | EndSubscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +45,6 @@ class RetryPolicy:
         return accepted_ms + self.lifespan_ms
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryHistory:
-    """What a delivery has been through, the failed push that is being judged included.
-
-    `counted` is how many of its pushes count against it: one that only probed whether an endpoint is back does not.
-    `companions` is how many other notifications travelled in the same push.
-    """
-
-    accepted_ms: int
-    counted: int
-    companions: int
-
-
 def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
     """The engine's settings, overridden by what the subscription asked for."""
     asked_attempts, asked_lifespan = asked.maximum_attempts, asked.lifespan_ms
@@ -95,25 +58,6 @@ def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
         longest_retry_after_ms=settings.longest_retry_after_s * 1000,
         permanent=settings.permanent(),
     )
-
-
-def decide(
-    outcome: Outcome, policy: RetryPolicy, history: DeliveryHistory, now_ms: int, chance: float, retry_after_s: float
-) -> Decision:
-    """What follows from a failed push. `chance` is a random number in [0, 1), `retry_after_s` 0 for no wish."""
-    if outcome.status == GONE:
-        return EndSubscription()
-    if is_permanent(outcome, policy):
-        if history.companions:
-            # One of them is to blame, and it is not known which: each gets a push of its own, at once.
-            return DeliverLater(now_ms)
-        return GiveUp("refused")
-    if history.counted >= policy.maximum_attempts:
-        return GiveUp("exhausted")
-    at_ms = now_ms + wait_ms(policy, history.counted, chance, retry_after_s)
-    if at_ms >= policy.expires_ms(history.accepted_ms):
-        return GiveUp("expired")
-    return DeliverLater(at_ms)
 
 
 def is_permanent(outcome: Outcome, policy: RetryPolicy) -> bool:
@@ -163,19 +107,24 @@ def judge(
     now_ms: int,
     chance: float,
 ) -> Verdict:
-    """What becomes of a delivery after a push with this outcome; see `retry` for `counted` and `chance`."""
+    """What becomes of a delivery after this push.
+
+    `counted` is how many pushes count against it, this one included: one that only probed whether an endpoint is back
+    does not. `chance` is a random number in [0, 1).
+    """
     if outcome.delivered:
         return DELIVERED
-    history = DeliveryHistory(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
-    match decide(outcome, policy, history, now_ms, chance, push.result.retry_after_s):
-        case DeliverLater(at_ms):
-            return Verdict("parked", at_ms)
-        case GiveUp("expired"):
-            return Verdict("expired")
-        case GiveUp():
-            return Verdict("dead")
-        case EndSubscription():
-            return Verdict("cancelled")
+    if outcome.status == GONE:
+        return Verdict("cancelled")
+    if is_permanent(outcome, policy):
+        # Of several it is not known which is to blame: each gets a push of its own, at once.
+        return Verdict("parked", now_ms) if len(push.notifications) > 1 else Verdict("dead")
+    if counted >= policy.maximum_attempts:
+        return Verdict("dead")
+    at_ms = now_ms + wait_ms(policy, counted, chance, push.result.retry_after_s)
+    if at_ms >= policy.expires_ms(notification.accepted_ms):
+        return Verdict("expired")
+    return Verdict("parked", at_ms)
 
 
 def attempt(

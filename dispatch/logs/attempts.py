@@ -18,9 +18,10 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import InfrastructureError, RecordVersionError
+from core.errors import InfrastructureError
 from core.eventlog.client import Producer, make_producer
 from core.eventlog.settings import KafkaSettings
+from core.eventlog.versions import KnownVersion
 from core.eventlog.writers import DurableWriter
 from topic_model.topics import TopicPath
 
@@ -136,15 +137,11 @@ class _Joined(msgspec.Struct, frozen=True):
     attempts: list[msgspec.Raw]
 
 
-class _VersionOnly(msgspec.Struct, frozen=True):
-    v: int
-
-
 _encoder = msgspec.msgpack.Encoder()
 
 _decoder = msgspec.msgpack.Decoder(_Batch)
 
-_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+KNOWN = KnownVersion("an attempts record", VERSION)
 
 
 def pack(attempt: Attempt) -> bytes:
@@ -208,25 +205,10 @@ def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
     try:
         batch = _decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # What a newer version wrote may look like nothing to us; it must not pass for damaged.
-        _refuse_newer(_version_of(value))
+        KNOWN.refuse_newer_in(value)
         raise InfrastructureError(f"an attempts record cannot be read: {error}") from error
-    _refuse_newer(batch.v)
+    KNOWN.refuse_newer(batch.v)
     return batch.attempts, batch.evaluation
-
-
-def _version_of(value: bytes) -> int:
-    try:
-        return _version_decoder.decode(value).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return VERSION
-
-
-def _refuse_newer(version: int) -> None:
-    if version > VERSION:
-        raise RecordVersionError(
-            f"an attempts record has version {version}, this Arborcast knows up to {VERSION}: upgrade it first"
-        )
 
 
 def partition_of_subscription(subscription_id: str, partitions: int) -> int:

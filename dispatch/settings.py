@@ -165,7 +165,7 @@ class PushSettings:
 
 @dataclass(frozen=True)
 class RetrySettings:
-    """What follows from a failed push, and when an endpoint counts as sick."""
+    """What follows from a failed push, and when an endpoint counts as degraded."""
 
     retransmissions: int = setting(
         5, "Tries after the first one before a message is given up; a subscription may ask for its own.", minimum=0

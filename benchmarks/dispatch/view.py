@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.harness import Report, run
 from benchmarks.model.routing_data import subscription, topic
 from benchmarks.model.routing_snapshot import table_of
-from dispatch.matching.bases import FileBases, Rebasing, SharedBase
+from dispatch.matching.bases import FileBases, SharedBase, SnapshotRebuilder
 from topic_model.records.control import SubscriptionRecord
 from topic_model.routing import Overlay, RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView
@@ -64,9 +64,9 @@ def measure(report: Report) -> None:
 
 
 def _batches(routing: RoutingTable, folder: Path, changes: int, quick: bool) -> tuple[int | float, ...]:
-    rebasing = Rebasing(routing, FileBases(folder))
+    rebuilder = SnapshotRebuilder(routing, FileBases(folder))
     worker = _Worker()
-    base, overlay = rebasing.current()
+    base, overlay = rebuilder.current()
     worker.open(base, pickle.dumps(overlay))
     bases = {base}
     driver: list[float] = []
@@ -79,7 +79,7 @@ def _batches(routing: RoutingTable, folder: Path, changes: int, quick: bool) -> 
         for _ in range(changes):
             routing.apply(SubscriptionRecord(subscription(number, topic(number % 50_000))))
             number += 1
-        current, overlay = rebasing.current()
+        current, overlay = rebuilder.current()
         data = pickle.dumps(overlay)
         shared = time.perf_counter()
         matched = worker.open(current, data).match(topic(7))
@@ -89,7 +89,7 @@ def _batches(routing: RoutingTable, folder: Path, changes: int, quick: bool) -> 
         driver.append((shared - began) * 1e3)
         opened.append((answered - shared) * 1e3)
         time.sleep(0.1)
-    rebasing.close()
+    rebuilder.close()
     return (
         count,
         statistics.median(driver),

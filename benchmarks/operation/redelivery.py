@@ -23,7 +23,7 @@ from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from core.security.outbound import AddressPolicy, OutboundSettings
 from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from dispatch.redelivery.lanes import Changes
+from dispatch.matching.view import SubscriptionListener
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import PushSettings, RetrySettings
 from jobs.processes import ports
@@ -56,7 +56,7 @@ class Known:
     def is_pushed_to(self, endpoint: str) -> bool:
         return True
 
-    def listen(self, listener: Changes) -> None:
+    def listen(self, listener: SubscriptionListener) -> None:
         pass
 
 

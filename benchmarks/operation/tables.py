@@ -2,7 +2,7 @@
 
     python -m benchmarks.operation.tables [--quick] [--json FILE]
 
-The log is fed from encoded records in memory, so this is what the record query does beside Kafka and Spark. Ids are
+The log is fed from encoded records in memory, so this is what the writer of attempts does beside Kafka. Ids are
 those of the gateway: sorted by time.
 """
 
@@ -22,19 +22,18 @@ from benchmarks.harness import Report, run
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.recording.archive import Logged, notification_rows
-from dispatch.recording.attempts_tables import AttemptsTable, rows_of
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from jobs.notebook import Tables
 from jobs.settings.loading import load_settings
-from tests.support.table_rows import logged
+from tests.support.table_rows import attempts_tables, logged, write
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
-# What a batch of the record query holds at 1,000/s and an interval of 5 s.
+# What a commit holds at 1,000/s and an interval of 5 s.
 _BATCH = 5_000
 _SUBSCRIPTIONS = 1_000
 _ENDPOINTS = 100
@@ -78,13 +77,13 @@ def recording(report: Report) -> None:
         report.table("Recording", "table", "rows", "rows/s", "longest commit ms", "MB per million, joined") as table,
     ):
         home = Path(folder)
-        outcomes = AttemptsTable(str(home / "attempts"), str(home / "deliveries"))
+        outcomes = attempts_tables(home / "attempts", home / "deliveries")
         outcomes.open()
-        archive = HeldTable(NOTIFICATIONS, str(home / "notifications"))
+        archive = DeltaTableWriter(NOTIFICATIONS, str(home / "notifications"))
         archive.open()
 
         def record_attempts(begin: int, batch: int, values: list[bytes]) -> None:
-            outcomes.append(logged(values, begin), "query", batch)
+            write(outcomes, logged(values, begin))
 
         def record_notifications(begin: int, batch: int, values: list[bytes]) -> None:
             places = (Logged(value, 0, begin + each, _START_MS) for each, value in enumerate(values))
@@ -133,7 +132,7 @@ def questions(report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         made = home / "tables"
-        attempts_table = HeldTable(ATTEMPTS, str(made / "attempts"))
+        attempts_table = DeltaTableWriter(ATTEMPTS, str(made / "attempts"))
         deliveries = EndedDeliveries(str(made / "deliveries"))
         piece = 100_000
         pattern = rows_of(attempt_values(0, piece))
@@ -143,7 +142,7 @@ def questions(report: Report) -> None:
             deliveries.append(rows, {})
         for spec in (ATTEMPTS, DELIVERIES):
             Upkeep(spec, str(made / spec.name), unused_hours=0).step()
-        HeldTable(RETRIES, str(made / "retries")).open()
+        DeltaTableWriter(RETRIES, str(made / "retries")).open()
         tables = Tables(load_settings(home=home, environ={}))
         middle = datetime.fromtimestamp((_START_MS + count // 2) / 1000, UTC)
         span = {"since": middle, "until": middle + timedelta(hours=1)}

@@ -11,7 +11,7 @@ from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs.attempts import FINAL
 from dispatch.operations.audit import Report, audit
-from dispatch.operations.audit.slim import decode
+from dispatch.operations.audit.ledger import decode
 from topic_model.records import notifications
 
 

@@ -1,4 +1,5 @@
-"""How many pushes may be under way to one endpoint and to one host, so that none can take all there are.
+"""How many pushes may be under way to one endpoint and to one host, so that none can take all there are; and which
+lanes wait until one more may.
 
 Pure. An endpoint is a subscriber's address; a host is the name or number in it, whatever the port: what is behind one
 host shares its network, its cores and often its fate.
@@ -6,6 +7,8 @@ host shares its network, its cores and often its fate.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
@@ -14,9 +17,12 @@ from core.recent import Recent
 
 Scope = tuple[Literal["endpoint", "host"], str]
 
+Scopes = tuple[Scope, Scope]
+"""The endpoint and the host of an address."""
+
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Limits:
     """Pushes under way at once."""
 
     per_endpoint: int
@@ -25,10 +31,10 @@ class Bounds:
 
 # Bytes of addresses, twice: some ten thousand of ordinary length.
 _REMEMBERED = 4 * 1024 * 1024
-_known: Recent[str, tuple[Scope, Scope]] = Recent(_REMEMBERED)
+_known: Recent[str, Scopes] = Recent(_REMEMBERED)
 
 
-def scopes_of(address: str) -> tuple[Scope, Scope]:
+def scopes_of(address: str) -> Scopes:
     """The endpoint and the host of an address. One that cannot be read is a host of its own: it will fail anyway."""
     scopes = _known.get(address)
     if scopes is None:
@@ -37,7 +43,7 @@ def scopes_of(address: str) -> tuple[Scope, Scope]:
     return scopes
 
 
-def _scopes(address: str) -> tuple[Scope, Scope]:
+def _scopes(address: str) -> Scopes:
     try:
         host = urlsplit(address).hostname or address
     except ValueError:
@@ -45,26 +51,86 @@ def _scopes(address: str) -> tuple[Scope, Scope]:
     return ("endpoint", address), ("host", host)
 
 
-class Room:
-    """Counts the pushes under way against the bounds."""
+class InFlightLimiter:
+    """Counts the pushes under way against the limits."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = {"endpoint": bounds.per_endpoint, "host": bounds.per_host}
+    def __init__(self, limits: Limits) -> None:
+        self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host}
         self._under_way: dict[Scope, int] = {}
 
     def full(self, scope: Scope) -> bool:
         """Whether no further push may begin there."""
-        return self._under_way.get(scope, 0) >= self._bounds[scope[0]]
+        return self._under_way.get(scope, 0) >= self._limits[scope[0]]
 
-    def enter(self, scopes: tuple[Scope, Scope]) -> None:
+    def enter(self, scopes: Scopes) -> None:
         """A push there begins."""
         for scope in scopes:
             self._under_way[scope] = self._under_way.get(scope, 0) + 1
 
-    def leave(self, scopes: tuple[Scope, Scope]) -> None:
+    def leave(self, scopes: Scopes) -> None:
         """It has ended."""
         for scope in scopes:
             if self._under_way[scope] == 1:
                 del self._under_way[scope]
             else:
                 self._under_way[scope] -= 1
+
+
+class CapacityWaiters:
+    """Which lanes wait for their endpoint or host, in order.
+
+    A lane that `leave` or `pass_on` names has the slot that became free reserved for it. When it does not use the slot
+    `pass_on` has to be called, or the others would wait for ever.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limiter = InFlightLimiter(limits)
+        # In order, and found by name: when ten thousand subscriptions at a host end, each leaves from the middle.
+        self._waiting: dict[Scope, OrderedDict[str, None]] = {}
+        self._where: dict[str, Scope] = {}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def enter(self, scopes: Scopes) -> None:
+        """A push there begins."""
+        self._limiter.enter(scopes)
+
+    def leave(self, scopes: Scopes) -> list[str]:
+        """A push there has ended: which lanes may go on now."""
+        self._limiter.leave(scopes)
+        return self.pass_on(scopes)
+
+    def wait(self, lane: str, scopes: Scopes) -> bool:
+        """Whether no push may begin there; then the lane waits until it is named by `leave` or `pass_on`."""
+        if lane in self._where:
+            return True
+        for scope in scopes:
+            if self._limiter.full(scope):
+                self._where[lane] = scope
+                self._waiting.setdefault(scope, OrderedDict())[lane] = None
+                return True
+        return False
+
+    def pass_on(self, scopes: Iterable[Scope]) -> list[str]:
+        """Frees the slot reserved for a lane that does not use it: which lanes may go on in its place."""
+        released: list[str] = []
+        if not self._where:
+            return released
+        for scope in scopes:
+            waiting = self._waiting.get(scope)
+            if waiting and not self._limiter.full(scope):
+                lane, _ = waiting.popitem(last=False)
+                del self._where[lane]
+                released.append(lane)
+                if not waiting:
+                    del self._waiting[scope]
+        return released
+
+    def forget(self, lane: str) -> None:
+        """The lane is over."""
+        scope = self._where.pop(lane, None)
+        if scope is not None:
+            del self._waiting[scope][lane]
+            if not self._waiting[scope]:
+                del self._waiting[scope]

@@ -2,23 +2,24 @@
 
 Two questions with two answers. The breaker: after so many failures in a row it opens; then nothing is tried until a
 probe is due, and the probe decides. The speed: an endpoint that could not be reached, or took too long for a batch, is
-`sick`: its messages go through the redelivery, where nobody waits for them. It is served by the batches again when it
-has answered quickly a few times and has not relapsed too recently: each relapse costs a batch its budget once more, so
-the time until it is trusted again doubles with each.
+`degraded`: its messages go through the redelivery, where nobody waits for them. The batches serve it again when it has
+answered quickly a few times and has not relapsed too recently. Each relapse costs a batch its budget once more, so the
+time until the endpoint is trusted again doubles with each.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from core.wall_clock import has_come
 from dispatch.settings import RetrySettings
 
-Kind = Literal["quick", "slow", "failing", "away"]
+Kind = Literal["quick", "slow", "failing", "unreachable"]
 
 """What a push says about its endpoint: it answered at once; it took long; it answered that it failed, which may be the
 message's fault; it did not answer, or answered that it cannot be served for now."""
@@ -46,8 +47,8 @@ class Sign:
     wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+# In the parked store's file `degraded` is called `sick`, as it always was.
+class Health(msgspec.Struct, frozen=True, rename={"degraded": "sick"}):
     """What is known of one endpoint; the default is one of which nothing bad is known.
 
     `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then;
@@ -61,7 +62,7 @@ class Health:
     probe_at_ms: int = 0
     opened_ms: int = 0
     probes: int = 0
-    sick: bool = False
+    degraded: bool = False
     quick: int = 0
     relapses: int = 0
     relapsed_ms: int = 0
@@ -74,7 +75,7 @@ class Health:
 
     def forgettable(self, now_ms: int) -> bool:
         """Whether nothing is lost by keeping no record of this endpoint."""
-        return self.failures == 0 and not self.sick and now_ms - self.relapsed_ms > _FORGIVEN_MS
+        return self.failures == 0 and not self.degraded and now_ms - self.relapsed_ms > _FORGIVEN_MS
 
 
 WELL = Health()
@@ -87,38 +88,40 @@ def quick_s(settings: RetrySettings) -> float:
 
 def probing(health: Health) -> Health:
     """The probe is under way: until it has an outcome nothing else is tried."""
-    return dataclasses.replace(health, breaker="half-open") if health.breaker == "open" else health
+    return msgspec.structs.replace(health, breaker="half-open") if health.breaker == "open" else health
 
 
 def without_probe(health: Health) -> Health:
     """The probe under way is lost: another one may begin."""
-    return dataclasses.replace(health, breaker="open") if health.breaker == "half-open" else health
+    return msgspec.structs.replace(health, breaker="open") if health.breaker == "half-open" else health
 
 
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
     """The endpoint's health after one more push."""
     health = _by_now(health, now_ms)
-    if sign.kind in ("away", "failing"):
+    if sign.kind in ("unreachable", "failing"):
         return _after_failure(health, sign, now_ms, settings)
     # An answer ends what is known of failures; not what is known of the speed.
-    answered = Health(sick=health.sick, quick=health.quick, relapses=health.relapses, relapsed_ms=health.relapsed_ms)
+    answered = Health(
+        degraded=health.degraded, quick=health.quick, relapses=health.relapses, relapsed_ms=health.relapsed_ms
+    )
     if sign.kind == "slow":
-        return dataclasses.replace(_relapsed(answered, now_ms), quick=0)
-    if not answered.sick:
+        return msgspec.structs.replace(_relapsed(answered, now_ms), quick=0)
+    if not answered.degraded:
         return answered
     quick = answered.quick + 1
     if quick >= _RECOVERED and now_ms - answered.relapsed_ms >= _quarantine_ms(answered.relapses):
-        return dataclasses.replace(answered, sick=False, quick=0)
-    return dataclasses.replace(answered, quick=quick)
+        return msgspec.structs.replace(answered, degraded=False, quick=0)
+    return msgspec.structs.replace(answered, quick=quick)
 
 
 def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
-    if sign.kind == "away":
+    if sign.kind == "unreachable":
         health = _relapsed(health, now_ms)
     elif health.breaker == "closed" and sign.message == health.failed_message:
         return health  # one message that it cannot take; the others may fare better
     failures = health.failures + 1
-    failing = dataclasses.replace(
+    failing = msgspec.structs.replace(
         health,
         failures=failures,
         failed_message=sign.message,
@@ -129,7 +132,7 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
         return failing
     wait_ms = int(min(settings.first_probe_s * 2 ** min(health.probes, 32), settings.longest_probe_s) * 1000)
     asked_ms = min(sign.wait_ms, int(settings.longest_retry_after_s * 1000))
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         _relapsed(failing, now_ms),
         breaker="open",
         probes=health.probes + 1,
@@ -140,7 +143,7 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
 
 def _by_now(health: Health, now_ms: int) -> Health:
     """What has happened later than now, by a clock that was put back, has happened now."""
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         health,
         failing_since_ms=min(health.failing_since_ms, now_ms),
         relapsed_ms=min(health.relapsed_ms, now_ms),
@@ -148,11 +151,11 @@ def _by_now(health: Health, now_ms: int) -> Health:
 
 
 def _relapsed(health: Health, now_ms: int) -> Health:
-    """Sick from now on; an endpoint that was sick already has not relapsed, it has not recovered yet."""
-    if health.sick:
+    """Degraded from now on; an endpoint that was so already has not relapsed, it has not recovered yet."""
+    if health.degraded:
         return health
     relapses = 1 if now_ms - health.relapsed_ms > _FORGIVEN_MS else health.relapses + 1
-    return dataclasses.replace(health, sick=True, relapses=relapses, relapsed_ms=now_ms)
+    return msgspec.structs.replace(health, degraded=True, relapses=relapses, relapsed_ms=now_ms)
 
 
 def _quarantine_ms(relapses: int) -> int:
@@ -160,8 +163,13 @@ def _quarantine_ms(relapses: int) -> int:
     return min(doubled, _LONGEST_QUARANTINE_MS)
 
 
-class HealthBook:
-    """Remembers endpoints from their first bad sign until long after their recovery, or until nobody has them.
+class EndpointHealthRegistry:
+    """Remembers endpoints from their first bad sign until long after their recovery, or until nobody has them. Shared
+    by the driver's threads.
+
+    What is known here travels with every batch and is kept for the next start, and subscribers choose the addresses. So
+    of an address that no subscription has any more nothing is kept, however bad it was: else anybody could fill the
+    memory by subscribing, failing and unsubscribing at ever new ones.
 
     `in_use` says whether a subscription has this endpoint; it is called under a lock. Whoever knows that the last one
     is gone calls `forget`, after `in_use` says so.
@@ -209,7 +217,7 @@ class HealthBook:
             health = self._known.get(endpoint)
             if health is not None:
                 probe_at_ms = min(health.probe_at_ms, now_ms)
-                self._known[endpoint] = dataclasses.replace(health, failing_since_ms=0, probe_at_ms=probe_at_ms)
+                self._known[endpoint] = msgspec.structs.replace(health, failing_since_ms=0, probe_at_ms=probe_at_ms)
 
     def restore(self, known: Mapping[str, Health]) -> None:
         """Take in what was known before a restart, of endpoints of which nothing is known yet."""
@@ -226,10 +234,10 @@ class HealthBook:
             for endpoint, health in self._known.items():
                 self._known[endpoint] = without_probe(health)
 
-    def sick(self) -> frozenset[str]:
+    def degraded(self) -> frozenset[str]:
         """The endpoints that a batch does not push to."""
         with self._lock:
-            return frozenset(endpoint for endpoint, health in self._known.items() if health.sick)
+            return frozenset(endpoint for endpoint, health in self._known.items() if health.degraded)
 
     def watched(self) -> frozenset[str]:
         """The endpoints of which a batch is to report successes, too: they have failed since they last had one."""

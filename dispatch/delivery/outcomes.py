@@ -57,7 +57,7 @@ class Outcome:
         return 400 <= self.status < 500 or self.hopeless
 
     @property
-    def endpoint_away(self) -> bool:
+    def endpoint_unreachable(self) -> bool:
         """Whether this says that the endpoint cannot be served for now, whatever the message."""
         return self.error in _AWAY or self.status in _AWAY_STATUSES
 

@@ -1,16 +1,78 @@
-"""What a push, or the decision not to push, becomes in the `attempts` log. Pure."""
+"""What follows from a push, or from the decision not to push, and its row in the `attempts` log. Pure.
+
+The hot path and the redelivery ask the same function, so one place decides. Times are milliseconds since the epoch;
+chance comes in as a number, so that every decision can be repeated in a test.
+
+| what came back | what follows |
+|---|---|
+| 410 | the subscription ends, and all that waits for it is cancelled |
+| a status of `retry.permanent_statuses`, a SOAP fault that blames the sender, a forbidden address | given up |
+| any other status, no answer | again later: `retry.retransmissions` times, ever longer apart |
+| 429 or 503 with Retry-After | again when it says, within `retry.longest_retry_after_s` |
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.retry import DeliverLater, EndSubscription, GiveUp, History, RetryPolicy, decide
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.logs.attempts import Attempt, State
+from dispatch.settings import RetrySettings
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import DeliveryPolicy, Subscription
+
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What holds for one subscription: what it asked for, else the engine's settings."""
+
+    maximum_attempts: int
+    lifespan_ms: int
+    first_wait_ms: float
+    factor: float
+    longest_wait_ms: float
+    jitter: float
+    longest_retry_after_ms: float
+    permanent: frozenset[int]
+
+    def expires_ms(self, accepted_ms: int) -> int:
+        """When a notification that was accepted then has lived long enough."""
+        return accepted_ms + self.lifespan_ms
+
+
+def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
+    """The engine's settings, overridden by what the subscription asked for."""
+    asked_attempts, asked_lifespan = asked.maximum_attempts, asked.lifespan_ms
+    return RetryPolicy(
+        maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
+        lifespan_ms=int(settings.lifespan_s * 1000) if asked_lifespan is None else asked_lifespan,
+        first_wait_ms=settings.first_wait_s * 1000,
+        factor=settings.factor,
+        longest_wait_ms=settings.longest_wait_s * 1000,
+        jitter=settings.jitter,
+        longest_retry_after_ms=settings.longest_retry_after_s * 1000,
+        permanent=settings.permanent(),
+    )
+
+
+def is_permanent(outcome: Outcome, policy: RetryPolicy) -> bool:
+    """Whether the same push would get the same answer again."""
+    return outcome.status in policy.permanent or outcome.hopeless
+
+
+def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: float) -> int:
+    """How long to wait after the `counted`th try. Jitter only ever adds: nobody is asked earlier than promised."""
+    if retry_after_s > 0:
+        base = min(max(retry_after_s * 1000, policy.first_wait_ms), policy.longest_retry_after_ms)
+    else:
+        # The exponent is bounded because a delivery without a limit on attempts may be tried for weeks.
+        base = min(policy.first_wait_ms * policy.factor ** min(max(counted - 1, 0), 64), policy.longest_wait_ms)
+    return int(base * (1 + policy.jitter * chance))
 
 
 class Verdict(NamedTuple):
@@ -22,22 +84,8 @@ class Verdict(NamedTuple):
 
 DELIVERED = Verdict("delivered")
 
-
-def judge(
-    outcome: Outcome, policy: RetryPolicy, history: History, now_ms: int, chance: float, retry_after_s: float
-) -> Verdict:
-    """What becomes of a delivery after a push with this outcome; see `retry.decide` for the arguments."""
-    if outcome.delivered:
-        return DELIVERED
-    match decide(outcome, policy, history, now_ms, chance, retry_after_s):
-        case DeliverLater(at_ms):
-            return Verdict("parked", at_ms)
-        case GiveUp("expired"):
-            return Verdict("expired")
-        case GiveUp():
-            return Verdict("dead")
-        case EndSubscription():
-            return Verdict("cancelled")
+# These are kept as dead letters.
+GIVEN_UP: frozenset[State] = frozenset({"dead", "expired"})
 
 
 class Push(NamedTuple):
@@ -48,6 +96,35 @@ class Push(NamedTuple):
     request: PushRequest
     result: PushResult
     started_ms: int
+
+
+def judge(
+    outcome: Outcome,
+    policy: RetryPolicy,
+    notification: Notification,
+    counted: int,
+    push: Push,
+    now_ms: int,
+    chance: float,
+) -> Verdict:
+    """What becomes of a delivery after this push.
+
+    `counted` is how many pushes count against it, this one included: one that only probed whether an endpoint is back
+    does not. `chance` is a random number in [0, 1).
+    """
+    if outcome.delivered:
+        return DELIVERED
+    if outcome.status == GONE:
+        return Verdict("cancelled")
+    if is_permanent(outcome, policy):
+        # Of several it is not known which is to blame: each gets a push of its own, at once.
+        return Verdict("parked", now_ms) if len(push.notifications) > 1 else Verdict("dead")
+    if counted >= policy.maximum_attempts:
+        return Verdict("dead")
+    at_ms = now_ms + wait_ms(policy, counted, chance, push.result.retry_after_s)
+    if at_ms >= policy.expires_ms(notification.accepted_ms):
+        return Verdict("expired")
+    return Verdict("parked", at_ms)
 
 
 def attempt(

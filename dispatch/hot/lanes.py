@@ -3,8 +3,8 @@
 Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane
 busy until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order.
 Ready lanes are served in turn: after each push a lane goes to the back, so one with ten thousand waiting messages does
-not delay one with a single message. A lane whose endpoint or host has no room for another push is held until one of
-the pushes there has ended; the others pass it.
+not delay one with a single message. A lane whose endpoint or host may have no further push waits until one of the
+pushes there has ended; the others pass it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dispatch.delivery.capacity import Bounds, Room, Scope, scopes_of
+from dispatch.delivery.capacity import CapacityWaiters, Limits, Scopes, scopes_of
+from dispatch.logs.parked import Delivery, Place
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
 
@@ -25,6 +26,10 @@ class Received(NamedTuple):
     notification: Notification
     partition: int
     offset: int
+
+    def delivery(self, subscription_id: str, batch: int) -> Delivery:
+        """The name of its delivery to a subscription."""
+        return Delivery(subscription_id, Place(batch, self.partition, self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Lane:
     """The waiting messages of one subscription, oldest first."""
 
     subscription: Subscription
-    scopes: tuple[Scope, Scope]
+    scopes: Scopes
     waiting: deque[Received] = field(default_factory=deque)
 
     def take(self, limits: LaneLimits) -> list[Received]:
@@ -61,16 +66,15 @@ class Lane:
 
 
 # What a worker may have under way at one endpoint and at one host unless said otherwise.
-DEFAULT_BOUNDS = Bounds(per_endpoint=16, per_host=128)
+DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
 
 
 class Lanes:
     """All lanes of one partition of a batch."""
 
-    def __init__(self, limits: LaneLimits, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+    def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._room = Room(bounds)
-        self._held: dict[Scope, deque[Lane]] = {}
+        self._capacity = CapacityWaiters(in_flight)
         self._lanes: dict[str, Lane] = {}
         self._ready: deque[Lane] = deque()
         self._busy: set[str] = set()
@@ -88,11 +92,17 @@ class Lanes:
         """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
         while self._ready:
             lane = self._ready.popleft()
+            name = lane.subscription.id
             if not lane.waiting:
-                self._drop(lane)
-            elif not self._hold(lane):
-                self._busy.add(lane.subscription.id)
-                self._room.enter(lane.scopes)
+                # It was drained when its turn had not come.
+                del self._lanes[name]
+                self._go_on(self._capacity.pass_on(lane.scopes))
+            elif self._capacity.wait(name, lane.scopes):
+                # It may have been this lane's turn at the host, while its endpoint is full.
+                self._go_on(self._capacity.pass_on(lane.scopes[1:]))
+            else:
+                self._busy.add(name)
+                self._capacity.enter(lane.scopes)
                 return lane.subscription, lane.take(self._limits)
         return None
 
@@ -100,10 +110,7 @@ class Lanes:
         """The push of this lane has an outcome: the lane may go on. Whether it has anything to go on with."""
         self._busy.remove(subscription_id)
         lane = self._lanes[subscription_id]
-        self._room.leave(lane.scopes)
-        if self._held:
-            for scope in lane.scopes:
-                self._release(scope)
+        self._go_on(self._capacity.leave(lane.scopes))
         if lane.waiting:
             self._ready.append(lane)
             return True
@@ -123,33 +130,10 @@ class Lanes:
         lane.waiting.clear()
         return drained
 
-    def _drop(self, lane: Lane) -> None:
-        """A lane was drained when its turn had not come. If it was held, the room that it was given is another's."""
-        del self._lanes[lane.subscription.id]
-        for scope in lane.scopes:
-            if not self._room.full(scope):
-                self._release(scope)
-
-    def _hold(self, lane: Lane) -> bool:
-        """Keep the lane aside if there is no room for it; whether that was so."""
-        endpoint, host = lane.scopes
-        if self._room.full(endpoint):
-            self._held.setdefault(endpoint, deque()).append(lane)
-            if not self._room.full(host):
-                self._release(host)  # it may have been this lane's turn there: the next one gets it
-            return True
-        if self._room.full(host):
-            self._held.setdefault(host, deque()).append(lane)
-            return True
-        return False
-
-    def _release(self, scope: Scope) -> None:
-        """The lane that was held here for the longest is the next one, for its turn had come already."""
-        held = self._held.get(scope)
-        if held is not None:
-            self._ready.appendleft(held.popleft())
-            if not held:
-                del self._held[scope]
+    def _go_on(self, names: list[str]) -> None:
+        """These are next, for their turn had come already."""
+        for name in names:
+            self._ready.appendleft(self._lanes[name])
 
     @property
     def empty(self) -> bool:

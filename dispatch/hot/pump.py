@@ -1,36 +1,35 @@
-"""Working through lanes: begin pushes, take their outcomes, never more under way than allowed.
+"""The hot path as a driver of pushes: works through lanes, never more under way than allowed.
 
-All I/O is the transport's and the settlement's journal's, so this is tested with fake ones.
+All I/O is the transport's and the journal's, so this is tested with fake ones.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import logging
 import math
 import time
-import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from core.recent import Recent
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import Outcome, classify, unwritable
-from dispatch.delivery.push_spans import PushSpans, end
-from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from dispatch.delivery.outcomes import Outcome
+from dispatch.delivery.pushes import Pusher, PushSpans
+from dispatch.delivery.transport.contract import Transport
 from dispatch.delivery.verdict import Push
+from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, waits
 from dispatch.hot.lanes import Lanes, Received
-from dispatch.hot.settlement import PutOff, Settlement, waits
 from dispatch.monitoring.under_way import nobody
 from topic_model.subscriptions import Subscription
 
+# A batch is as long as its longest lane, and the next one waits for it. So when the others are through, what a slow
+# receiver has left is handed to the redelivery, which goes on at the receiver's own pace. Not so when most lanes are
+# still busy: then no receiver is slow, there is much to do, and parking it would only make it more.
 # So few lanes are taken for stragglers even when no other one has ended yet.
 _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LaneProgress:
     """A lane that has something waiting: how much, and how it went so far in this batch."""
 
     subscription: str
@@ -46,7 +45,7 @@ class Progress:
         return self.waiting / self.messages * self.spent_s
 
 
-def stragglers(unfinished: Collection[Progress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:
+def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:
     """The subscriptions whose lanes are not to be waited for, `finished` other lanes being through."""
     if elapsed_s < budget_s or len(unfinished) > max(finished, _FEW):
         return []
@@ -57,19 +56,10 @@ def stragglers(unfinished: Collection[Progress], finished: int, elapsed_s: float
     ]
 
 
-logger = logging.getLogger(__name__)
-
 # An outcome ends the wait for outcomes. This is how long the ones before it may have to wait to be written down.
 _DRIVE_S = 0.1
 
 _LOOK_S = 0.25
-
-# Bytes for those of which the log has said that no envelope can be made, twice: some thousands.
-_UNWRITABLE = 1024 * 1024
-
-_NO_RESULT = PushResult(0)
-
-_NO_REQUEST = PushRequest("", (), b"")
 
 
 class Pump:
@@ -85,39 +75,35 @@ class Pump:
         clock: Callable[[], float] = time.monotonic,
         spans: PushSpans | None = None,
     ) -> None:
-        self._transport = transport
+        self._pusher = Pusher(transport, spans)
         self._envelope_of = envelope_of
         self._max_in_flight = max_in_flight
         self._budget_s = budget_s
         self._now = now
         self._clock = clock
-        self._spans = spans
-        self._unwritable: Recent[str, bool] = Recent(_UNWRITABLE, age_s=3_600.0)
-        self._prefix = uuid.uuid4().hex[:16]
-        self._numbers = itertools.count(1)
 
-    def run(self, lanes: Lanes, settlement: Settlement, tell: Callable[[int], None] = nobody) -> None:
+    def run(self, lanes: Lanes, outcomes: BatchOutcomes, tell: Callable[[int], None] = nobody) -> None:
         """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is told how many
         pushes are under way, once per round.
 
         Outcomes are written down on the way. While they cannot be, nothing more is pushed: after a crash it would be
         pushed again, and the batch has to wait for them anyway. Raises InfrastructureError when that takes too long.
         """
-        run = _Run(lanes, settlement)
+        run = _Run(lanes, outcomes)
         started = self._clock()
         look = started + self._budget_s
         while not lanes.empty:
-            if settlement.write_due():
+            if outcomes.write_due():
                 self._begin_all(run)
-            elif not self._transport.in_flight:
+            elif not self._pusher.in_flight:
                 waited_from = self._clock()
-                settlement.catch_up()
+                outcomes.catch_up()
                 # No lane is to blame for this time.
                 waited_s = self._clock() - waited_from
                 started, look = started + waited_s, look + waited_s
                 continue
-            tell(self._transport.in_flight)
-            self._transport.drive(_DRIVE_S)
+            tell(self._pusher.in_flight)
+            self._pusher.drive(_DRIVE_S)
             now = self._clock()
             if now >= look:
                 look = now + _LOOK_S
@@ -125,50 +111,30 @@ class Pump:
         tell(0)
 
     def _begin_all(self, run: _Run) -> None:
-        while self._transport.in_flight < self._max_in_flight and (taken := run.lanes.take()) is not None:
+        while self._pusher.in_flight < self._max_in_flight and (taken := run.lanes.take()) is not None:
             self._begin(run, *taken)
 
     def _begin(self, run: _Run, subscription: Subscription, taken: Sequence[Received]) -> None:
-        away = run.settlement.away(subscription)
-        if away is not None:
-            run.settlement.put_off(subscription, taken, away)
-            run.end(subscription, away)
+        unreachable = run.outcomes.unreachable(subscription)
+        if unreachable is not None:
+            run.outcomes.put_off(subscription, taken, unreachable)
+            run.end(subscription, unreachable)
             return
         notifications = [received.notification for received in taken]
-        started_ms = int(self._now() * 1000)
-        span = self._spans.begin(subscription, notifications, 1) if self._spans is not None else None
-        try:
-            envelope = self._envelope_of(subscription)
-            request = envelope.request(notifications, attempt=1, traceparent=span.traceparent if span else None)
-        except Exception as error:
-            # One subscription that we cannot write an envelope for must not stop all the others.
-            if not self._unwritable.get(subscription.id):
-                # Once for each, for a while: what becomes of every message is in the tables.
-                self._unwritable.put(subscription.id, True, len(subscription.id))
-                logger.exception("no envelope could be made", extra={"subscription": subscription.id})
-            push = Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms)
-            outcome = unwritable(error)
-            end(span, outcome)
-            run.settle(subscription, taken, push, outcome)
-            return
-
-        def finished(result: PushResult) -> None:
-            if result.response:
-                result = dataclasses.replace(result, response=envelope.redact(result.response))
-            push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, started_ms)
-            outcome = classify(result)
-            end(span, outcome)
-            run.settle(subscription, taken, push, outcome)
-
-        self._transport.submit(request, finished)
+        finished = partial(run.settle, subscription, taken)
+        unmade = self._pusher.begin(
+            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished
+        )
+        if unmade is not None:
+            finished(*unmade)
 
 
 class _Run:
     """One call of `run`: the lanes, and how each has fared."""
 
-    def __init__(self, lanes: Lanes, settlement: Settlement) -> None:
+    def __init__(self, lanes: Lanes, outcomes: BatchOutcomes) -> None:
         self.lanes = lanes
-        self.settlement = settlement
+        self.outcomes = outcomes
         self._finished = 0
         self._pace: dict[str, list[float]] = {}  # by subscription: pushes, messages, seconds
 
@@ -178,25 +144,25 @@ class _Run:
         pace[0] += 1
         pace[1] += len(taken)
         pace[2] += push.result.duration_s
-        self.end(subscription, self.settlement.settle(subscription, taken, push, outcome))
+        self.end(subscription, self.outcomes.settle(subscription, taken, push, outcome))
 
     def end(self, subscription: Subscription, rest: PutOff | None) -> None:
         """Whatever was taken from the lane has its end; what is left goes on, or is put off."""
         if rest is not None:
-            self.settlement.put_off(subscription, self.lanes.drain(subscription.id), rest)
+            self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), rest)
         if not self.lanes.settle(subscription.id):
             self._finished += 1
 
     def put_off_stragglers(self, elapsed_s: float, budget_s: float) -> None:
         """See `stragglers`. What is under way is still waited for: that has a time-out."""
         waiting = {
-            subscription.id: (subscription, Progress(subscription.id, count, *self._paced(subscription.id)))
+            subscription.id: (subscription, LaneProgress(subscription.id, count, *self._paced(subscription.id)))
             for subscription, count in self.lanes.waiting()
         }
         progress = [each for _, each in waiting.values()]
         for name in stragglers(progress, self._finished, elapsed_s, budget_s):
             why = waits("the batch did not wait for it any longer")
-            self.settlement.put_off(waiting[name][0], self.lanes.drain(name), why)
+            self.outcomes.put_off(waiting[name][0], self.lanes.drain(name), why)
 
     def _paced(self, name: str) -> tuple[int, int, float]:
         pushes, messages, spent_s = self._pace.get(name, (0, 0, 0.0))

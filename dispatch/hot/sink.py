@@ -2,8 +2,8 @@
 
 Per notification: match, filter, queue in the lanes of those who want it; then push lane by lane until every lane is
 empty, and return when the outcomes are in the `attempts` log and what could not be delivered is in the `parked` log. So
-a batch that Spark counts as done is done. What would have to wait (for a sick endpoint, behind something parked, for a
-paused subscription) is parked without being tried.
+a batch that Spark counts as done is done. What would have to wait (for a degraded endpoint, behind something parked,
+for a paused subscription) is parked without being tried.
 
 What is costly to make (connections, the opened view, prepared envelopes) is kept in the module, because Spark reuses
 its worker processes. It is a cache only: Spark may end an idle worker at any time, and a killed one is replaced.
@@ -27,30 +27,27 @@ from pyspark.core.broadcast import Broadcast
 
 from core import liveness
 from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.settings import KafkaSettings
 from core.recent import Recent
-from core.security.outbound import AddressPolicy
-from core.security.settings import SecretSettings
-from core.telemetry.tracing import NO_TRACING, TracingSettings
-from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.capacity import Limits
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.outcomes import failed
-from dispatch.delivery.push_spans import make_push_spans
+from dispatch.delivery.pushes import make_push_spans
 from dispatch.delivery.transport import make_transport
 from dispatch.delivery.verdict import Verdict
+from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.recall import Settled, recall
-from dispatch.hot.settlement import PutOff, Settlement, cancelled, waits
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.job import worker_beats
+from dispatch.job.settings import JobSettings
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
 from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records import notifications
 from topic_model.subscriptions import Subscription
 
@@ -74,11 +71,11 @@ class SourceRow(Protocol):
 @dataclass(frozen=True)
 class Diversions:
     """What a batch does not push, but parks: for `held` subscriptions, which have something parked that must not be
-    overtaken, and for `sick` endpoints. Of `watched` endpoints it reports successes. The conditions of those that are
-    `unjudged` are not asked: what they might want is parked as it is."""
+    overtaken, and for `degraded` endpoints. Of `watched` endpoints it reports successes. The conditions of those that
+    are `unjudged` are not asked: what they might want is parked as it is."""
 
     held: frozenset[str] = frozenset()
-    sick: frozenset[str] = frozenset()
+    degraded: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
 
@@ -90,7 +87,7 @@ class Diversions:
             return "strict order: each message waits for the one before it"
         if subscription.id in self.held:
             return "earlier messages are parked, or the subscription is suspended"
-        if subscription.consumer.address in self.sick:
+        if subscription.consumer.address in self.degraded:
             return "its endpoint is sick"
         return ""
 
@@ -104,18 +101,12 @@ class SinkJob:
     what lies behind the offsets `done`, until that comes to `most` deliveries.
     """
 
-    kafka: KafkaSettings
-    dispatch: DispatchSettings
-    push: PushSettings
-    retry: RetrySettings
-    outbound: AddressPolicy
-    secrets: SecretSettings
+    settings: JobSettings
     view: SharedView
     batch: int
     begun_ms: int
     diversions: Diversions = Diversions()
     settled: Broadcast[Settled] | None = None
-    tracing: TracingSettings = NO_TRACING
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
@@ -135,7 +126,8 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
 def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     worker = _worker_for(job)
     try:
-        settlement = Settlement(worker.journal, job.push, job.retry, job.batch, job.diversions.watched)
+        push, retry = job.settings.push, job.settings.retry
+        settlement = BatchOutcomes(worker.journal, push, retry, job.batch, job.diversions.watched)
         lanes = worker.fill(job, rows, settlement)
         worker.pump.run(lanes, settlement, worker.shown.teller(_task()))
         settlement.report.reach = worker.journal.settle()
@@ -153,29 +145,33 @@ class _Worker:
 
     def __init__(self, job: SinkJob) -> None:
         self._settings = _kept_settings(job)
-        self._vault = Vault(job.secrets)
+        self._vault = Vault(job.settings.secrets)
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
         self._conditions = Conditions()
-        self.transport = make_transport(_hurried(job.push, job.retry), job.outbound)
-        self.journal = SinkJournal(job.kafka, job.dispatch.outcomes_timeout_s)
-        self.spans = make_push_spans(job.tracing)
+        self.transport = make_transport(_hurried(job.settings.push, job.settings.retry), job.settings.outbound)
+        self.journal = SinkJournal(job.settings.kafka, job.settings.dispatch.outcomes_timeout_s)
+        self.spans = make_push_spans(job.settings.tracing)
         self.shown = Shown(job.under_way)
         self.pump = Pump(
-            self.transport, self._envelope_of, job.push.max_in_flight, job.retry.batch_wait_s, spans=self.spans
+            self.transport,
+            self._envelope_of,
+            job.settings.push.max_in_flight,
+            job.settings.retry.batch_wait_s,
+            spans=self.spans,
         )
 
     def serves(self, job: SinkJob) -> bool:
         """Whether this was made for the same settings: only in tests does one session see several."""
         return self._settings == _kept_settings(job)
 
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: Settlement) -> Lanes:
+    def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: BatchOutcomes) -> Lanes:
         """Match the notifications of this round with those whom they belong to. Who has ended since one was accepted
         gets nothing any more, and a row says so."""
-        push = job.push
+        push = job.settings.push
         lanes = Lanes(
             LaneLimits(push.max_notify_messages, push.max_notify_bytes),
-            Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
+            Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
         )
         recipients = job.view.open()
         settled = _settled_before(job)
@@ -229,7 +225,7 @@ class _Worker:
         self._tell_matched(job.view.control, matched, settlement)
         return lanes
 
-    def _tell_matched(self, control: int, matched: dict[int, list[Matched]], settlement: Settlement) -> None:
+    def _tell_matched(self, control: int, matched: dict[int, list[Matched]], settlement: BatchOutcomes) -> None:
         """Whom notifications are for is written before what became of it."""
         for partition, counts in matched.items():
             self.journal.matched(partition, control, counts)
@@ -238,7 +234,7 @@ class _Worker:
         matched.clear()
         settlement.write_due()
 
-    def _keep_unjudged(self, settlement: Settlement, subscription: Subscription, received: Received) -> None:
+    def _keep_unjudged(self, settlement: BatchOutcomes, subscription: Subscription, received: Received) -> None:
         """Nobody has asked its conditions: it waits until someone resumes the subscription."""
         if subscription.pull_point:
             # A pull point holds what may be fetched now, and nothing that is still to be judged.
@@ -250,7 +246,7 @@ class _Worker:
         self,
         diversions: Diversions,
         lanes: Lanes,
-        settlement: Settlement,
+        settlement: BatchOutcomes,
         subscription: Subscription,
         received: Received,
     ) -> None:
@@ -287,7 +283,7 @@ class _Worker:
 
 
 def _kept_settings(job: SinkJob) -> tuple[object, ...]:
-    return job.kafka, job.push, job.retry, job.outbound, job.secrets, job.tracing, job.under_way
+    return job.settings, job.under_way
 
 
 def _task() -> int:
@@ -306,7 +302,7 @@ def _settled_before(job: SinkJob) -> Settled:
     """What is known already of the deliveries of this batch: from an earlier run of it, or of this task."""
     settled: Settled = job.settled.value if job.settled is not None else frozenset()
     if _is_repeated():
-        settled |= recall(job.kafka, job.batch, job.begun_ms, job.dispatch.outcomes_timeout_s)
+        settled |= recall(job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s)
     return settled
 
 

@@ -12,21 +12,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from core.eventlog.settings import KafkaSettings
-from core.security.outbound import AddressPolicy
-from core.security.settings import SecretSettings
-from core.telemetry.tracing import NO_TRACING, TracingSettings
 from dispatch.hot.recall import Settled, newest_batch, recall
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
+from dispatch.job.settings import JobSettings
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.redelivery.held_lanes import PartitionReport, Reports
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
-from dispatch.spark.query_keeper import StopGate
-from dispatch.spark.source import Pieces, read_log
+from dispatch.spark.query_supervisor import StopGate
+from dispatch.spark.source import read_log
 
 # Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
 _FIRST = 1_000
@@ -39,7 +35,11 @@ _MOST_GROWTH = 4.0
 
 
 class Rounds:
-    """Each is to take about `target_s`. `most` is how many deliveries a task may take up in the next one."""
+    """Each is to take about `target_s`. `most` is how many deliveries a task may take up in the next one.
+
+    Counted in deliveries, not in notifications: how many of them a worker manages in a second depends on the machine
+    and the receivers, and changes slowly; how many deliveries a notification comes to may change with the next one.
+    """
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
@@ -61,36 +61,25 @@ class HotPath:
 
     def __init__(
         self,
-        kafka: KafkaSettings,
-        dispatch: DispatchSettings,
-        push: PushSettings,
-        retry: RetrySettings,
-        outbound: AddressPolicy,
-        secrets: SecretSettings,
+        settings: JobSettings,
         view: RoutingView,
         redeliverer: Redeliverer,
         gate: StopGate,
         metrics: JobMetrics,
-        tracing: TracingSettings = NO_TRACING,
         under_way: UnderWay | None = None,
     ) -> None:
-        self._kafka = kafka
-        self._dispatch = dispatch
-        self._push = push
-        self._retry = retry
-        self._outbound = outbound
-        self._secrets = secrets
+        self._settings = settings
+        self._kafka = settings.kafka
         self._view = view
         self._redeliverer = redeliverer
         self._gate = gate
         self._metrics = metrics
-        self._tracing = tracing
         self._under_way = under_way
         self._reports: Accumulator[list[PartitionReport]] | None = None
         # The first batch may be one that another process had begun.
         self._repeating = True
         self._first_number = 0
-        self._rounds = Rounds(dispatch.round_s)
+        self._rounds = Rounds(settings.dispatch.round_s)
 
     def start(self, spark: SparkSession, checkpoint: str) -> StreamingQuery:
         """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
@@ -104,9 +93,9 @@ class HotPath:
             spark,
             self._kafka,
             "notifications",
-            starting=self._dispatch.starting_offsets,
-            fail_on_data_loss=self._dispatch.fail_on_data_loss,
-            pieces=Pieces(self._dispatch.max_rows_per_batch),
+            starting=self._settings.dispatch.starting_offsets,
+            fail_on_data_loss=self._settings.dispatch.fail_on_data_loss,
+            most=self._settings.dispatch.max_rows_per_batch,
         )
         return (
             # A batch that is repeated has the time at which it was planned first.
@@ -120,9 +109,9 @@ class HotPath:
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
 
-        Most batches are done in one round. A long one (a backlog) takes several, each as long as `rounds` say: what has
-        become of subscriptions, what is parked and which endpoints are sick is known at the beginning of each, and the
-        job can stop between them. Spark cannot plan smaller batches while a query runs.
+        Most batches are done in one round. A long one (a backlog) takes several, each as long as `rounds` say. At the
+        beginning of each round it is known what has become of subscriptions, what is parked and which endpoints are
+        degraded, and the job can stop between two. Spark cannot plan smaller batches while a query runs.
         """
         with self._gate.batch(), self._metrics.batch() as stages, ExitStack() as after:
             number = self._first_number + batch
@@ -148,18 +137,12 @@ class HotPath:
         view = self._view.refresh(self._kafka.request_timeout_s)
         stages.over("view", ("control", self._view.read_s))
         job = SinkJob(
-            self._kafka,
-            self._dispatch,
-            self._push,
-            self._retry,
-            self._outbound,
-            self._secrets,
+            self._settings,
             view,
             number,
             int(time.time() * 1000),
             self._diversions(),
             settled,
-            self._tracing,
             self._under_way.file if self._under_way else "",
             done.copy(),
             self._rounds.most,
@@ -206,7 +189,7 @@ class HotPath:
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health
         held = self._redeliverer.lanes.for_batch() | self._view.all_suspended()
-        return Diversions(held, health.sick(), health.watched(), self._view.all_unjudged())
+        return Diversions(held, health.degraded(), health.watched(), self._view.all_unjudged())
 
     def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
         if self._reports is None:

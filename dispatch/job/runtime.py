@@ -1,50 +1,116 @@
-"""The job as a whole: warm up, run the queries, stop between batches."""
+"""The job as a whole: warm up, run the query, stop between batches."""
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from core.eventlog.client import make_producer, translated
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
-from core.security.outbound import AddressPolicy
-from core.security.settings import SecretSettings
-from core.telemetry.tracing import NO_TRACING, TracingSettings
 from dispatch.delivery.credentials import Vault
-from dispatch.delivery.push_spans import make_push_spans
+from dispatch.delivery.pushes import make_push_spans
 from dispatch.hot.sink import SinkJob
 from dispatch.hot.stream import HotPath, accumulator, run_sink
 from dispatch.job.operator_events import OperatorEvents
-from dispatch.job.warmup import empty_frame, warm_up
+from dispatch.job.settings import JobSettings
 from dispatch.job.worker_beats import keep_worker_alive
+from dispatch.logs import attempts
 from dispatch.matching.bases import bases_for, workers_are_here
 from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.monitoring.sources import JobSources, Watched, progress_of, watched_query
 from dispatch.monitoring.under_way import UnderWay
-from dispatch.recording.attempts_tables import checkpoint_at, start_recording
 from dispatch.recording.recording import Recording
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
-from dispatch.spark.checkpoint_repair import is_cut_off, mended, settled
-from dispatch.spark.query_keeper import Keeper, StopGate
+from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, mended, reached_by_query, settled
+from dispatch.spark.query_supervisor import QuerySupervisor, StopGate
+from dispatch.spark.source import read_log
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 
 logger = logging.getLogger(__name__)
+
+RunSink = Callable[[DataFrame], object]
+
+
+def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots: int) -> None:
+    """Run the whole path once over nothing. `run_sink` runs the sink over a frame of the source's columns.
+
+    Without this the first notification after a start takes 2-6 s, with it 0.2 s: classes, code generation, Python
+    workers, connections, the table. A record without outcomes goes through the attempts log, and one real micro-batch
+    over it from Kafka through the sink; nothing is pushed and nothing recorded.
+
+    Raises InfrastructureError when Kafka cannot be reached. Any other trouble is only logged: the query that follows
+    will meet it again, and report it better.
+    """
+    started = time.monotonic()
+    offset = _append_nothing(kafka)
+    try:
+        # One task for each slot, so that each has a worker with its connections.
+        run_sink(empty_frame(spark, slots))
+        _run_batch(spark, kafka, offset, run_sink)
+    except Exception:
+        logger.warning("the warm-up failed; the first notifications will take longer", exc_info=True)
+    logger.info("warmed up in %.1f s", time.monotonic() - started)
+
+
+def empty_frame(spark: SparkSession, partitions: int) -> DataFrame:
+    """No rows in so many partitions, with the columns that the sink expects."""
+    rows = spark.range(0, partitions, 1, partitions).selectExpr(
+        "cast(cast(id as string) as binary) as value", "cast(id as int) as partition", "id as offset"
+    )
+    return rows.where("offset < 0")
+
+
+def _append_nothing(kafka: KafkaSettings) -> int:
+    producer = make_producer(kafka)
+    try:
+        offsets: list[int] = []
+        with translated("the attempts log cannot be written"):
+            future = producer.send(kafka.topic("attempts"), value=attempts.NOTHING, partition=0)
+            future.add_callback(lambda acknowledgement: offsets.append(acknowledgement.offset))
+            producer.flush(timeout=kafka.request_timeout_s)
+        return offsets[0] if offsets else 0
+    finally:
+        producer.close(timeout=1)
+
+
+def _run_batch(spark: SparkSession, kafka: KafkaSettings, offset: int, run_sink: RunSink) -> None:
+    def batch(frame: DataFrame, number: int) -> None:
+        run_sink(frame.select("value", "partition", "offset").where("offset < 0"))
+        rows_of(frame.select("value").toArrow().column("value").to_pylist())
+
+    # Only the first partition, from the record that was just appended.
+    topic = kafka.topic("attempts")
+    source = read_log(
+        spark, kafka, "attempts", starting=json.dumps({topic: {"0": offset}}), fail_on_data_loss=False, partitions=[0]
+    )
+    with tempfile.TemporaryDirectory(prefix="arborcast-warm-up-", ignore_cleanup_errors=True) as folder:
+        query = (
+            source.writeStream.queryName("warm-up")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", Path(folder).as_uri())
+            .foreachBatch(batch)
+            .start()
+        )
+        if not query.awaitTermination(60):
+            query.stop()
+
 
 # Reading the control log for the first time: a million subscriptions take about 15 s.
 _FIRST_READ_S = 300.0
 
-# How long queries may take to come up. Without the essential ones the engine is not ready; the others are waited for
-# only so that their start does not disturb the first deliveries.
+# How long the query may take to come up.
 _START_S = 60.0
-_OTHERS_START_S = 10.0
 
 # Spark ends idle Python workers after 60 s.
 _KEEP_WARM_S = 40.0
@@ -61,28 +127,8 @@ _REDELIVERY_STOP_S = 4.0
 _RECORDING_STOP_S = 3.0
 
 
-@dataclass(frozen=True)
-class JobSettings:
-    """All that the job needs to know."""
-
-    home: Path
-    kafka: KafkaSettings
-    dispatch: DispatchSettings
-    push: PushSettings
-    tables: TableSettings
-    outbound: AddressPolicy
-    retry: RetrySettings
-    secrets: SecretSettings
-    tracing: TracingSettings = NO_TRACING
-
-    def checkpoint(self, query: str) -> str:
-        """Where a query keeps its progress."""
-        root = self.dispatch.checkpoint.rstrip("/") or str((self.home / "checkpoints").absolute())
-        return f"{root}/{query}"
-
-
 class DispatchJob:
-    """The hot query and the record query in one Spark session."""
+    """The hot path's query, and what goes on beside it."""
 
     def __init__(
         self, spark: SparkSession, settings: JobSettings, gate: StopGate, metrics: JobMetrics | None = None
@@ -96,7 +142,6 @@ class DispatchJob:
             bases_for(spark.sparkContext, settings.home / "routing"),
             unmatched=Unmatched(settings.kafka, self._settled),
         )
-        self._keepers: tuple[Keeper, ...] = ()
         metrics = metrics or JobMetrics()
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
@@ -119,43 +164,15 @@ class DispatchJob:
             health=self._redeliverer.health.everything,
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
+            recorded=metrics.recorded,
+            attempts_before=self._attempts_before,
         )
-        hot = HotPath(
-            settings.kafka,
-            settings.dispatch,
-            settings.push,
-            settings.retry,
-            settings.outbound,
-            settings.secrets,
-            self._view,
-            self._redeliverer,
-            gate,
-            metrics,
-            settings.tracing,
-            self._under_way,
-        )
-        self._keepers = (
-            Keeper("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate),
-            Keeper(
-                "record",
-                lambda: start_recording(
-                    spark,
-                    settings.kafka,
-                    settings.tables,
-                    recording.attempts,
-                    checkpoint_at(settings.checkpoint("record"), settings.kafka, recording.attempts),
-                    gate,
-                    settings.dispatch.driver_memory_mb,
-                    metrics.recorded,
-                ),
-                gate,
-                # A table that cannot be written (a full disk) is no reason to stop pushing: the outcomes wait in their
-                # log.
-                essential=False,
-            ),
-        )
-        logs = {"push": "notifications", "record": "attempts"}
-        watched = {keeper.name: watched_query(logs[keeper.name], keeper) for keeper in self._keepers}
+        hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way)
+        self._hot = QuerySupervisor("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate)
+        watched = {
+            "push": watched_query("notifications", self._hot),
+            "record": Watched("attempts", lambda: recording.attempts.progress),
+        }
         if archive := recording.archive:
             watched["archive"] = Watched("notifications", lambda: archive.progress)
         redelivery = self._redeliverer.statistics
@@ -176,22 +193,21 @@ class DispatchJob:
     def run(self, ready: Callable[[], None]) -> bool:
         """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
 
-        Returns False when a query could not be kept running. Raises InfrastructureError when Kafka cannot be reached
+        Returns False when the query could not be kept running. Raises InfrastructureError when Kafka cannot be reached
         at start.
         """
         try:
             ensure_topics(self._settings.kafka)
             self._open()
             self._events.start()
-            for keeper in self._keepers:
-                keeper.start()
-            if self._wait_running():
+            self._hot.start()
+            if self._hot.wait_running(_START_S):
                 ready()
             self._recording.start()
             self._keep_warm()
         finally:
             self._stop()
-        return not any(keeper.gave_up for keeper in self._keepers)
+        return not self._hot.gave_up
 
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
@@ -199,7 +215,7 @@ class DispatchJob:
 
     def _settled(self) -> Mapping[int, int] | None:
         """What the batches are through with, by partition of their log; None when that is not known."""
-        progress = progress_of(self._keepers[0].query) if self._keepers else None
+        progress = progress_of(self._hot.query)
         if progress is not None:
             return progress.settled
         return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
@@ -223,19 +239,8 @@ class DispatchJob:
             # Its rest is pushed first of all, and warms up whatever the warm-up would.
             logger.info("the last batch was cut off: it goes on at once")
             return
-        job = SinkJob(
-            settings.kafka,
-            settings.dispatch,
-            settings.push,
-            settings.retry,
-            settings.outbound,
-            settings.secrets,
-            view,
-            batch=-1,
-            begun_ms=0,
-            tracing=settings.tracing,
-            under_way=self._under_way.file if self._under_way else "",
-        )
+        under_way = self._under_way.file if self._under_way else ""
+        job = SinkJob(settings, view, batch=-1, begun_ms=0, under_way=under_way)
         warm_up(
             self._spark,
             settings.kafka,
@@ -243,13 +248,10 @@ class DispatchJob:
             settings.dispatch.task_slots,
         )
 
-    def _wait_running(self) -> bool:
-        """Wait until the queries have come up; whether those that the engine cannot do without have."""
-        for keeper in self._keepers:
-            running = keeper.wait_running(_START_S if keeper.essential else _OTHERS_START_S)
-            if keeper.essential and not running:
-                return False
-        return True
+    def _attempts_before(self, table: DeltaTableWriter) -> Mapping[int, int]:
+        """Where a table of attempts is that was last written by a query, which had its place in a checkpoint."""
+        checkpoint = HadoopFolder(self._spark, self._settings.checkpoint("record"))
+        return reached_by_query(checkpoint.text, self._settings.kafka.topic("attempts"), table.progress)
 
     def _keep_warm(self) -> None:
         """Until the gate closes: see that Spark does not end the workers while nothing happens."""
@@ -264,8 +266,7 @@ class DispatchJob:
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         if not self._gate.wait_empty(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
-        for keeper in self._keepers:
-            keeper.stop(timeout_s=5.0)
+        self._hot.stop(timeout_s=5.0)
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)
         self._events.stop(timeout_s=1.0)

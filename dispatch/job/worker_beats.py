@@ -53,7 +53,7 @@ _BEAT_S = 1.0
 PATIENCE_WITH_TASKS = 5
 
 
-class Place:
+class BeatSlot:
     """A process' own place."""
 
     def __init__(self, numbers: memoryview, number: int) -> None:
@@ -90,7 +90,7 @@ class Place:
         self._numbers[self._at + _BUSY] = int(has_task)
 
 
-_own: Place | None = None
+_own: BeatSlot | None = None
 
 
 def beat_from_here_on() -> None:
@@ -104,7 +104,7 @@ def beat_from_here_on() -> None:
     except (OSError, ValueError) as error:
         logger.warning("nobody will notice a worker that hangs: %s cannot be mapped (%s)", file, error)
         return
-    daemon, own, own_time = os.getpid(), Place(numbers, 0), OwnTime(2 * _BEAT_S)
+    daemon, own, own_time = os.getpid(), BeatSlot(numbers, 0), OwnTime(2 * _BEAT_S)
     own.take()
     watch = None if file else WorkerBeats(numbers, limit_s)
 
@@ -115,11 +115,11 @@ def beat_from_here_on() -> None:
 
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
-    following: list[Place] = []
+    following: list[BeatSlot] = []
 
     def choose() -> None:
         if os.getpid() == daemon:
-            places = (Place(numbers, number) for number in range(1, _PLACES))
+            places = (BeatSlot(numbers, number) for number in range(1, _PLACES))
             following[:] = itertools.islice((place for place in places if place.free), 1)
             for place in following:
                 place.reserve()
@@ -134,7 +134,7 @@ def beat_from_here_on() -> None:
     os.register_at_fork(before=choose, after_in_child=begin)
 
 
-def _run_forever(place: Place) -> None:
+def _run_forever(place: BeatSlot) -> None:
     while True:
         place.runs()
         time.sleep(_BEAT_S)
@@ -237,6 +237,8 @@ def _mapped(file: Path) -> memoryview:
         return memoryview(mmap.mmap(opened.fileno(), _BYTES)).cast("q")
 
 
+# Must not stand beside anything heavy: a worker imports the module of every function that it is sent. Beside the
+# warm-up it made each worker load delta-rs, Arrow and pandas: 70 MiB each.
 def keep_worker_alive(rows: Iterable[object]) -> None:
     """A partition function that does nothing. Spark ends its Python workers, all together, after a minute in which none
     was used; a task with this in time keeps them, their connections and what they have loaded.

@@ -174,7 +174,7 @@ class DeadLetterLog(DurableWriter):
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
         super().__init__(roomy(kafka), "dead", connect)
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> int:
+    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         """Keep what was given up; the record's number."""
         partition = partition_of_subscription(delivery.subscription, self.partitions)
         return self.send(partition, dead_letters.encode(letter), delivery.key())

@@ -133,7 +133,7 @@ class _Build:
     failed: bool = False
 
 
-class Rebasing:
+class SnapshotRebuilder:
     """The base and the overlay of a table. Used by one thread at a time, the one that changes the table."""
 
     def __init__(self, table: RoutingTable, bases: Bases, min_overlay: int = MIN_OVERLAY) -> None:

@@ -19,17 +19,86 @@ from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
 from core.eventlog.settings import KafkaSettings
-from dispatch.matching.bases import MIN_OVERLAY, Bases, Rebasing, SharedBase
-from dispatch.matching.control_state import ControlState, Listener
+from dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
 from dispatch.monitoring.sources import ViewSize
+from topic_model.control_view import ControlView
 from topic_model.projections.suspensions import State
-from topic_model.records.control import ControlRecord
+from topic_model.records.control import ControlRecord, subscription_of
 from topic_model.records.control_log import ControlFollower
 from topic_model.routing import History, Overlay, PackedPast, Recipients
 from topic_model.routing.routes import Route
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
+
+
+class SubscriptionListener(Protocol):
+    """Who is told what becomes of subscriptions. Called for each record that is read, in whatever thread reads it: it
+    has to be quick, and must not ask for anything that waits for that thread."""
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        """It is there now, or is another one, or gone, or was suspended or resumed."""
+
+    def endpoint_released(self, endpoint: str) -> None:
+        """The last subscription that was pushed to there is gone."""
+
+
+class ControlState(ControlView):
+    """Knows the endpoints, too. One thread at a time applies; the questions may be asked in any."""
+
+    def __init__(self, history: History | None = None) -> None:
+        super().__init__(history=history)
+        # How many subscriptions are pushed to each endpoint: forty bytes for each, the addresses are the table's own.
+        self._at: dict[str, int] = {}
+        self._listener: SubscriptionListener | None = None
+
+    def listen(self, listener: SubscriptionListener) -> None:
+        """Have somebody told of all changes from now on, in place of whoever was until now."""
+        self._listener = listener
+
+    def apply(self, record: ControlRecord, offset: int | None = None) -> None:
+        changed = subscription_of(record)
+        before = self.table.get(changed)
+        super().apply(record, offset)
+        if changed:
+            self._moved(_endpoint(before), _endpoint(self.table.get(changed)))
+            if self._listener is not None:
+                self._listener.subscription_changed(changed)
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        """The subscription, if it is in force."""
+        return self.table.get(subscription_id)
+
+    def suspended(self, subscription_id: str) -> bool:
+        """Whether nothing is to be tried for a subscription until someone resumes it."""
+        return subscription_id in self.suspensions
+
+    def is_pushed_to(self, endpoint: str) -> bool:
+        """Whether any subscription has this endpoint."""
+        return endpoint in self._at
+
+    @property
+    def endpoints(self) -> int:
+        """How many endpoints there are."""
+        return len(self._at)
+
+    def _moved(self, before: str, after: str) -> None:
+        if before == after:
+            return
+        if after:
+            self._at[after] = self._at.get(after, 0) + 1
+        if before:
+            self._at[before] -= 1
+            if not self._at[before]:
+                del self._at[before]
+                if self._listener is not None:
+                    self._listener.endpoint_released(before)
+
+
+def _endpoint(subscription: Subscription | None) -> str:
+    """Where a subscription is pushed to; empty for none, and for one that is pulled from."""
+    return "" if subscription is None or subscription.pull_point else subscription.consumer.address
+
 
 # Looking at so many topics takes about a millisecond.
 _ROUTES_PIECE = 100
@@ -49,7 +118,7 @@ class LooksForOldest(Protocol):
     def seen(self) -> int | None: ...
 
 
-class Changed(NamedTuple):
+class ViewChanges(NamedTuple):
     """What a broadcast carries."""
 
     overlay: Overlay
@@ -62,7 +131,7 @@ class SharedView:
     read for it."""
 
     base: SharedBase
-    changed: Broadcast[Changed] | None
+    changed: Broadcast[ViewChanges] | None
     control: int
 
     def open(self) -> Recipients:
@@ -82,7 +151,7 @@ class SharedView:
 class _Opened:
     base: SharedBase
     snapshot: Snapshot
-    changed: Broadcast[Changed] | None
+    changed: Broadcast[ViewChanges] | None
     view: Recipients
 
 
@@ -112,7 +181,7 @@ class RoutingView:
         self._state = ControlState(self._history)
         self._table = self._state.table
         self._follower = ControlFollower(kafka, self._apply)
-        self._rebasing = Rebasing(self._table, bases, min_overlay)
+        self._rebasing = SnapshotRebuilder(self._table, bases, min_overlay)
         self._shared: SharedView | None = None
         self._overlay: Overlay | None = None  # what is in the broadcast
         self._version = -1  # of the history, the same
@@ -181,7 +250,7 @@ class RoutingView:
         """Whether any subscription in force has this endpoint."""
         return self._state.is_pushed_to(endpoint)
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: SubscriptionListener) -> None:
         """Have somebody told what becomes of subscriptions, while the log is read."""
         self._state.listen(listener)
 
@@ -241,4 +310,4 @@ class RoutingView:
         self._overlay, self._version = overlay, self._history.version
         past = self._table.packed_past()
         needed = overlay.size or past.pieces
-        return SharedView(base, self._context.broadcast(Changed(overlay, past)) if needed else None, 0)
+        return SharedView(base, self._context.broadcast(ViewChanges(overlay, past)) if needed else None, 0)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from core.telemetry.metrics import BUCKETS, Registry
 from dispatch.monitoring.sources import NoSources, Sources
-from dispatch.spark.query_keeper import Stopping
+from dispatch.spark.query_supervisor import StopRequested
 
 WINDOW_S = 300.0
 
@@ -132,7 +132,7 @@ class JobMetrics:
         stages = Stages()
         try:
             yield stages
-        except Stopping:
+        except StopRequested:
             raise
         except BaseException:
             self._failed_batches.add()

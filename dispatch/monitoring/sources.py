@@ -29,7 +29,8 @@ class Progress:
 
 
 def progress_of(query: StreamingQuery | None) -> Progress | None:
-    """The progress of a query; None while there is none."""
+    """The progress of a query; None while there is none. Asked for in one call: no listener, so a batch pays
+    nothing."""
     if query is None:
         return None
     try:
@@ -177,9 +178,9 @@ class Watched(NamedTuple):
     progress: Callable[[], Progress | None]
 
 
-def watched_query(log: str, keeper: HasQuery) -> Watched:
+def watched_query(log: str, supervisor: HasQuery) -> Watched:
     """A query and the log that it reads."""
-    return Watched(log, lambda: progress_of(keeper.query))
+    return Watched(log, lambda: progress_of(supervisor.query))
 
 
 class JobSources:

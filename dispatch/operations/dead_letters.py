@@ -14,10 +14,9 @@ from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from core.wall_clock import has_come
 from dispatch.logs import dead_letters, parked
-from dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, State
+from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass, State
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
-from dispatch.redelivery.pushes import NO_BATCH
 from topic_model.topics import TopicPath
 
 # Bounds memory, and what a crash in between leaves half done.
@@ -34,8 +33,14 @@ def settled(letter: DeadLetter, now_s: float) -> bool:
     return has_come(letter.at_ms + int(SETTLED_AFTER_S * 1000), letter.at_ms, int(now_s * 1000))
 
 
-class DeadLetterDesk:
-    """Used by one thread. Everything raises InfrastructureError when Kafka does not take it within `timeout_s`."""
+class DeadLetterAdmin:
+    """Sends dead letters again, or throws them away.
+
+    Either is written down in `attempts` first, so the audit knows of it whatever happens next. A letter leaves the
+    `dead` log last: a crash in between leaves it there, to be done again, and loses nothing.
+
+    Used by one thread. Everything raises InfrastructureError when Kafka does not take it within `timeout_s`.
+    """
 
     def __init__(self, kafka: KafkaSettings, timeout_s: float = 30.0, now: Callable[[], float] = time.time) -> None:
         self._timeout_s = timeout_s
@@ -45,7 +50,7 @@ class DeadLetterDesk:
         self._parking = ParkingLog(kafka)
         self._dead = DeadLetterLog(kafka)
 
-    def __enter__(self) -> DeadLetterDesk:
+    def __enter__(self) -> DeadLetterAdmin:
         return self
 
     def __exit__(

@@ -38,7 +38,7 @@ class ReplayRefused(ArborcastError):
 
 
 @dataclass(frozen=True)
-class Span:
+class ReplaySpan:
     """What of the past is asked for: accepted from `since_ms` on and before `until_ms`, on topics that it takes."""
 
     since_ms: int
@@ -53,7 +53,7 @@ class Replay:
     is accepted as of that table.
     """
 
-    def __init__(self, kafka: KafkaSettings, table: RoutingTable, subscription_id: str, span: Span) -> None:
+    def __init__(self, kafka: KafkaSettings, table: RoutingTable, subscription_id: str, span: ReplaySpan) -> None:
         """Raises ReplayRefused when nothing could be delivered to the subscription."""
         self._kafka = kafka
         self._table = table

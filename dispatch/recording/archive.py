@@ -20,9 +20,9 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
 from dispatch.monitoring.sources import Progress
-from dispatch.recording.follower import Follower
+from dispatch.recording.follower import TableFollower
 from dispatch.tables import NOTIFICATIONS
-from dispatch.tables.delta_table import Build, HeldTable, as_progress, build, days, times
+from dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
@@ -38,14 +38,14 @@ _BYTES_PER_STEP = 8 * 1024 * 1024
 _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
-class Archive(Follower):
+class Archive(TableFollower):
     """Follows the log, in short steps, and commits what they have gathered each `interval_s`."""
 
     def __init__(
         self, kafka: KafkaSettings, location: str, interval_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._kafka = kafka
-        self._table = HeldTable(NOTIFICATIONS, location)
+        self._table = DeltaTableWriter(NOTIFICATIONS, location)
         super().__init__(LOG, [self._table])
         self._interval_s = interval_s
         self._clock = clock

@@ -1,223 +1,281 @@
-"""The record query: from the `attempts` log to the tables `attempts` and `deliveries`.
+"""The tables `attempts` and `deliveries`, from the `attempts` log.
 
-A batch is written through delta-rs, not through Spark's Delta sink: a commit takes 10 ms instead of seconds, and costs
-the hot path next to nothing. How far the log has been read goes into the commit as Delta application transactions, so
-that what Spark repeats after a crash is recognised and not written twice, and a query whose tables are behind its
-checkpoint, because they were mended or deleted, begins again where they are.
+Like the archive they follow their log straight from Kafka, in short steps. How far a table has come is in its own
+commits, by the log's offsets: what comes again after a crash is recognised and not written twice, and a table that was
+repaired or deleted goes on where it is.
 """
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+import pyarrow.dataset as ds
 
-from core.eventlog.consumer import Replaced
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
-from dispatch.recording.deliveries import EndedDeliveries
-from dispatch.settings import TableSettings
-from dispatch.spark.checkpoint_repair import go_back, mended
-from dispatch.spark.query_keeper import StopGate
-from dispatch.spark.source import Pieces, read_log
-from dispatch.tables import ATTEMPTS
-from dispatch.tables.delta_table import HeldTable, as_progress, rows_of
+from dispatch.monitoring.sources import Progress
+from dispatch.recording.follower import TableFollower
+from dispatch.spark.checkpoint_repair import RANGE
+from dispatch.tables import ATTEMPTS, DELIVERIES
+from dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
+
+# The batches up to this one have been recorded, at least in part.
+_NEWEST = "newest-batch"
+
+# What was accepted by then (ms since the epoch) may have been delivered under an older checkpoint as well.
+_CHECKPOINT = "newest-checkpoint-ms"
+
+# Accepted and ended are told by clocks of several machines.
+_CLOCKS_MS = 60_000
+
+_Key = tuple[str, str]
 
 
-def unread(logged: pa.Table, reached: Mapping[int, int]) -> pa.Table:
-    """Those of the records (columns `partition` and `offset` among others) that come at or after these positions."""
-    first = _by_partition(logged, "min")
-    if all(offset >= reached.get(partition, 0) for partition, offset in first.items()):
-        return logged
-    partitions = pa.array(reached, pa.int32())
-    positions = pa.array(reached.values(), pa.int64())
-    known = pc.take(positions, pc.index_in(logged["partition"].cast(pa.int32()), partitions))
-    return logged.filter(pc.greater_equal(logged["offset"], pc.fill_null(known, 0)))
+class EndedDeliveries:
+    """Writes the `deliveries` table from the rows of `attempts`: one row for each delivery that has ended.
+
+    Deliveries are appended when they end, not folded: at 1,000/s a month has 2.6 billion of them, and a merge costs
+    what the table holds. A second end of the same delivery can only come from a batch that Spark repeated after a
+    crash, from the redelivery, or from a new checkpoint that began far back in the log; those rows, and only those, are
+    looked up first. Ids sort by time, so the look-up reads the one or two files that could hold them: 26 ms for 1,000
+    ids in a table of 2 million.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.table = DeltaTableWriter(DELIVERIES, location)
+
+    def append(self, attempts: pa.Table, progress: Mapping[str, int]) -> None:
+        """Record the deliveries that ended with these attempts, and how far that is. May be repeated after a crash at
+        any point."""
+        ended = delivery_rows(attempts)
+        keys = _keys(ended)
+        batches, states = ended["batch"].to_pylist(), ended["state"].to_pylist()
+        newest, checkpoint_ms = self.table.progress(_NEWEST), self.table.progress(_CHECKPOINT) or 0
+        latest = max([newest or 0, *batches])
+        if newest is not None and latest // RANGE > newest // RANGE:
+            checkpoint_ms = max(_ms(ended["ended_at"])) + _CLOCKS_MS
+        doubtful = [
+            key
+            for key, number, accepted_ms in zip(keys, batches, _ms(ended["accepted_at"]), strict=True)
+            if newest is not None and (number <= newest or accepted_ms <= checkpoint_ms)
+        ]
+        known = self._states(doubtful) if doubtful else {}
+        changed = [row for row, key in enumerate(keys) if key in known and known[key] != states[row]]
+        if changed:
+            # A dead letter that was sent again, mostly.
+            self._overwrite(ended.take(changed))
+        fresh = [row for row, key in enumerate(keys) if key not in known]
+        self.table.extend(
+            ended.take(pa.array(fresh, pa.int64())), {**progress, _NEWEST: latest, _CHECKPOINT: checkpoint_ms}
+        )
+
+    def _states(self, keys: Sequence[_Key]) -> dict[_Key, str]:
+        """The states of those of the deliveries that the table has."""
+        notifications = sorted({notification for notification, _ in keys})
+        table = self.table.open()
+        # Compaction, which is not our writing, may have put rows into other files.
+        table.update_incremental()
+        column = ds.field("notification")
+        # The bounds, beside the ids, leave out whole files by their statistics.
+        bounds = (column >= notifications[0]) & (column <= notifications[-1])
+        found = DELIVERIES.read(table, ["notification", "subscription", "state"], bounds & column.isin(notifications))
+        wanted = set(keys)
+        states = zip(_keys(found), found["state"].to_pylist(), strict=True)
+        return {key: state for key, state in states if key in wanted}
+
+    def _overwrite(self, changed: pa.Table) -> None:
+        bounds = pc.min_max(changed["notification"]).as_py()
+        self.table.overwrite(
+            changed,
+            "t.notification = s.notification and t.subscription = s.subscription "
+            f"and t.notification >= {_quoted(bounds['min'])} and t.notification <= {_quoted(bounds['max'])}",
+        )
 
 
-def further(logged: pa.Table, reached: Mapping[int, int]) -> dict[int, int]:
-    """The positions after these records; from partition 0 on each has one."""
-    last = _by_partition(logged, "max")
-    positions = {**reached, **{each: max(offset + 1, reached.get(each, 0)) for each, offset in last.items()}}
-    return {each: positions.get(each, 0) for each in range(max(positions, default=-1) + 1)}
+def delivery_rows(attempts: pa.Table) -> pa.Table:
+    """Rows of `deliveries` for those of `attempts` that ended one: one row per delivery, the last of them says how."""
+    ended = attempts.filter(pc.not_equal(attempts["state"], "parked"))
+    last = {key: row for row, key in enumerate(_keys(ended))}
+    ended = ended.take(pa.array(last.values(), pa.int64()))
+    microseconds = pc.round(pc.multiply(ended["duration_ms"], 1000.0)).cast(pa.int64())
+    ended_at = pc.add(ended["started_at"], microseconds.cast(pa.duration("us")))
+    gap = pc.subtract(ended["started_at"].cast(pa.int64()), ended["accepted_at"].cast(pa.int64()))
+    # The gateway's clock may be ahead of this one.
+    waited = pc.divide(pc.max_element_wise(gap, 0).cast(pa.float64()), 1000.0)
+    made = {
+        "day": ended_at.cast(pa.date32()),
+        "attempts": ended["number"],
+        "ended_at": ended_at,
+        "waited_ms": waited,
+        "push_ms": ended["duration_ms"],
+        "latency_ms": pc.add(waited, ended["duration_ms"]),
+    }
+    schema = DELIVERIES.arrow_schema()
+    columns = [(made[each.name] if each.name in made else ended[each.name]).cast(each.type) for each in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _by_partition(logged: pa.Table, function: str) -> dict[int, int]:
-    found = logged.group_by("partition", use_threads=False).aggregate([("offset", function)])
-    return dict(zip(found["partition"].to_pylist(), found[f"offset_{function}"].to_pylist(), strict=True))
+def _keys(rows: pa.Table) -> list[_Key]:
+    return list(zip(rows["notification"].to_pylist(), rows["subscription"].to_pylist(), strict=True))
 
 
-class LogTable:
-    """A table that a log is written to, and how far."""
-
-    def __init__(self, table: HeldTable, log: str) -> None:
-        self.held = table
-        self._log = log
-
-    def missing(self, logged: pa.Table, writer: str, batch: int) -> pa.Table:
-        """Those of a batch's records (columns `partition` and `offset` among others) that the table does not have."""
-        reached = self.reached()
-        if reached is not None:
-            return unread(logged, reached)
-        done = self.held.progress(writer)
-        return logged.slice(0, 0) if done is not None and done >= batch else logged
-
-    def progress(self, logged: pa.Table, writer: str, batch: int) -> dict[str, int]:
-        """How far it is with these records, for the commit that adds their rows."""
-        reached = self.reached()
-        return {writer: batch, **({} if reached is None else as_progress(self._log, further(logged, reached)))}
-
-    def reached(self) -> dict[int, int] | None:
-        """The offset of the first record that the table does not have, by partition; None when it does not say, because
-        an Arborcast wrote it that went by the numbers of batches."""
-        return self.held.positions(self._log) or ({} if self.held.open().version() == 0 else None)
-
-    def begin_anew(self) -> None:
-        """The log is another one: have all of it from its beginning, beside what is there."""
-        beginning = dict.fromkeys(self.held.positions(self._log), 0)
-        self.held.extend(self.held.spec.arrow([]), as_progress(self._log, beginning))
+def _ms(times: pa.ChunkedArray) -> list[int]:
+    """Milliseconds since the epoch."""
+    return [each // 1000 for each in times.cast(pa.int64()).to_pylist()]
 
 
-__all__ = ["AttemptsTable", "rows_of", "start_recording"]
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
-logger = logging.getLogger(__name__)
 
 LOG = "attempts"
 
-# A full record of attempts takes about 125 KB and passes through the JVM's heap when it is collected, so a batch of so
-# many records for each MB of heap takes a quarter of it at most. After a long absence there would be no other bound.
-_RECORDS_PER_HEAP_MB = 2
+# A step is kept short: while it decodes, the hot path's driver waits for the interpreter. A full record has 64 KiB.
+_RECORDS_PER_STEP = 2_000
+_BYTES_PER_STEP = 2 * 1024 * 1024
 
-# How often a backlog is looked for.
-_LONGEST_LOOK_S = 1.0
+# What is gathered until the next commit stays in memory.
+_BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
-class AttemptsTable:
-    """`attempts`, and `deliveries` if that has a place."""
-
-    def __init__(self, location: str, deliveries: str | None = None) -> None:
-        self._attempts = LogTable(HeldTable(ATTEMPTS, location), LOG)
-        self._ended = EndedDeliveries(deliveries) if deliveries else None
-        self._deliveries = LogTable(self._ended.table, LOG) if self._ended else None
+class LogRecord(Protocol):
+    """A record of the log."""
 
     @property
-    def tables(self) -> Sequence[LogTable]:
-        """Those that are written."""
-        return (self._attempts, self._deliveries) if self._deliveries else (self._attempts,)
+    def value(self) -> bytes | None: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+class _Gathering:
+    """What one of the tables does not have yet. Each commits for itself: after a crash between the two the records come
+    again, and only the second takes them."""
+
+    def __init__(self, table: DeltaTableWriter, before: Callable[[DeltaTableWriter], Mapping[int, int]]) -> None:
+        self.table = table
+        self.reached = self.table.positions(LOG) or (before(table) if table.open().version() else {})
+        self.rows: list[pa.Table] = []
+
+    def lacks(self, record: LogRecord) -> bool:
+        """Whether the record comes at or after the position of the table."""
+        return record.offset >= self.reached.get(record.partition, 0)
+
+    def further(self, positions: Mapping[int, int]) -> dict[str, int]:
+        """How far the table is with what was gathered up to these positions, for the commit that adds it."""
+        partitions = range(max((*positions, *self.reached), default=-1) + 1)
+        self.reached = {each: max(positions.get(each, 0), self.reached.get(each, 0)) for each in partitions}
+        return as_progress(LOG, self.reached)
+
+
+class _Open(NamedTuple):
+    attempts: _Gathering
+    deliveries: _Gathering
+
+
+class AttemptsTables(TableFollower):
+    """Gathers what came of pushes and commits it each `interval_s`. `recorded` is called with what `attempts` got."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        attempts: str,
+        deliveries: str,
+        interval_s: float = 0.0,
+        *,
+        recorded: Callable[[pa.Table], None] = lambda rows: None,
+        before: Callable[[DeltaTableWriter], Mapping[int, int]] = lambda table: {},
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`before` says where a table is whose commits do not say it."""
+        self._kafka = kafka
+        self._attempts = DeltaTableWriter(ATTEMPTS, attempts)
+        self._ended = EndedDeliveries(deliveries)
+        super().__init__(LOG, [self._attempts, self._ended.table])
+        self._interval_s = interval_s
+        self._recorded = recorded
+        self._before = before
+        self._clock = clock
+        self._committed_at = clock()
+        self._open: _Open | None = None
+        self._progress: Progress | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last commit, as a query would tell it; None before it is known where the tables are."""
+        return self._progress
 
     def open(self) -> None:
-        """Create the tables if need be; afterwards the first batch costs no more than the others."""
-        for each in self.tables:
-            each.held.open()
+        """Create the tables if need be."""
+        for table in self._tables:
+            table.open()
 
-    def reopen(self) -> None:
-        """Read the tables' state anew before the next commit."""
-        for each in self.tables:
-            each.held.reopen()
+    def take(self, records: Sequence[LogRecord]) -> None:
+        """Gather the rows of these records."""
+        everything: pa.Table | None = None
+        for each in self._gatherings():
+            lacking = [record.value for record in records if record.value is not None and each.lacks(record)]
+            if len(lacking) < len(records):
+                rows = rows_of(lacking)
+            else:
+                # Both tables lack the same, but for the first step after a crash.
+                rows = everything = rows_of(lacking) if everything is None else everything
+            if lacking:
+                each.rows.append(rows)
 
-    def append(self, logged: pa.Table, writer: str, batch: int) -> pa.Table:
-        """Append the rows of a batch of records (`value`, `partition`, `offset`); gives those that are new.
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Write what was gathered, up to these positions (the next offsets)."""
+        attempts, deliveries = self._gatherings()
+        count = 0
+        if attempts.rows:
+            rows = pa.concat_tables(attempts.rows)
+            attempts.table.extend(rows, attempts.further(positions))
+            attempts.rows.clear()
+            self._recorded(rows)
+            count = rows.num_rows
+        if deliveries.rows:
+            self._ended.append(pa.concat_tables(deliveries.rows), deliveries.further(positions))
+            deliveries.rows.clear()
+        self._committed_at = self._clock()
+        self._progress = Progress(self._progress.batch + 1 if self._progress else 0, count, dict(positions))
 
-        Each table commits for itself: after a crash between the two the records come again, and only the second takes
-        them.
-        """
-        fresh = self._attempts.missing(logged, writer, batch)
-        rows = _rows(fresh)
-        if fresh.num_rows:
-            self._attempts.held.extend(rows, self._attempts.progress(fresh, writer, batch))
-        if self._ended and self._deliveries:
-            unfinished = self._deliveries.missing(logged, writer, batch)
-            if unfinished.num_rows:
-                progress = self._deliveries.progress(unfinished, writer, batch)
-                self._ended.append(rows if unfinished is fresh else _rows(unfinished), progress)
-        return rows
+    def _opened(self) -> Tail:
+        known = [each.reached for each in self._gatherings()]
+        partitions = {each for reached in known for each in reached}
+        begin = {each: min(reached.get(each, 0) for reached in known) for each in partitions}
+        seen = {each: max(reached.get(each, 0) for reached in known) for each in partitions}
+        return Tail(self._kafka, LOG, begin, seen)
 
+    def _write(self, tail: Tail) -> bool:
+        records = tail.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
+        self.take(records)
+        size = max(sum(rows.nbytes for rows in each.rows) for each in self._gatherings())
+        waiting = any(each.rows for each in self._gatherings())
+        if waiting and (self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT):
+            self.commit(tail.positions)
+        elif not waiting and self._progress is None:
+            self._progress = Progress(settled=dict(tail.positions))
+        read = sum(len(record.value or b"") for record in records)
+        return len(records) >= _RECORDS_PER_STEP or read >= _BYTES_PER_STEP
 
-def _rows(logged: pa.Table) -> pa.Table:
-    return rows_of(logged["value"].to_pylist())
+    def _restart(self) -> None:
+        # What the tables have stays: these rows are of the log that was.
+        for each in self._gatherings():
+            each.table.extend(each.table.spec.arrow([]), as_progress(LOG, dict.fromkeys(each.reached, 0)))
+        self._open = None
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._open = None
 
-def checkpoint_at(folder: str, kafka: KafkaSettings, table: AttemptsTable) -> str:
-    """The query's checkpoint, mended, and not ahead of the tables.
-
-    Raises InfrastructureError when the tables or the log cannot be read.
-    """
-    checkpoint = mended(folder)
-    found = [each.reached() for each in table.tables]
-    known = [each for each in found if each is not None]
-    if len(known) < len(found):
-        return checkpoint
-    try:
-        with closing(Tail(kafka, LOG, {}, _furthest(known))) as tail:
-            tail.read(0)
-            begins = tail.positions
-    except Replaced as error:
-        logger.warning("%s; all that is in it is added to the tables", error)
-        for each in table.tables:
-            each.begin_anew()
-        known, begins = [{}], {}
-    # What the log no longer has cannot be missing.
-    reached = {
-        partition: max(begin, min(each.get(partition, 0) for each in known)) for partition, begin in begins.items()
-    }
-    go_back(checkpoint, kafka.topic(LOG), reached)
-    return checkpoint
-
-
-def _furthest(reached: Sequence[Mapping[int, int]]) -> Mapping[int, int]:
-    partitions = {partition for each in reached for partition in each}
-    return {partition: max(each.get(partition, 0) for each in reached) for partition in partitions}
-
-
-def start_recording(
-    spark: SparkSession,
-    kafka: KafkaSettings,
-    settings: TableSettings,
-    table: AttemptsTable,
-    checkpoint: str,
-    gate: StopGate,
-    heap_mb: int,
-    recorded: Callable[[pa.Table], None] = lambda rows: None,
-) -> StreamingQuery:
-    """Start the query of the outcomes; no batch begins once the gate is closed. `recorded` is told what was added.
-
-    A batch is made each `interval_s`, or as soon as there is as much as one may have, which depends on the heap.
-    """
-
-    def write(frame: DataFrame, batch: int) -> None:
-        with gate.batch():
-            logged = frame.select("value", "partition", "offset").toArrow()
-            try:
-                rows = table.append(logged, query_id(frame), batch)
-            except Exception:
-                table.reopen()
-                raise
-            recorded(rows)
-
-    source = read_log(
-        spark,
-        kafka,
-        "attempts",
-        starting="earliest",
-        fail_on_data_loss=False,
-        pieces=Pieces(heap_mb * _RECORDS_PER_HEAP_MB, settings.interval_s),
-    )
-    # Its own scheduling pool, so that recording and pushing share the task slots fairly.
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "record")
-    return (
-        source.writeStream.queryName("record-attempts")
-        .trigger(processingTime=f"{int(min(settings.interval_s, _LONGEST_LOOK_S) * 1000)} milliseconds")
-        .option("checkpointLocation", checkpoint)
-        .foreachBatch(write)
-        .start()
-    )
-
-
-def query_id(frame: DataFrame) -> str:
-    """The id of the query that a batch belongs to: it lives in the checkpoint, as the batch numbers do."""
-    return str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+    def _gatherings(self) -> _Open:
+        if self._open is None:
+            self._open = _Open(_Gathering(self._attempts, self._before), _Gathering(self._ended.table, self._before))
+        return self._open

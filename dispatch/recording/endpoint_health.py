@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from dispatch.recording.control_tables import moment
+from dispatch.recording.folds import moment
 from dispatch.tables import ENDPOINT_HEALTH
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 
 
 class EndpointState(Protocol):
@@ -18,7 +18,7 @@ class EndpointState(Protocol):
     def breaker(self) -> str: ...
 
     @property
-    def sick(self) -> bool: ...
+    def degraded(self) -> bool: ...
 
     @property
     def failures(self) -> int: ...
@@ -34,7 +34,7 @@ class _Seen(NamedTuple):
     """What makes a row when it changes. A probe under way lasts milliseconds; it is open still."""
 
     breaker: str
-    sick: bool
+    degraded: bool
 
 
 _WRITER = "endpoint-health"
@@ -51,7 +51,7 @@ class HealthHistory:
         self, location: str, known: Callable[[], Mapping[str, EndpointState]], clock: Callable[[], float] = time.time
     ) -> None:
         """`known` gives the endpoints of which something is known; any other is well."""
-        self._table = HeldTable(ENDPOINT_HEALTH, location)
+        self._table = DeltaTableWriter(ENDPOINT_HEALTH, location)
         self._known = known
         self._clock = clock
         self._seen: dict[str, _Seen] | None = None
@@ -65,7 +65,9 @@ class HealthHistory:
         rows = []
         for endpoint in sorted(known.keys() | self._seen.keys()):
             health = known.get(endpoint)
-            state = _WELL if health is None else _Seen("closed" if health.breaker == "closed" else "open", health.sick)
+            state = (
+                _WELL if health is None else _Seen("closed" if health.breaker == "closed" else "open", health.degraded)
+            )
             if state != self._seen.get(endpoint, _WELL):
                 rows.append(_row(endpoint, state, health, now_ms))
         if rows:
@@ -98,7 +100,7 @@ def _row(endpoint: str, state: _Seen, health: EndpointState | None, now_ms: int)
         "at": now,
         "endpoint": endpoint,
         "breaker": state.breaker,
-        "sick": state.sick,
+        "sick": state.degraded,
         "failures": health.failures if health else 0,
         "relapses": health.relapses if health else 0,
         "probe_at": moment(health.probe_at_ms) if health and health.probe_at_ms else None,

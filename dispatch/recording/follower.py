@@ -8,19 +8,19 @@ from collections.abc import Sequence
 
 from core.eventlog.consumer import Replaced
 from core.eventlog.tail import Tail
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 
 logger = logging.getLogger(__name__)
 
 
-class Follower(ABC):
+class TableFollower(ABC):
     """Follows a log, in steps, from where its tables say that they are.
 
     Nothing that is held in memory outlives a failure, for it may have come between a commit and its answer: the next
     step asks the tables again. A log that was made anew is followed from its beginning.
     """
 
-    def __init__(self, log: str, tables: Sequence[HeldTable]) -> None:
+    def __init__(self, log: str, tables: Sequence[DeltaTableWriter]) -> None:
         self._log = log
         self._tables = tables
         self._tail: Tail | None = None

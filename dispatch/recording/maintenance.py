@@ -33,7 +33,7 @@ _WORTH_IT = 8
 
 class Upkeep:
     """The upkeep of one table. Appends may go on beside it, and what begins again when we come between
-    (`HeldTable.overwrite`); other merges and snapshots into the same table may not."""
+    (`DeltaTableWriter.overwrite`); other merges and snapshots into the same table may not."""
 
     def __init__(
         self,

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
 
 from core.eventlog.settings import KafkaSettings
 from dispatch.recording.archive import Archive
-from dispatch.recording.attempts_tables import AttemptsTable
-from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold, TopicsFold
+from dispatch.recording.attempts_tables import AttemptsTables
 from dispatch.recording.endpoint_health import EndpointState, HealthHistory
+from dispatch.recording.folds import (
+    DeadLettersFold,
+    RetriesFold,
+    SubscriptionsFold,
+    SuspensionsFold,
+    TopicsFold,
+)
 from dispatch.recording.maintenance import Upkeep
-from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
-from dispatch.recording.state_tables import Fold, FoldedTables, RoutesSnapshot
-from dispatch.recording.table_writer import Recorder, Work
+from dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
 from dispatch.settings import TableSettings
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,
@@ -29,18 +38,107 @@ from dispatch.tables import (
     TOPICS,
     TableSpec,
 )
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.projections.suspensions import State
 from topic_model.routing.routes import Route
 
 logger = logging.getLogger(__name__)
 
+# However much there is to do, nine tenths of a core are left to those who push.
+_SHARE = 10
+
+# After a failure: whatever it was (Kafka away, a full disk), trying all the time does not mend it.
+_PAUSE_S = 15.0
+
+
+class Work(Protocol):
+    """Something that is done again and again."""
+
+    @property
+    def name(self) -> str: ...
+
+    def step(self) -> bool:
+        """Do a bounded piece; whether there may be more to do at once."""
+
+    def close(self) -> None:
+        """Free what is held."""
+
+
+class Recorder:
+    """Does each work at its interval until the gate closes; one after another, never two at once.
+
+    What fails is logged when it begins to fail and when it is well again, and is tried again: no table is a reason to
+    stop pushing.
+    """
+
+    def __init__(
+        self, works: Sequence[tuple[Work, float]], gate: StopGate, name: str = "recorder", share: int = _SHARE
+    ) -> None:
+        """`works` with their intervals in seconds. It works for one part of the time in `share`."""
+        self._works = [_Scheduled(work, interval_s, share) for work, interval_s in works]
+        self._gate = gate
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Wait for the thread to end, which it does once the gate is closed; whether it did."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while self._works:
+                due = min(self._works, key=lambda each: each.due)
+                if self._gate.wait_closed(max(due.due - time.monotonic(), 0.0)):
+                    return
+                due.step()
+        finally:
+            for each in self._works:
+                each.work.close()
+
+
+class _Scheduled:
+    def __init__(self, work: Work, interval_s: float, share: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.work = work
+        self.due = clock()
+        self._interval_s = interval_s
+        self._share = share
+        self._clock = clock
+        self._failing = False
+
+    def step(self) -> None:
+        began = self._clock()
+        try:
+            more = self.work.step()
+        except Exception as error:
+            if not self._failing:
+                logger.warning("%s is not written for now: %s", self.work.name, error)
+            self._failing = True
+            self.due = self._clock() + _PAUSE_S
+            return
+        if self._failing:
+            logger.info("%s is written again", self.work.name)
+            self._failing = False
+        took = self._clock() - began
+        pause = took * (self._share - 1)
+        self.due = self._clock() + (pause if more else max(self._interval_s, pause))
+
+
 # The snapshot of routes is written whole: a busy control log would otherwise have it written all the time.
 _ROUTES_INTERVAL_S = 30.0
 
-# The archive reads more often than it commits, so that no step is long, and a quarter of the time when it has fallen
-# behind: with a tenth it would not keep up with all that publishers may send, with a half it took a fifth of their
-# throughput from the batches.
-_ARCHIVE_STEP_S = 1.0
+# The archive and the tables of attempts are read for more often than they are committed, so that no step is long.
+_STEP_S = 1.0
+
+# The attempts have half of the time when they have fallen behind: every delivery has one, and metrics count them.
+_ATTEMPTS_SHARE = 2
+
+# The archive has a quarter: with a tenth it would not keep up with all that publishers may send, with a half it took a
+# fifth of their throughput from the batches.
 _ARCHIVE_SHARE = 4
 
 # Merges and snapshots leave the files that they have replaced behind; they are read quickly.
@@ -48,7 +146,7 @@ _STATES_UNUSED_HOURS = 1
 
 
 class Recording:
-    """The tables that are written beside the queries, and the two that a query writes."""
+    """The tables that are written beside the hot path."""
 
     def __init__(
         self,
@@ -60,15 +158,25 @@ class Recording:
         health: Callable[[], Mapping[str, EndpointState]],
         control_position: Callable[[], int],
         routes: Callable[[int], Sequence[tuple[Route, State]]],
+        recorded: Callable[[pa.Table], None],
+        attempts_before: Callable[[DeltaTableWriter], Mapping[int, int]],
     ) -> None:
         """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
-        `control_position` the offset up to which the control log is in them."""
+        `control_position` the offset up to which the control log is in them. For `recorded` and `attempts_before` see
+        `AttemptsTables`."""
         self._settings = settings
         self._home = home
-        self.attempts = AttemptsTable(self._at(ATTEMPTS), self._at(DELIVERIES))
+        self.attempts = AttemptsTables(
+            kafka,
+            self._at(ATTEMPTS),
+            self._at(DELIVERIES),
+            settings.interval_s,
+            recorded=recorded,
+            before=attempts_before,
+        )
         self.archive = Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s) if settings.archive else None
         subscriptions = self._at(SUBSCRIPTIONS)
-        control: list[tuple[str, Fold]] = [
+        control: list[tuple[str, TableFold]] = [
             (self._at(TOPICS), TopicsFold()),
             (subscriptions, SubscriptionsFold()),
             (subscriptions, SuspensionsFold()),
@@ -93,10 +201,12 @@ class Recording:
             (self._upkeep(DELIVERIES, settings.deliveries_days), upkeep_s),
             (self._upkeep(ENDPOINT_HEALTH, settings.endpoint_health_days), upkeep_s),
         ]
-        archive = [(self.archive, min(_ARCHIVE_STEP_S, settings.interval_s))] if self.archive else []
+        step_s = min(_STEP_S, interval_s)
+        archive = [(self.archive, step_s)] if self.archive else []
         self._recorders = (
             Recorder(states, gate, "record-states"),
             Recorder(events, gate, "upkeep"),
+            Recorder([(self.attempts, step_s)], gate, "attempts", _ATTEMPTS_SHARE),
             Recorder(archive, gate, "archive", _ARCHIVE_SHARE),
         )
 
@@ -113,7 +223,7 @@ class Recording:
                 logger.warning("%s is not written for now: %s", name, error)
 
     def start(self) -> None:
-        """Begin to write the tables that no query writes."""
+        """Begin to write."""
         for recorder in self._recorders:
             recorder.start()
 

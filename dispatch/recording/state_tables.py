@@ -15,9 +15,9 @@ import pyarrow as pa
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.tail import Tail
-from dispatch.recording.follower import Follower
+from dispatch.recording.follower import TableFollower
 from dispatch.tables import ROUTES, TableSpec
-from dispatch.tables.delta_table import OPERATION, HeldTable, as_progress
+from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
 from topic_model.projections.suspensions import State
 from topic_model.routing.routes import Route
 
@@ -25,7 +25,12 @@ logger = logging.getLogger(__name__)
 
 
 class RoutesSnapshot:
-    """Writes the table when `version` has changed."""
+    """Writes the table when `version` has changed.
+
+    A snapshot and no fold: one wide subscription that comes or goes changes a row of every topic. It is bounded,
+    because a million topics with a hundred subscribers each are nothing that anybody looks at; `arborcast why` asks the
+    routing table itself.
+    """
 
     name = "routes"
 
@@ -37,7 +42,7 @@ class RoutesSnapshot:
         routes: Callable[[int], Sequence[tuple[Route, State]]],
     ) -> None:
         """`version` is a number that grows with each change, over restarts too; `routes` gives so many at most."""
-        self._table = HeldTable(ROUTES, location)
+        self._table = DeltaTableWriter(ROUTES, location)
         self._limit = limit
         self._version = version
         self._routes = routes
@@ -77,7 +82,7 @@ class RoutesSnapshot:
 Row = Mapping[str, object]
 
 
-class Changes:
+class RowChanges:
     """Gathers changes in the order of the log; of several for a key, what they come to is kept."""
 
     def __init__(self, spec: TableSpec) -> None:
@@ -114,7 +119,7 @@ class Changes:
         self._changes[key] = ("drop", {})
 
     def arrow(self) -> pa.Table:
-        """The changes as `HeldTable.merge` wants them."""
+        """The changes as `DeltaTableWriter.merge` wants them."""
         key = self._spec.key
         rows = [{**row, key: name, OPERATION: operation} for name, (operation, row) in self._changes.items()]
         fields = [pa.field(each.name, each.type) for each in self._spec.arrow_schema()]
@@ -125,7 +130,7 @@ class Changes:
 _RECORDS_PER_STEP = 20_000
 
 
-class Fold(Protocol):
+class TableFold(Protocol):
     """What a record of the log means for a table."""
 
     @property
@@ -138,7 +143,7 @@ class Fold(Protocol):
 
     @property
     def patched(self) -> Sequence[str]:
-        """Columns that change by themselves; see `HeldTable.merge`."""
+        """Columns that change by themselves; see `DeltaTableWriter.merge`."""
 
     @property
     def guard(self) -> str:
@@ -146,19 +151,19 @@ class Fold(Protocol):
 
     @property
     def kept(self) -> Sequence[str]:
-        """Columns that another fold fills; see `HeldTable.merge`."""
+        """Columns that another fold fills; see `DeltaTableWriter.merge`."""
 
-    def apply(self, record: ConsumerRecord, changes: Changes) -> None:
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what changes. What cannot be read is logged and left out."""
 
 
-class FoldedTables(Follower):
+class FoldedTables(TableFollower):
     """The tables that follow one log. No commit is made when nothing changed."""
 
-    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, Fold]]) -> None:
+    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
         """`folds` with the location of their table; of several for one table each is done after those before it."""
         self._kafka = kafka
-        self._folds = [(fold, HeldTable(fold.spec, location)) for location, fold in folds]
+        self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(log, [table for _, table in self._folds])
 
     def _opened(self) -> Tail:
@@ -173,7 +178,7 @@ class FoldedTables(Follower):
         records = tail.read(_RECORDS_PER_STEP)
         for fold, table in self._folds:
             progress = as_progress(fold.writer, tail.positions)
-            changes = Changes(fold.spec)
+            changes = RowChanges(fold.spec)
             for record in records:
                 fold.apply(record, changes)
             if len(changes):

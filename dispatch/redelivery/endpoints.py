@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from dispatch.delivery.health import Health, HealthBook, Sign
+from dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
 from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.transport.contract import PushResult
-from dispatch.redelivery.agenda import Agenda
-from dispatch.redelivery.events import Listener, OperatorEvent
+from dispatch.redelivery.events import EventListener, OperatorEvent
 from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.redelivery.timer_queue import TimerQueue
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,11 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Health])
 
 
 class HealthMemory:
-    """Used by one thread. The store's errors are raised."""
+    """What is known of bad endpoints, kept beside what waits for them: a restart does not cost batches the time-outs
+    once more, and days of failing are still days. Used by one thread. The store's errors are raised.
+    """
 
-    def __init__(self, store: ParkedStore, health: HealthBook) -> None:
+    def __init__(self, store: ParkedStore, health: EndpointHealthRegistry) -> None:
         self._store = store
         self._health = health
         self._kept: dict[str, Health] = {}
@@ -48,17 +50,17 @@ class HealthMemory:
         try:
             self._health.restore({} if kept is None else _decoder.decode(kept))
         except msgspec.DecodeError as error:
-            logger.info("what was known of sick endpoints cannot be read, it will be learned again: %s", error)
+            logger.info("what was known of degraded endpoints cannot be read, it will be learned again: %s", error)
 
 
 class Endpoints:
     """Used by one thread; the health book is shared. `quick_s` is how long a quick answer takes at most."""
 
-    def __init__(self, health: HealthBook, quick_s: float, tell: Listener) -> None:
+    def __init__(self, health: EndpointHealthRegistry, quick_s: float, tell: EventListener) -> None:
         self._health = health
         self._quick_s = quick_s
         self._tell = tell
-        self._probes = Agenda()
+        self._probes = TimerQueue()
         # In the order in which they are to be the probe.
         self._blocked: dict[str, dict[str, None]] = {}
 
@@ -76,7 +78,7 @@ class Endpoints:
         """A push has an outcome: the lanes that need not wait any longer."""
         sign = self._sign(message, outcome, result)
         before = self._health.get(endpoint)
-        if before.breaker != "closed" and not probe and sign.kind in ("away", "failing"):
+        if before.breaker != "closed" and not probe and sign.kind in ("unreachable", "failing"):
             return []  # it began before the breaker opened, and says nothing new
         health = self._health.note(endpoint, sign, now_ms)
         if health.breaker != "closed":
@@ -136,8 +138,8 @@ class Endpoints:
                     return
 
     def _sign(self, message: str, outcome: Outcome, result: PushResult) -> Sign:
-        if outcome.endpoint_away:
-            return Sign("away", message, int(result.retry_after_s * 1000))
+        if outcome.endpoint_unreachable:
+            return Sign("unreachable", message, int(result.retry_after_s * 1000))
         if not outcome.delivered and not outcome.blames_message:
             return Sign("failing", message)
         return Sign("quick" if result.duration_s <= self._quick_s else "slow", message)

@@ -34,7 +34,7 @@ class OperatorEvent:
     detail: str = ""
 
 
-Listener = Callable[[OperatorEvent], None]
+EventListener = Callable[[OperatorEvent], None]
 
 # Dead letters come in thousands when they come: they are told of at most this often.
 _DEAD_EVERY_MS = 60_000
@@ -43,7 +43,7 @@ _DEAD_EVERY_MS = 60_000
 class DeadLetterAlarm:
     """Tells that deliveries are given up: at once, then at most once a minute."""
 
-    def __init__(self, tell: Listener) -> None:
+    def __init__(self, tell: EventListener) -> None:
         self._tell = tell
         self._untold = 0
         self._told_ms: int | None = None

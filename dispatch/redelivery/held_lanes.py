@@ -1,7 +1,7 @@
 """Which lanes have something parked that was never tried, so that no batch pushes past it. Shared by threads.
 
-A lane is held as soon as a batch says that it has parked something of it, and until the redeliverer has read as far
-into the `parked` log as the last batch reached for this lane and has made the first attempt of all it found. That is
+A lane is held as soon as a batch reports that it has parked something of it. It is so until the redelivery has read the
+`parked` log as far as the last batch reached for this lane, and has made the first attempt of all it found. That is
 decided at the beginning of a batch, when no other one runs, so nothing can be parked in between and be overtaken. What
 waits to be tried again holds nothing: it has had its turn.
 """
@@ -9,7 +9,7 @@ waits to be tried again holds nothing: it has had its turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.accumulators import AccumulatorParam
@@ -37,7 +37,9 @@ class PartitionReport:
 
 
 class Reports(AccumulatorParam[list[PartitionReport]]):
-    """An accumulator that collects. Reports of a task that failed do not arrive."""
+    """An accumulator that collects. Reports of a task that failed do not arrive. It travels together with the task's
+    end, so it costs a batch nothing of its own.
+    """
 
     def zero(self, value: list[PartitionReport]) -> list[PartitionReport]:
         return []
@@ -47,13 +49,16 @@ class Reports(AccumulatorParam[list[PartitionReport]]):
         return value1
 
 
-class LaneBook:
-    """Brings together what batches have parked and what the redeliverer has finished."""
+class HeldLanes:
+    """Brings together what batches have parked and what the redelivery has finished. Nothing else knows which lanes are
+    held."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reach: dict[tuple[str, int], int] = {}
-        self._live: set[str] = set()
+        self._found: set[str] = set()
+        # Of an earlier session of the redelivery, until the present one has read the log to its end.
+        self._found_before: set[str] = set()
         self._applied: dict[int, int] = {}
 
     def parked(self, reach: Mapping[str, tuple[int, int]]) -> None:
@@ -63,36 +68,50 @@ class LaneBook:
                 # Several tasks may have parked for one lane, and report in any order.
                 self._reach[lane, partition] = max(self._reach.get((lane, partition), offset), offset)
 
-    def found(self, lane: str) -> None:
-        """The redeliverer has an untried delivery of this lane. To be told before `applied`."""
+    def begin_session(self) -> None:
+        """A redelivery begins that knows nothing of what an earlier one has found."""
         with self._lock:
-            self._live.add(lane)
+            self._found_before |= self._found
+            self._found.clear()
+
+    def found(self, lane: str) -> None:
+        """The redelivery has an untried delivery of this lane. Must be called before `applied`."""
+        with self._lock:
+            self._found.add(lane)
+
+    def is_found(self, lane: str) -> bool:
+        """Whether this session of the redelivery has an untried delivery of the lane. To be asked by its thread."""
+        return lane in self._found
 
     def applied(self, partition: int, position: int) -> None:
-        """The redeliverer knows all that is before this offset."""
+        """The redelivery knows all that is before this offset."""
         with self._lock:
             self._applied[partition] = position
 
     def drained(self, lane: str) -> None:
-        """The redeliverer has tried all that it knew of this lane."""
+        """The redelivery has tried all that it knew of this lane."""
         with self._lock:
-            self._live.discard(lane)
+            self._found.discard(lane)
+            self._found_before.discard(lane)
 
-    def only(self, lanes: Collection[str]) -> None:
-        """The redeliverer has read the log to its end, and these are all the lanes with something untried."""
+    def caught_up(self) -> None:
+        """The redelivery has read the log to its end: what only an earlier session had found is finished."""
         with self._lock:
-            self._live.intersection_update(lanes)
+            self._found_before.clear()
 
     def for_batch(self) -> frozenset[str]:
         """The lanes that are held. To be asked between batches."""
         with self._lock:
             for (lane, partition), offset in list(self._reach.items()):
                 if self._applied.get(partition, 0) > offset:
-                    # From here on the redeliverer's own knowledge is complete.
+                    # From here on the redelivery's own knowledge is complete.
                     del self._reach[lane, partition]
-            return frozenset(self._live.union(lane for lane, _ in self._reach))
+            return self._held()
 
-    def held(self) -> int:
+    def count(self) -> int:
         """How many lanes are held, as far as is known now."""
         with self._lock:
-            return len(self._live.union(lane for lane, _ in self._reach))
+            return len(self._held())
+
+    def _held(self) -> frozenset[str]:
+        return frozenset(self._found.union(self._found_before, (lane for lane, _ in self._reach)))

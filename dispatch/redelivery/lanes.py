@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.retry import RetryPolicy
+from dispatch.delivery.verdict import RetryPolicy
 from dispatch.logs.parked import Delivery
-from dispatch.redelivery.agenda import Agenda
-from dispatch.redelivery.parked_store import ParkedStore, Waiting
+from dispatch.redelivery.held_lanes import HeldLanes
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from dispatch.redelivery.timer_queue import TimerQueue
 from dispatch.settings import PushSettings
 from topic_model.subscriptions import Subscription
 
@@ -28,42 +29,20 @@ class Subscriptions(Protocol):
         """Whether any subscription in force has this endpoint. Called in any thread, under a lock."""
 
 
-class Changes(Protocol):
-    """Who is told what becomes of subscriptions, in whatever thread reads of it: to be quick, to wait for nothing."""
-
-    def subscription_changed(self, subscription_id: str) -> None:
-        """It is there now, or is another one, or gone, or was suspended or resumed."""
-
-    def endpoint_released(self, endpoint: str) -> None:
-        """The last subscription that was pushed to there is gone."""
-
-
-class Holds(Protocol):
-    """Who is told which lanes no batch may push past."""
-
-    def found(self, lane: str) -> None:
-        """Something untried waits in this lane."""
-
-    def drained(self, lane: str) -> None:
-        """Nothing untried waits in it any more."""
-
-
 @dataclass(slots=True)
-class Lane:
+class ParkedLane:
     """The deliveries of one subscription that wait.
 
     `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
-    any, in a strict lane), of which there is only one at a time. `held` says whether batches may not push past it,
-    `gone` that its receiver has ended it. `seen` is the
-    subscription of its last turn, `policy` and `envelope` are made from it; the envelope is kept only while there are
-    pushes. Before `expires_ms` nothing in it is too old.
+    any, in a strict lane), of which there is only one at a time. `gone` says that its receiver has ended it. `seen` is
+    the subscription of its last turn, `policy` and `envelope` are made from it; the envelope is kept only while there
+    are pushes. Before `expires_ms` nothing in it is too old.
     """
 
     name: str
     endpoint: str = ""
     flight: set[Delivery] = field(default_factory=set)
     pushing: bool = False
-    held: bool = False
     failing: bool = False
     suspended: bool = False
     gone: bool = False
@@ -80,7 +59,7 @@ class Choice:
         self._store = store
         self._push = push
 
-    def of(self, lane: Lane, subscription: Subscription, now_ms: int, probing: bool) -> list[Waiting]:
+    def of(self, lane: ParkedLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
         """What is to be pushed now, nothing when nothing is due; `probing` says whether it is to be a probe."""
         if subscription.policy.strict:
             # Whatever has its push under way may be the first.
@@ -97,11 +76,11 @@ class Choice:
             return [least] if least is not None else []
         return self._store.due(lane.name, now_ms, 1, lane.flight)
 
-    def beside(self, lane: Lane, subscription: Subscription) -> bool:
+    def beside(self, lane: ParkedLane, subscription: Subscription) -> bool:
         """Whether something in it may be pushed while the first attempt of others is under way."""
         return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
 
-    def _travelling(self, head: list[Waiting]) -> list[Waiting]:
+    def _travelling(self, head: list[WaitingDelivery]) -> list[WaitingDelivery]:
         size = 0
         for count, waiting in enumerate(head):
             size += len(waiting.notification.payload)
@@ -110,65 +89,59 @@ class Choice:
         return head
 
 
-class Lanes:
+class ParkedLanes:
     """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
 
-    def __init__(self, store: ParkedStore, holds: Holds) -> None:
+    def __init__(self, store: ParkedStore, held: HeldLanes) -> None:
         self._store = store
-        self._holds = holds
-        self._lanes: dict[str, Lane] = {}
-        self._turns = Agenda()
+        self._held = held
+        self._lanes: dict[str, ParkedLane] = {}
+        self._turns = TimerQueue()
 
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[ParkedLane]:
         return iter(self._lanes.values())
 
     def __contains__(self, name: str) -> bool:
         return name in self._lanes
 
-    def __getitem__(self, name: str) -> Lane:
+    def __getitem__(self, name: str) -> ParkedLane:
         return self._lanes[name]
 
-    def get(self, name: str) -> Lane | None:
+    def get(self, name: str) -> ParkedLane | None:
         """The lane, if something waits in it."""
         return self._lanes.get(name)
-
-    def held(self) -> frozenset[str]:
-        """Those in which something waits that was never tried."""
-        return frozenset(lane.name for lane in self if lane.held)
 
     def found(self, name: str, now_ms: int) -> None:
         """Something new waits in this lane."""
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane(name)
+            lane = self._lanes[name] = ParkedLane(name)
         lane.expires_ms = 0
-        if lane.held:
+        if self._held.is_found(name):
             # It comes behind others, and has its turn after theirs; but it may be older than they are.
             oldest_ms = self._store.oldest_ms(name, lane.flight)
             if lane.policy is not None and oldest_ms is not None:
                 self._turns.set_by(name, lane.policy.expires_ms(oldest_ms))
             return
         if self._store.has_untried(name):
-            lane.held = True
-            self._holds.found(name)
+            self._held.found(name)
         self.turn(lane, now_ms)
 
-    def let_pass(self, lane: Lane) -> None:
+    def let_pass(self, lane: ParkedLane) -> None:
         """Batches may push past a lane once all in it has had its first attempt, with an outcome."""
-        if lane.held and not self._store.has_untried(lane.name):
-            lane.held = False
-            self._holds.drained(lane.name)
+        if self._held.is_found(lane.name) and not self._store.has_untried(lane.name):
+            self._held.drained(lane.name)
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, lane: ParkedLane) -> None:
         """Nothing waits in it any more."""
         self.let_pass(lane)
         del self._lanes[lane.name]
         self._turns.cancel(lane.name)
 
-    def turn(self, lane: Lane, at_ms: int) -> None:
+    def turn(self, lane: ParkedLane, at_ms: int) -> None:
         """Its next turn is then, whatever was said before."""
         self._turns.set(lane.name, at_ms)
 
@@ -181,7 +154,7 @@ class Lanes:
         """When the next turn is; None when nobody has one."""
         return self._turns.next_ms()
 
-    def take_turn(self, now_ms: int) -> Lane | None:
+    def take_turn(self, now_ms: int) -> ParkedLane | None:
         """Whose turn it is, without having one from now on; None when nobody is due."""
         name = self._turns.pop(now_ms)
         return None if name is None else self._lanes[name]

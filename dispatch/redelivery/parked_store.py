@@ -62,7 +62,7 @@ class SpoiltFile(InfrastructureError):
     """The file is none of ours, or damaged: it is to be removed, and made anew from the log."""
 
 
-class Waiting(NamedTuple):
+class WaitingDelivery(NamedTuple):
     """A delivery that waits."""
 
     delivery: Delivery
@@ -167,7 +167,7 @@ class ParkedStore:
         self._finished.add(delivery.key())
         self.remove(delivery)
 
-    def untried(self, lane: str, limit: int) -> list[Waiting]:
+    def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
         """The first deliveries of a lane that were never tried, in order of place."""
         return self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
 
@@ -175,7 +175,7 @@ class ParkedStore:
         """Whether a lane has deliveries that were never tried."""
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
-    def first(self, lane: str) -> Waiting | None:
+    def first(self, lane: str) -> WaitingDelivery | None:
         """The delivery of a lane to be settled first: one that was tried already, else the first in order of place.
 
         After a crash something with an earlier place may turn up behind one that was tried: what another partition
@@ -184,7 +184,7 @@ class ParkedStore:
         heads = self._read(lane, f"tried = 1 {_IN_ORDER}", 1) or self._read(lane, f"tried = 0 {_IN_ORDER}", 1)
         return heads[0] if heads else None
 
-    def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Waiting]:
+    def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
         """Deliveries of a lane to be tried again by now, those due for the longest first, without those `besides`."""
         most = limit + len(besides)
         found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, most)
@@ -192,12 +192,12 @@ class ParkedStore:
             found += self._put_back(lane, now_ms, most)
         return [waiting for waiting in found if waiting.delivery not in besides][:limit]
 
-    def _put_back(self, lane: str, now_ms: int, limit: int) -> list[Waiting]:
+    def _put_back(self, lane: str, now_ms: int, limit: int) -> list[WaitingDelivery]:
         """Deliveries that are due only because the clock was put back since they were tried."""
         condition = "tried = 1 AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
         return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit)
 
-    def least_tried(self, lane: str, now_ms: int, besides: Collection[Delivery] = ()) -> Waiting | None:
+    def least_tried(self, lane: str, now_ms: int, besides: Collection[Delivery] = ()) -> WaitingDelivery | None:
         """The delivery with the fewest tries of those that are to be tried again by now; those that are due only
         because the clock was put back come behind."""
         number: int | None = 0
@@ -228,7 +228,9 @@ class ParkedStore:
         )
         return next((due for *place, due in rows if Delivery(lane, Place(*place)) not in besides), None)
 
-    def accepted_before(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Waiting]:
+    def accepted_before(
+        self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()
+    ) -> list[WaitingDelivery]:
         """Deliveries whose notification was accepted then or earlier, the oldest first, without those `besides`."""
         found = self._read(lane, "accepted_ms <= ? ORDER BY accepted_ms LIMIT ?", ms, limit + len(besides))
         return [waiting for waiting in found if waiting.delivery not in besides][:limit]
@@ -278,10 +280,10 @@ class ParkedStore:
         """Forget what was not committed, and free the file."""
         self._db.close()
 
-    def _read(self, lane: str, condition: str, *values: int) -> list[Waiting]:
+    def _read(self, lane: str, condition: str, *values: int) -> list[WaitingDelivery]:
         rows = self._rows(_READ + condition, (lane, *values))
         return [
-            Waiting(
+            WaitingDelivery(
                 Delivery(lane, Place(batch, part, place, redrive)),
                 Tries(number, counted, due_ms, decided_ms),
                 notifications.decode(notification),

@@ -1,32 +1,95 @@
-"""One push of the redelivery: from what a lane was given to take along, to what follows from the outcome."""
+"""The pushes of the redelivery: what is pushed for a lane, and what follows from the outcome."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import uuid
 from collections.abc import Callable, Sequence
 
+from core.eventlog.settings import KafkaSettings
 from core.wall_clock import WatchedClock
+from dispatch.delivery.capacity import CapacityWaiters, scopes_of
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import Outcome, classify, failed, unwritable
-from dispatch.delivery.push_spans import PushSpans, end
-from dispatch.delivery.retry import History, RetryPolicy
-from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
-from dispatch.delivery.verdict import Push, Verdict, attempt, judge, untried
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Tries
+from dispatch.delivery.journal import Journal
+from dispatch.delivery.outcomes import Outcome, failed
+from dispatch.delivery.pushes import Pusher
+from dispatch.delivery.verdict import GIVEN_UP, Push, RetryPolicy, Verdict, attempt, judge, untried
+from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm
-from dispatch.redelivery.journal import Journal
-from dispatch.redelivery.lanes import Lane, Lanes
-from dispatch.redelivery.parked_store import ParkedStore, Waiting
-from dispatch.redelivery.suspension import Stopping
-from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm, EventListener, OperatorEvent
+from dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
 
-# Attempts made here belong to no batch.
-NO_BATCH = -1
+# How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
+_SETTLE_S = 600.0
+
+
+def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
+    """The journal in the logs of an engine."""
+    return RedeliveryJournal(AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka))
+
+
+class RedeliveryJournal(Journal):
+    """Dead letters, then attempts, then what is parked.
+
+    What finishes a delivery is sent only when its outcome is safe: a failure in between repeats a push, and loses none.
+    """
+
+    def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog) -> None:
+        super().__init__(attempts, dead, parking, _SETTLE_S)
+        self._later: list[Callable[[], None]] = []
+        self._gone: set[str] = set()
+        self._suspended: dict[str, int] = {}
+        self._sent = False
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was asked for that is not in the logs."""
+        return self._sent or bool(self._later or self._gone or self._suspended)
+
+    def record(self, attempt: Attempt) -> None:
+        super().record(attempt)
+        self._sent = True
+
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        super().write_dead_letter(delivery, notification, attempt)
+        self._sent = True
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        """A delivery waits again."""
+        self._later.append(lambda: self._parking.tried(delivery, tries))
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        """A delivery does not wait any more; `tried` says whether it ever was."""
+        self._later.append(lambda: self._parking.finished(delivery, tried))
+
+    def gone(self, subscription_id: str) -> None:
+        """A receiver has ended its subscription."""
+        self._gone.add(subscription_id)
+
+    def suspend(self, subscription_id: str, since_ms: int) -> None:
+        """An endpoint has failed since then, too long to go on with the subscription."""
+        self._suspended[subscription_id] = since_ms
+
+    def take_gone(self) -> set[str]:
+        """The subscriptions whose receivers have ended them since this was last asked."""
+        gone, self._gone = self._gone, set()
+        return gone
+
+    def take_suspended(self) -> dict[str, int]:
+        """The subscriptions to be suspended since this was last asked, and since when their endpoints have failed."""
+        suspended, self._suspended = self._suspended, {}
+        return suspended
+
+    def catch_up(self) -> None:
+        super().catch_up()
+        later, self._later = self._later, []
+        for write in later:
+            write()
+        self._parking.settle(self._timeout_s)
+        self._sent = False
+
 
 # How many deliveries that are over (too old, not wanted any more) are ended before another lane has its turn.
 _ENDED_AT_ONCE = 500
@@ -35,11 +98,74 @@ _ENDED_AT_ONCE = 500
 _EVER_MS = 1 << 62
 
 
-class Settling:
-    """Rows to the journal, tries and ends to the store and the journal. Used by one thread."""
+class SubscriptionStops:
+    """When nothing more is tried for a subscription: its receiver has ended it, or its endpoint has failed for longer
+    than `after_ms`. Used by one thread."""
 
     def __init__(
-        self, store: ParkedStore, journal: Journal, chance: Callable[[], float], alarm: DeadLetterAlarm
+        self,
+        subscriptions: Subscriptions,
+        lanes: ParkedLanes,
+        endpoints: Endpoints,
+        journal: RedeliveryJournal,
+        after_ms: int,
+        tell: EventListener,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._lanes = lanes
+        self._endpoints = endpoints
+        self._journal = journal
+        self._after_ms = after_ms
+        self._tell = tell
+        # Suspended, and that is not written down yet.
+        self._unwritten: set[str] = set()
+
+    def receiver_gone(self, lane: ParkedLane, now_ms: int) -> None:
+        """End the subscription; what waits for it is cancelled at its next turn."""
+        lane.gone = True
+        self._journal.gone(lane.name)
+        self._tell(OperatorEvent("subscription-gone", now_ms, lane.endpoint, lane.name))
+
+    def push_failed(self, lane: ParkedLane, now_ms: int) -> None:
+        """Suspend the lane, and all that wait for the same endpoint, when that has failed for too long.
+
+        The endpoint's time begins anew then, not only when someone resumes: that may happen while nobody listens.
+        """
+        endpoint = lane.endpoint
+        health = self._endpoints.get(endpoint)
+        since_ms = health.failing_since_ms
+        if health.breaker == "closed" or not since_ms or now_ms - since_ms < self._after_ms:
+            return
+        for name in {lane.name, *self._endpoints.blocked(endpoint)}:
+            each = self._lanes[name]
+            if not each.suspended:
+                each.suspended = True
+                self._unwritten.add(name)
+                self._journal.suspend(name, since_ms)
+                self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, name))
+        self._endpoints.forgive(endpoint, now_ms)
+
+    def written_down(self) -> set[str]:
+        """From now on `subscriptions` says who is suspended. The lanes of which only this knew until now."""
+        written, self._unwritten = self._unwritten, set()
+        return written
+
+    def holds(self, lane: ParkedLane, now_ms: int) -> bool:
+        """Whether the lane is suspended."""
+        suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
+        if lane.suspended and not suspended:
+            # Someone has resumed it: it is tried at once.
+            self._endpoints.forgive(lane.endpoint, now_ms)
+        lane.suspended = suspended
+        return suspended
+
+
+class RedeliveryOutcomes:
+    """From the outcome of a push, or the decision not to push, to what is written down of each delivery in it: rows to
+    the journal, tries and ends to the store and the journal. Used by one thread."""
+
+    def __init__(
+        self, store: ParkedStore, journal: RedeliveryJournal, chance: Callable[[], float], alarm: DeadLetterAlarm
     ) -> None:
         self._store = store
         self._journal = journal
@@ -52,7 +178,7 @@ class Settling:
         self,
         subscription: Subscription,
         policy: RetryPolicy,
-        taken: Sequence[Waiting],
+        taken: Sequence[WaitingDelivery],
         push: Push,
         outcome: Outcome,
         now_ms: int,
@@ -64,17 +190,16 @@ class Settling:
         the endpoint answers, and refuses the message, it does, or what it always fails at would be tried for ever.
         """
         gone = False
-        excused = probe and outcome.endpoint_away
+        excused = probe and outcome.endpoint_unreachable
         for waiting in taken:
             number, counted = waiting.tries.number + 1, waiting.tries.counted + (not excused)
-            history = History(waiting.notification.accepted_ms, counted, len(taken) - 1)
-            verdict = judge(outcome, policy, history, now_ms, self._chance(), push.result.retry_after_s)
+            verdict = judge(outcome, policy, waiting.notification, counted, push, now_ms, self._chance())
             tries = Tries(number, counted, verdict.next_ms, now_ms)
             if verdict.state == "parked" and not self._store.tried(waiting.delivery, tries):
                 continue  # the log says meanwhile that it is finished; then this was one push too many
             row = attempt(subscription, waiting.notification, number, verdict, outcome, push, NO_BATCH)
-            self._journal.record(row)
             if verdict.state == "parked":
+                self._journal.record(row)
                 self._journal.tried(waiting.delivery, tries)
             else:
                 self._end(waiting, row)
@@ -82,116 +207,112 @@ class Settling:
             gone = gone or verdict.state == "cancelled"
         return gone
 
-    def cancel(self, lane: Lane, now_ms: int) -> bool:
+    def cancel(self, lane: ParkedLane, now_ms: int) -> bool:
         """End what waits in a lane, because nobody wants it any more; whether there may be more of it."""
         why = failed("ended", "the subscription is over")
-        return self._end_untried(lane, _EVER_MS, Verdict("cancelled"), why, now_ms)
+        return self._end_accepted(lane, _EVER_MS, Verdict("cancelled"), why, now_ms)
 
-    def unwanted(self, lane: Lane, waiting: Waiting, now_ms: int) -> None:
-        """End what was parked unjudged, because the subscription's conditions do not want it."""
-        why = failed("skipped", "its conditions do not select it, or would cost more than they may")
-        verdict, number = Verdict("cancelled"), waiting.tries.number
-        row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
-        self._journal.record(row)
-        self._end(waiting, row)
-
-    def expire(self, lane: Lane, accepted_ms: int, now_ms: int) -> bool:
+    def expire(self, lane: ParkedLane, accepted_ms: int, now_ms: int) -> bool:
         """End what was accepted by then, because it is too old; whether there may be more of it."""
         why = failed("lifespan", "it was not delivered within its lifespan")
-        return self._end_untried(lane, accepted_ms, Verdict("expired"), why, now_ms)
+        return self._end_accepted(lane, accepted_ms, Verdict("expired"), why, now_ms)
 
-    def _end_untried(self, lane: Lane, accepted_ms: int, verdict: Verdict, why: Outcome, now_ms: int) -> bool:
+    def unwanted(self, lane: ParkedLane, waiting: WaitingDelivery, now_ms: int) -> None:
+        """End what was parked unjudged, because the subscription's conditions do not want it."""
+        why = failed("skipped", "its conditions do not select it, or would cost more than they may")
+        self._end_untried(lane, [waiting], Verdict("cancelled"), why, now_ms)
+
+    def _end_accepted(self, lane: ParkedLane, accepted_ms: int, verdict: Verdict, why: Outcome, now_ms: int) -> bool:
         ended = self._store.accepted_before(lane.name, accepted_ms, _ENDED_AT_ONCE, lane.flight)
+        self._end_untried(lane, ended, verdict, why, now_ms)
+        return len(ended) == _ENDED_AT_ONCE
+
+    def _end_untried(
+        self, lane: ParkedLane, ended: Sequence[WaitingDelivery], verdict: Verdict, why: Outcome, now_ms: int
+    ) -> None:
         for waiting in ended:
             number = waiting.tries.number
             row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
-            self._journal.record(row)
             self._end(waiting, row)
-        return len(ended) == _ENDED_AT_ONCE
 
-    def _end(self, waiting: Waiting, row: Attempt) -> None:
-        if row.state in ("dead", "expired"):
-            self._journal.bury(waiting.delivery, waiting.notification, row)
+    def _end(self, waiting: WaitingDelivery, row: Attempt) -> None:
+        if row.state in GIVEN_UP:
+            self._journal.write_dead_letter(waiting.delivery, waiting.notification, row)
             # A dead subscriber of these events would hear of itself, once a minute and for ever.
             if not row.topic.startswith(SYSTEM):
                 self._alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
+        else:
+            self._journal.record(row)
         self._store.finish(waiting.delivery)
         self._journal.finished(waiting.delivery, tried=waiting.tries.number > 0)
 
 
-_NO_REQUEST = PushRequest("", (), b"")
-
-
 class Pushes:
-    """Used by one thread. Whoever may go on because a push has ended has a turn then."""
+    """Used by one thread. A lane that may go on because a push has ended has a turn then."""
 
     def __init__(
         self,
-        transport: Transport,
-        lanes: Lanes,
+        pusher: Pusher,
+        lanes: ParkedLanes,
         endpoints: Endpoints,
-        room: WaitingRoom,
-        settling: Settling,
-        stopping: Stopping,
+        capacity: CapacityWaiters,
+        outcomes: RedeliveryOutcomes,
+        stops: SubscriptionStops,
         envelope_of: Callable[[Subscription], Envelope],
         clock: WatchedClock,
-        spans: PushSpans | None,
     ) -> None:
-        self._transport = transport
+        self._pusher = pusher
         self._lanes = lanes
         self._endpoints = endpoints
-        self._room = room
-        self._settling = settling
-        self._stopping = stopping
+        self._capacity = capacity
+        self._outcomes = outcomes
+        self._stops = stops
         self._envelope_of = envelope_of
         self._clock = clock
-        self._spans = spans
-        self._prefix = uuid.uuid4().hex[:16]
-        self._numbers = itertools.count(1)
 
     def begin(
-        self, lane: Lane, subscription: Subscription, policy: RetryPolicy, taken: list[Waiting], now_ms: int
+        self,
+        lane: ParkedLane,
+        subscription: Subscription,
+        policy: RetryPolicy,
+        taken: list[WaitingDelivery],
+        now_ms: int,
     ) -> None:
-        """Push these, which have been tried equally often. That there is room, and that the endpoint may be tried, is
-        the caller's to see to."""
+        """Push these, which have been tried equally often. The caller has seen to it that their endpoint may have one
+        more push, and may be tried."""
         number = taken[0].tries.number + 1
         notifications = [waiting.notification for waiting in taken]
+        endpoint, scopes = lane.endpoint, scopes_of(lane.endpoint)
         first_try = number == 1
-        span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
-        try:
-            envelope = lane.envelope = lane.envelope or self._envelope_of(subscription)
-            request = envelope.request(notifications, number, now_ms / 1000, span.traceparent if span else None)
-        except Exception as error:
-            # Whatever it is, only this message is to suffer for it.
-            push = Push("", notifications, _NO_REQUEST, PushResult(0), now_ms)
-            outcome = unwritable(error)
-            end(span, outcome)
-            self._settling.settle(subscription, policy, taken, push, outcome, now_ms, probe=False)
-            self._lanes.turn(lane, now_ms)
-            return
-        endpoint = lane.endpoint
-        probe = self._endpoints.begin_push(endpoint)
-        lane.flight.update(waiting.delivery for waiting in taken)
-        lane.pushing = lane.pushing or first_try
-        self._room.enter(endpoint)
+        probe = False
 
-        def finished(result: PushResult) -> None:
+        def envelope_of(_: Subscription) -> Envelope:
+            lane.envelope = lane.envelope or self._envelope_of(subscription)
+            return lane.envelope
+
+        def leaves() -> None:
+            nonlocal probe
+            probe = self._endpoints.begin_push(endpoint)
+            lane.flight.update(waiting.delivery for waiting in taken)
+            lane.pushing = lane.pushing or first_try
+            self._capacity.enter(scopes)
+
+        def finished(push: Push, outcome: Outcome) -> None:
             ended_ms = self._clock.now_ms()
-            outcome = classify(result)
-            end(span, outcome)
             lane.flight.difference_update(waiting.delivery for waiting in taken)
             lane.pushing = lane.pushing and not first_try
-            self._lanes.go_on(self._room.leave(endpoint), ended_ms)
-            freed = self._endpoints.push_ended(endpoint, notifications[0].id, outcome, result, probe, ended_ms)
+            self._lanes.go_on(self._capacity.leave(scopes), ended_ms)
+            freed = self._endpoints.push_ended(endpoint, notifications[0].id, outcome, push.result, probe, ended_ms)
             self._lanes.go_on(freed, ended_ms)
-            if result.response:
-                result = dataclasses.replace(result, response=envelope.redact(result.response))
-            push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, now_ms)
-            if self._settling.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
-                self._stopping.receiver_gone(lane, ended_ms)
+            if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
+                self._stops.receiver_gone(lane, ended_ms)
             elif not outcome.delivered:
-                self._stopping.push_failed(lane, ended_ms)
+                self._stops.push_failed(lane, ended_ms)
             self._lanes.turn(lane, ended_ms)
 
-        self._transport.submit(request, finished)
+        unmade = self._pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves)
+        if unmade is not None:
+            # Only this message is to suffer for it.
+            self._outcomes.settle(subscription, policy, taken, *unmade, now_ms, probe=False)
+            self._lanes.turn(lane, now_ms)

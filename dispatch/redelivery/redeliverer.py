@@ -1,7 +1,7 @@
 """The redelivery as a thread of the driver: what batches park is followed up here, beside them.
 
-A failure of its own (Kafka away, a full disk) ends a shift, never the thread: the next one begins where the last commit
-was. Batches learn from it which lanes are held and which endpoints are sick, and tell it what they have seen.
+A failure of its own (Kafka away, a full disk) ends a session, never the thread: the next session begins where the last
+commit was. Batches ask it which lanes are held and which endpoints are degraded, and report what they have seen.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,21 +20,28 @@ from core.eventlog.settings import KafkaSettings
 from core.security.outbound import AddressPolicy
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import HealthBook
-from dispatch.delivery.push_spans import PushSpans
+from dispatch.delivery.health import EndpointHealthRegistry
+from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport import make_transport
-from dispatch.delivery.transport.contract import Transport
-from dispatch.redelivery.events import Listener, OperatorEvent
-from dispatch.redelivery.held_lanes import LaneBook, PartitionReport
+from dispatch.redelivery.events import EventListener, OperatorEvent
+from dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
 from dispatch.redelivery.parked_store import newest_batch
-from dispatch.redelivery.session import Figures, Plan, Shift, Subscriptions, now_ms, opened_shift
+from dispatch.redelivery.scheduler import RedeliveryContext
+from dispatch.redelivery.session import (
+    Figures,
+    RedeliverySession,
+    SessionParts,
+    WatchedSubscriptions,
+    now_ms,
+    opened_session,
+)
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
 from topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger(__name__)
 
-# Between two shifts.
+# Between two sessions.
 _PAUSE_S = 1.0
 
 # Of the time that a stop may take, how much is for pushes under way; the rest is for writing down their outcomes.
@@ -68,39 +75,44 @@ class Redeliverer:
         push: PushSettings,
         retry: RetrySettings,
         outbound: AddressPolicy,
-        subscriptions: Subscriptions,
+        subscriptions: WatchedSubscriptions,
         file: Path,
         vault: Vault | None = None,
-        tell: Listener = lambda event: None,
+        tell: EventListener = lambda event: None,
         spans: PushSpans | None = None,
     ) -> None:
-        self.lanes = LaneBook()
-        self.health = HealthBook(retry, subscriptions.is_pushed_to)
+        self.lanes = HeldLanes()
+        self.health = EndpointHealthRegistry(retry, subscriptions.is_pushed_to)
         self._kafka = kafka
         self._subscriptions = subscriptions
         self._tell = tell
         self._control = ControlLog(kafka)
-        self._plan = Plan(
-            kafka=kafka,
+        self._spans = spans
+        context = RedeliveryContext(
             push=push,
             retry=retry,
-            file=file,
-            lanes=self.lanes,
             health=self.health,
             subscriptions=subscriptions,
-            make_transport=_maker(push, outbound),
+            held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, vault),
-            end_subscriptions=self._end_subscriptions,
-            suspend_subscriptions=self._suspend_subscriptions,
             tell=tell,
             spans=spans,
+        )
+        self._parts = SessionParts(
+            kafka=kafka,
+            file=file,
+            context=context,
+            subscriptions=subscriptions,
+            make_transport=lambda: make_transport(push, outbound),
+            end_subscriptions=self._end_subscriptions,
+            suspend_subscriptions=self._suspend_subscriptions,
         )
         self._stopping = threading.Event()
         self._pushes_until = 0.0
         self._asked = threading.Event()
         self._asking: list[threading.Event] = []
         self._lock = threading.Lock()
-        self._shift: Shift | None = None
+        self._session: RedeliverySession | None = None
         self._restored = False
         self._before: Counter[str] = Counter()
         self.rounds = 0
@@ -134,8 +146,8 @@ class Redeliverer:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._control.close()
-        if self._plan.spans is not None:
-            self._plan.spans.close()
+        if self._spans is not None:
+            self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
         """Return when it knows all that is parked now, whoever has parked it.
@@ -159,7 +171,7 @@ class Redeliverer:
 
         Raises InfrastructureError.
         """
-        return newest_batch(self._plan.file)
+        return newest_batch(self._parts.file)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
         """What a batch has parked, seen of endpoints, and learned of subscriptions that are over, or cost too much.
@@ -175,7 +187,7 @@ class Redeliverer:
             costly |= report.costly
             for endpoint, sign in report.signs:
                 before = self.health.get(endpoint).breaker
-                if before != "closed" and sign.kind in ("away", "failing"):
+                if before != "closed" and sign.kind in ("unreachable", "failing"):
                     continue  # the push began before the breaker opened: it says nothing new
                 after = self.health.note(endpoint, sign, at_ms).breaker
                 if before == "closed" and after != "closed":
@@ -186,25 +198,25 @@ class Redeliverer:
             self._suspend_costly(costly - gone, at_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """See ports.Changes."""
-        shift = self._shift
-        if shift is not None:
-            shift.redelivery.subscription_changed(subscription_id)
+        """See `SubscriptionListener`."""
+        session = self._session
+        if session is not None:
+            session.redelivery.subscription_changed(subscription_id)
 
     def endpoint_released(self, endpoint: str) -> None:
-        """See ports.Changes."""
+        """See `SubscriptionListener`."""
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:
         """How things stand."""
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
         del breakers["closed"]
-        shift = self._shift
-        now = Figures() if shift is None else shift.figures
+        session = self._session
+        now = Figures() if session is None else session.figures
         return RedeliveryStatistics(
             parked=now.parked,
             lanes=now.lanes,
-            held=self.lanes.held(),
+            held=self.lanes.count(),
             due=now.due,
             in_flight=now.in_flight,
             delivered=self._before["delivered"] + now.delivered,
@@ -217,8 +229,8 @@ class Redeliverer:
         while not self._stopping.is_set():
             liveness.beat()
             try:
-                with opened_shift(self._plan) as shift:
-                    self._work(shift)
+                with opened_session(self._parts) as session:
+                    self._work(session)
             except ArborcastError as error:
                 logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
             except Exception:
@@ -229,31 +241,31 @@ class Redeliverer:
     def _come_round(self) -> None:
         self.rounds += 1
 
-    def _work(self, shift: Shift) -> None:
-        shift.begin(self._stopping, restore=not self._restored)
+    def _work(self, session: RedeliverySession) -> None:
+        session.begin(self._stopping, restore=not self._restored)
         self._restored = True
-        self._shift = shift
+        self._session = session
         try:
             while not self._stopping.is_set():
-                self._answer(shift)
-                shift.run(self._stopping, self._asked)
-            shift.end(self._pushes_until)
+                self._answer(session)
+                session.run(self._stopping, self._asked)
+            session.end(self._pushes_until)
         finally:
             # In this order: nobody sees them twice.
-            self._shift = None
-            self._before.update(delivered=shift.redelivery.delivered, dead=shift.redelivery.dead)
+            self._session = None
+            self._before.update(delivered=session.redelivery.delivered, dead=session.redelivery.dead)
 
-    def _answer(self, shift: Shift) -> None:
+    def _answer(self, session: RedeliverySession) -> None:
         """Those who have asked for it know that everything is folded."""
         with self._lock:
             asking, self._asking = self._asking, []
             self._asked.clear()
         if asking:
             try:
-                shift.read_to_end(self._stopping)
+                session.read_to_end(self._stopping)
             except BaseException:
                 with self._lock:
-                    self._asking += asking  # for the next shift
+                    self._asking += asking  # for the next session
                     self._asked.set()
                 raise
         if not self._stopping.is_set():
@@ -293,7 +305,3 @@ class Redeliverer:
         over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
         if over:
             self._control.append([Tombstone(suspension_key(each)) for each in over])
-
-
-def _maker(push: PushSettings, outbound: AddressPolicy) -> Callable[[], Transport]:
-    return lambda: make_transport(push, outbound)

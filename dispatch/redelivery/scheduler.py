@@ -17,23 +17,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import HealthBook, quick_s
-from dispatch.delivery.push_spans import PushSpans
-from dispatch.delivery.retry import RetryPolicy, policy_of
+from dispatch.delivery.health import EndpointHealthRegistry, quick_s
+from dispatch.delivery.pushes import Pusher, PushSpans
 from dispatch.delivery.transport.contract import Transport
+from dispatch.delivery.verdict import RetryPolicy, policy_of
 from dispatch.matching.filters import Allowance, Conditions, judged
 from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import DeadLetterAlarm, Listener, OperatorEvent
-from dispatch.redelivery.journal import Journal
-from dispatch.redelivery.lanes import Choice, Holds, Lane, Lanes, Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore, Waiting
-from dispatch.redelivery.pushes import Pushes, Settling
-from dispatch.redelivery.suspension import Stopping
-from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
+from dispatch.redelivery.held_lanes import HeldLanes
+from dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.subscriptions import Subscription
 
@@ -46,82 +45,85 @@ _TURNS_AT_ONCE = 1_000
 _NEVER_MS = 1 << 62
 
 
+@dataclass(frozen=True)
+class RedeliveryContext:
+    """What a redelivery works with, whatever becomes of its store and its connections."""
+
+    push: PushSettings
+    retry: RetrySettings
+    health: EndpointHealthRegistry
+    subscriptions: Subscriptions
+    held: HeldLanes
+    envelope_of: Callable[[Subscription], Envelope]
+    tell: EventListener
+    spans: PushSpans | None = None
+
+
 class Redelivery:
     """Works through the store."""
 
     def __init__(
         self,
+        context: RedeliveryContext,
         store: ParkedStore,
         transport: Transport,
-        health: HealthBook,
-        subscriptions: Subscriptions,
-        journal: Journal,
-        holds: Holds,
-        envelope_of: Callable[[Subscription], Envelope],
-        push: PushSettings,
-        retry: RetrySettings,
+        journal: RedeliveryJournal,
         now_ms: Callable[[], int],
         chance: Callable[[], float],
-        tell: Listener,
-        spans: PushSpans | None = None,
     ) -> None:
         self._store = store
-        self._transport = transport
-        self._subscriptions = subscriptions
-        self._push = push
-        self._retry = retry
-        self._tell = tell
+        self._subscriptions = subscriptions = context.subscriptions
+        self._push = push = context.push
+        self._retry = retry = context.retry
+        self._tell = tell = context.tell
         self._clock = WatchedClock(now_ms)
         self._changed: dict[str, None] = {}
         self._conditions = Conditions()
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         self._alarm = DeadLetterAlarm(tell)
-        self._lanes = Lanes(store, holds)
+        self._lanes = ParkedLanes(store, context.held)
         self._choice = Choice(store, push)
-        self._room = WaitingRoom(Bounds(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
-        self._endpoints = Endpoints(health, quick_s(retry), tell)
-        self._settling = Settling(store, journal, chance, self._alarm)
-        suspend_after_ms = int(retry.suspend_after_s * 1000)
-        self._stopping = Stopping(subscriptions, self._lanes, self._endpoints, journal, suspend_after_ms, tell)
+        self._capacity = CapacityWaiters(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
+        self._endpoints = Endpoints(context.health, quick_s(retry), tell)
+        self._outcomes = RedeliveryOutcomes(store, journal, chance, self._alarm)
+        self._stops = SubscriptionStops(
+            subscriptions, self._lanes, self._endpoints, journal, int(retry.suspend_after_s * 1000), tell
+        )
+        self._pusher = Pusher(transport, context.spans)
         self._pushes = Pushes(
-            transport,
+            self._pusher,
             self._lanes,
             self._endpoints,
-            self._room,
-            self._settling,
-            self._stopping,
-            envelope_of,
+            self._capacity,
+            self._outcomes,
+            self._stops,
+            context.envelope_of,
             self._clock,
-            spans,
         )
 
     @property
     def in_flight(self) -> int:
         """Pushes under way."""
-        return self._transport.in_flight
+        return self._pusher.in_flight
 
     @property
     def lanes(self) -> int:
         """Lanes in which something waits."""
         return len(self._lanes)
 
-    def held(self) -> frozenset[str]:
-        """Lanes in which something waits that was never tried."""
-        return self._lanes.held()
-
     @property
     def dead(self) -> int:
         """Deliveries given up, or too old, since the start."""
-        return self._settling.dead
+        return self._outcomes.dead
 
     @property
     def delivered(self) -> int:
         """Deliveries made since the start."""
-        return self._settling.delivered
+        return self._outcomes.delivered
 
     def due(self) -> int:
         """Lanes whose turn has come, and that wait for room."""
-        return self._lanes.overdue(self._clock.now_ms()) + len(self._room)
+        return self._lanes.overdue(self._clock.now_ms()) + len(self._capacity)
 
     def found(self, name: str) -> None:
         """Something new waits in this lane."""
@@ -157,7 +159,7 @@ class Redelivery:
         self._look_at_clock()
         now_ms = self._clock.now_ms()
         for _ in range(_TURNS_AT_ONCE):
-            if self._transport.in_flight >= self._push.max_in_flight:
+            if self._pusher.in_flight >= self._push.max_in_flight:
                 break
             endpoint = self._endpoints.due(now_ms)
             if endpoint is not None:
@@ -171,7 +173,7 @@ class Redelivery:
 
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""
-        self._transport.drive(timeout_s)
+        self._pusher.drive(timeout_s)
 
     def _look_at_clock(self) -> None:
         """When it was put back, nobody's turn is at the time that was thought."""
@@ -180,7 +182,7 @@ class Redelivery:
             logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
             self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
 
-    def _serve(self, lane: Lane, now_ms: int) -> bool:
+    def _serve(self, lane: ParkedLane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""
         subscription = None if lane.gone else self._subscriptions.subscription(lane.name)
         if subscription is None:
@@ -190,7 +192,7 @@ class Redelivery:
         policy = self._know(lane, subscription)
         if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
             return False
-        if subscription.paused or self._stopping.holds(lane, now_ms):
+        if subscription.paused or self._stops.holds(lane, now_ms):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
         health = self._endpoints.get(lane.endpoint)
@@ -207,7 +209,7 @@ class Redelivery:
             if not taken:
                 self._lanes.turn(lane, now_ms)
                 return False
-        if self._room.wait(lane.name, lane.endpoint):
+        if self._capacity.wait(lane.name, scopes_of(lane.endpoint)):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
         self._pushes.begin(lane, subscription, policy, taken, now_ms)
@@ -218,9 +220,11 @@ class Redelivery:
             self._lanes.turn(lane, now_ms)
         return True
 
-    def _judged(self, lane: Lane, subscription: Subscription, taken: list[Waiting], now_ms: int) -> list[Waiting]:
+    def _judged(
+        self, lane: ParkedLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
+    ) -> list[WaitingDelivery]:
         """Of what was parked unjudged what the subscription wants: as many as may be asked about at a time."""
-        wanted: list[Waiting] = []
+        wanted: list[WaitingDelivery] = []
         spent = 0.0
         for waiting in taken:
             notification = waiting.notification
@@ -230,12 +234,12 @@ class Redelivery:
                 wants, cost = judged(self._conditions, self._allowance, subscription, notification)
                 spent += cost
                 if not wants:
-                    self._settling.unwanted(lane, waiting, now_ms)
+                    self._outcomes.unwanted(lane, waiting, now_ms)
                     continue
             wanted.append(waiting)
         return wanted
 
-    def _know(self, lane: Lane, subscription: Subscription) -> RetryPolicy:
+    def _know(self, lane: ParkedLane, subscription: Subscription) -> RetryPolicy:
         """What follows from the subscription, made anew only when that has changed."""
         if lane.policy is None or lane.seen is not subscription:
             if lane.endpoint != subscription.consumer.address:
@@ -244,7 +248,7 @@ class Redelivery:
             lane.policy, lane.expires_ms = policy_of(subscription.policy, self._retry), 0
         return lane.policy
 
-    def _sleep(self, lane: Lane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
+    def _sleep(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
         """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
         self._lanes.let_pass(lane)
         if not lane.flight:
@@ -259,27 +263,27 @@ class Redelivery:
             self._lanes.turn(lane, at_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
-        # Last: when there is room by now, the one that goes on may be this lane.
+        # Must be last: freeing the slot may give this same lane its turn.
         self._pass_on(lane, now_ms)
 
-    def _pass_on(self, lane: Lane, now_ms: int) -> None:
-        """Whatever room it was given, it does not use it."""
+    def _pass_on(self, lane: ParkedLane, now_ms: int) -> None:
+        """Frees the slot reserved for this lane, for the next waiter."""
         if lane.endpoint:
-            self._lanes.go_on(self._room.pass_on(lane.endpoint), now_ms)
+            self._lanes.go_on(self._capacity.pass_on(scopes_of(lane.endpoint)), now_ms)
 
-    def _forget(self, lane: Lane, now_ms: int) -> None:
+    def _forget(self, lane: ParkedLane, now_ms: int) -> None:
         self._lanes.forget(lane)
-        self._room.forget(lane.name)
+        self._capacity.forget(lane.name)
         self._endpoints.forget(lane.name, lane.endpoint)
         if lane.failing:
             self._tell(OperatorEvent("subscription-recovered", now_ms, lane.endpoint, lane.name))
 
     # Ends without a push
 
-    def _cancel(self, lane: Lane, now_ms: int) -> None:
-        self._room.forget(lane.name)
+    def _cancel(self, lane: ParkedLane, now_ms: int) -> None:
+        self._capacity.forget(lane.name)
         self._pass_on(lane, now_ms)
-        more = self._settling.cancel(lane, now_ms)
+        more = self._outcomes.cancel(lane, now_ms)
         self._lanes.let_pass(lane)
         lane.failing = False
         if more:
@@ -287,9 +291,9 @@ class Redelivery:
         elif not lane.flight:
             self._forget(lane, now_ms)
 
-    def _expire(self, lane: Lane, policy: RetryPolicy, now_ms: int) -> bool:
+    def _expire(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int) -> bool:
         """End what has lived too long; whether there may be more of it."""
-        if self._settling.expire(lane, now_ms - policy.lifespan_ms, now_ms):
+        if self._outcomes.expire(lane, now_ms - policy.lifespan_ms, now_ms):
             self._lanes.turn(lane, now_ms)
             return True
         oldest_ms = self._store.oldest_ms(lane.name)
@@ -298,7 +302,7 @@ class Redelivery:
 
     # The endpoint
 
-    def _block(self, lane: Lane, now_ms: int) -> None:
+    def _block(self, lane: ParkedLane, now_ms: int) -> None:
         self._endpoints.block(lane.name, lane.endpoint)
         if not lane.failing:
             lane.failing = True
@@ -313,6 +317,6 @@ class Redelivery:
 
     def suspensions_are_known(self) -> None:
         """What was asked of the journal is written down, and `subscriptions` knows."""
-        for name in self._stopping.written_down():
+        for name in self._stops.written_down():
             self.subscription_changed(name)
         self.look_at_subscriptions()

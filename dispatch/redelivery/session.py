@@ -1,7 +1,7 @@
 """One life of the redelivery, from a start to the next failure: everything with a connection or an open file.
 
 What it knows is a fold over the `parked` log, kept in a file. So whatever goes wrong, all since the last commit is
-forgotten, and the next shift begins from there; a push whose outcome was not written down is made again.
+forgotten, and the next session begins from there; a push whose outcome was not written down is made again.
 """
 
 from __future__ import annotations
@@ -10,30 +10,64 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
 from core import liveness
-from core.eventlog.consumer import Discontinued
+from core.eventlog.client import ConsumerRecord
+from core.eventlog.consumer import Discontinued, LogConsumer, Replaced
 from core.eventlog.settings import KafkaSettings
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import HealthBook
-from dispatch.delivery.push_spans import PushSpans
 from dispatch.delivery.transport.contract import Transport
+from dispatch.logs.parked import roomy
+from dispatch.matching.view import SubscriptionListener
 from dispatch.redelivery.endpoints import HealthMemory
-from dispatch.redelivery.events import Listener
-from dispatch.redelivery.held_lanes import LaneBook
-from dispatch.redelivery.journal import LogJournal, journal_for
-from dispatch.redelivery.lanes import Changes
-from dispatch.redelivery.lanes import Subscriptions as LaneSubscriptions
-from dispatch.redelivery.parked_reader import ParkedReading
+from dispatch.redelivery.lanes import Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
-from dispatch.redelivery.scheduler import Redelivery
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.subscriptions import Subscription
+from dispatch.redelivery.pushes import RedeliveryJournal, journal_for
+from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
+
+# A poll with nothing to read ends by then, whatever was asked for.
+_WAIT_MS = 250
+
+
+class ParkedReading:
+    """Used by one thread. Connects when first used; everything raises InfrastructureError, Discontinued where the log
+    does not go on where we were: what was folded is of another one, or too old."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._log = LogConsumer(roomy(kafka), "parked", wait_ms=_WAIT_MS, max_records=2_000)
+        self.positions: dict[int, int] = {}
+
+    def begin(self, known: Mapping[int, int]) -> None:
+        """Go on at these positions; raises Discontinued when they are not of this log."""
+        beginnings = self._log.beginnings()
+        if any(known.get(number, 0) > end for number, end in self._log.ends().items()):
+            raise Replaced("the log of parked deliveries was created anew, what was known is of the old one")
+        self.positions = {number: max(known.get(number, 0), first) for number, first in beginnings.items()}
+        self._log.seek(self.positions)
+
+    def ends(self) -> dict[int, int]:
+        """Where each partition ends now."""
+        return {number: end for number, end in self._log.ends().items() if number in self.positions}
+
+    def reached(self, ends: Mapping[int, int]) -> bool:
+        """Whether everything before these offsets was read."""
+        return all(self.positions[partition] >= end for partition, end in ends.items())
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Sequence[ConsumerRecord]]]:
+        """What comes within this time, by partition; each counts as read when the next is asked for."""
+        for number, records in self._log.poll(timeout_s).items():
+            if records:
+                yield number, records
+                self.positions[number] = records[-1].offset + 1
+
+    def close(self) -> None:
+        """Free the connection."""
+        self._log.close()
+
 
 logger = logging.getLogger(__name__)
 
@@ -47,20 +81,17 @@ _CONTROL_S = 0.2
 # Outcomes are written down this often while it is busy; also what a crash can repeat.
 _COMMIT_S = 0.1
 
-# How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
-_SETTLE_S = 600.0
-
 # The first fold of a log with millions in it is committed in pieces of so many records.
 _FOLD_RECORDS = 20_000
 
-# How often what is known of sick endpoints is kept for the next start.
+# How often what is known of degraded endpoints is kept for the next start.
 _HEALTH_S = 5.0
 
 
-class Subscriptions(LaneSubscriptions, Protocol):
+class WatchedSubscriptions(Subscriptions, Protocol):
     """The subscriptions, and learning of changes."""
 
-    def listen(self, listener: Changes) -> None:
+    def listen(self, listener: SubscriptionListener) -> None:
         """Have somebody told of all changes from now on."""
 
     def catch_up(self, timeout_s: float) -> object:
@@ -68,26 +99,20 @@ class Subscriptions(LaneSubscriptions, Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What all shifts have in common."""
+class SessionParts:
+    """What all sessions have in common."""
 
     kafka: KafkaSettings
-    push: PushSettings
-    retry: RetrySettings
     file: Path
-    lanes: LaneBook
-    health: HealthBook
-    subscriptions: Subscriptions
+    context: RedeliveryContext
+    subscriptions: WatchedSubscriptions
     make_transport: Callable[[], Transport]
-    envelope_of: Callable[[Subscription], Envelope]
     end_subscriptions: Callable[[Iterable[str]], None]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]
-    tell: Listener
-    spans: PushSpans | None = None
 
 
 class Figures(NamedTuple):
-    """A shift at a moment; `delivered` and `dead` since its start."""
+    """A session at a moment; `delivered` and `dead` since its start."""
 
     parked: int = 0
     lanes: int = 0
@@ -98,64 +123,56 @@ class Figures(NamedTuple):
 
 
 @contextmanager
-def opened_shift(plan: Plan) -> Iterator[Shift]:
-    """A shift, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
+def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
+    """A session, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
     with (
-        closing(_opened(plan.file, plan.kafka.topic("parked"))) as store,
-        closing(ParkedReading(plan.kafka)) as reading,
-        closing(journal_for(plan.kafka)) as journal,
-        closing(plan.make_transport()) as transport,
+        closing(_opened(parts.file, parts.kafka.topic("parked"))) as store,
+        closing(ParkedReading(parts.kafka)) as reading,
+        closing(journal_for(parts.kafka)) as journal,
+        closing(parts.make_transport()) as transport,
     ):
-        yield Shift(plan, store, reading, journal, transport)
+        yield RedeliverySession(parts, store, reading, journal, transport)
 
 
-class Shift:
-    """Used by one thread, within `opened_shift`."""
+class RedeliverySession:
+    """Used by one thread, within `opened_session`."""
 
     def __init__(
-        self, plan: Plan, store: ParkedStore, reading: ParkedReading, journal: LogJournal, transport: Transport
+        self,
+        parts: SessionParts,
+        store: ParkedStore,
+        reading: ParkedReading,
+        journal: RedeliveryJournal,
+        transport: Transport,
     ) -> None:
-        self._plan = plan
+        self._parts = parts
         self._store = store
         self._reading = reading
-        self._memory = HealthMemory(store, plan.health)
+        self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
         self.figures = Figures()
         self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
-        self.redelivery = Redelivery(
-            store,
-            transport,
-            plan.health,
-            plan.subscriptions,
-            journal,
-            plan.lanes,
-            plan.envelope_of,
-            plan.push,
-            plan.retry,
-            now_ms,
-            random.random,
-            plan.tell,
-            plan.spans,
-        )
+        self.redelivery = Redelivery(parts.context, store, transport, journal, now_ms, random.random)
 
     def begin(self, stopping: threading.Event, restore: bool) -> None:
         """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
-        earlier process knew of sick endpoints is to be taken in. Raises InfrastructureError."""
-        plan = self._plan
+        earlier process knew of degraded endpoints is to be taken in. Raises InfrastructureError."""
+        parts = self._parts
         try:
             self._reading.begin(self._store.positions())
         except Discontinued as error:
             self._discard_file(error)
-        plan.health.forget_probes()
+        health, held = parts.context.health, parts.context.held
+        held.begin_session()
+        health.forget_probes()
         for lane in self._store.lanes():
             self.redelivery.found(lane)
         for partition, position in self._reading.positions.items():
-            plan.lanes.applied(partition, position)
+            held.applied(partition, position)
         self.read_to_end(stopping)
-        # What an earlier shift had found and this one has not is finished.
-        plan.lanes.only(self.redelivery.held())
-        plan.subscriptions.catch_up(plan.kafka.request_timeout_s)
+        held.caught_up()
+        parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
             # Only now it is known which endpoints somebody has.
             self._memory.restore()
@@ -219,7 +236,7 @@ class Shift:
                     self.redelivery.found(str(lane))
                 position = records[-1].offset + 1
                 self._store.advance(partition, position)
-                self._plan.lanes.applied(partition, position)
+                self._parts.context.held.applied(partition, position)
                 self._moved = True
                 count += len(records)
         except Discontinued as error:
@@ -238,7 +255,7 @@ class Shift:
             self._learn()
 
     def _learn(self) -> None:
-        self._plan.subscriptions.catch_up(self._plan.kafka.request_timeout_s)
+        self._parts.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
         self._heard = time.monotonic()
         self.redelivery.look_at_subscriptions()
 
@@ -248,11 +265,11 @@ class Shift:
         if self._journal.dirty:
             gone, suspended = self._journal.take_gone(), self._journal.take_suspended()
             if gone:
-                self._plan.end_subscriptions(gone)
-            self._journal.settle(_SETTLE_S)
+                self._parts.end_subscriptions(gone)
+            self._journal.catch_up()
             self._moved = True
             if suspended:
-                self._plan.suspend_subscriptions(suspended)
+                self._parts.suspend_subscriptions(suspended)
                 self._keep_health()
                 self._learn()
                 self.redelivery.suspensions_are_known()
@@ -278,9 +295,9 @@ class Shift:
         self._moved = self._memory.keep() or self._moved
 
     def _discard_file(self, why: Discontinued) -> NoReturn:
-        """Raises SpoiltFile: the next shift begins with an empty one."""
+        """Raises SpoiltFile: the next session begins with an empty one."""
         self._store.close()
-        discard(self._plan.file)
+        discard(self._parts.file)
         raise SpoiltFile(f"{why}; it is read anew from its beginning") from why
 
 

@@ -3,17 +3,15 @@
 Spark keeps, per batch, a file with what the batch is to read (`offsets/N`) and, when it is done, one that says so
 (`commits/N`). Both are renamed into place, but a machine that loses power, or a disk that fills up, can leave the last
 ones empty or torn, and Spark then refuses to start for ever. Without its plan the last batch is planned anew. Without
-its commit it is repeated, and what it has written already is left out. Older files are never touched, unless the query
-has to go back, because what it writes has gone back.
+its commit it is repeated, and what it has written already is left out. Older files are never touched.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Spark numbers the batches of a checkpoint from 0. We put deliveries that wait in order by their batch, and find what a
+# batch has written by its number. So when a checkpoint is lost, or a new one is begun, its batches must not be called
+# as earlier ones were: each checkpoint has a range of numbers of its own, above all that are in the logs. The range is
+# kept in the checkpoint itself as the name of an empty file, which a crash cannot leave half written.
 RANGE = 10**12
 
 """How many numbers a checkpoint has: with 25 batches a second they last for a thousand years."""
@@ -77,6 +79,17 @@ class HadoopFolder:
 
     def add(self, kind: str, number: int) -> None:
         self._files.create(self._path(kind, str(number)), True).close()
+
+    def text(self, name: str) -> str | None:
+        """What is in a file; None when there is none."""
+        path = self._path(name)
+        if not self._files.exists(path):
+            return None
+        opened = self._files.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(opened, "UTF-8"))
+        finally:
+            opened.close()
 
     def _path(self, *within: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path("/".join((self._location, *within)))
@@ -135,35 +148,6 @@ def is_cut_off(checkpoint: str) -> bool:
     return planned is not None and (done is None or done < planned)
 
 
-def go_back(checkpoint: str, topic: str, reached: Mapping[int, int]) -> bool:
-    """Have a query begin again where what it writes is, when that is behind the query; whether it was.
-
-    `reached` are offsets in the topic, by partition; a partition without one counts from its beginning. The query comes
-    to some records again, which is for its writer to recognise. Only of a local checkpoint, see `mend`; raises
-    InfrastructureError when that cannot be changed.
-    """
-    folder = _folder(checkpoint)
-    done = _newest(folder, "commits") if folder else None
-    if folder is None or done is None or _within(folder, done, topic, reached):
-        return False
-    plans = sorted(int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdigit())
-    last = max((each for each in plans if _within(folder, each, topic, reached)), default=None)
-    try:
-        if last is None:
-            shutil.rmtree(folder)
-        else:
-            for kind in ("commits", "offsets"):
-                for path in (folder / kind).glob("*"):
-                    if path.name.isdigit() and int(path.name) > last:
-                        path.unlink()
-                        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    except OSError as error:
-        raise InfrastructureError(f"{folder} has to go back to where its tables are, and cannot: {error}") from error
-    where = "the log's beginning" if last is None else f"batch {last}"
-    logger.warning("%s is ahead of the tables that it writes: it goes on after %s", folder, where)
-    return True
-
-
 def settled(checkpoint: str, topic: str) -> dict[int, int] | None:
     """The offsets, by partition, before which no batch will look again: none when no batch is done; None when the
     checkpoint cannot be looked at from here."""
@@ -175,20 +159,37 @@ def settled(checkpoint: str, topic: str) -> dict[int, int] | None:
     return _ends(folder, done - 1, topic) if folder and done else {}
 
 
+def reached_by_query(
+    text: Callable[[str], str | None], topic: str, progress: Callable[[str], int | None]
+) -> dict[int, int]:
+    """How far a topic has been read into a table by a query, by partition; nothing where that cannot be found out.
+    `text` reads a file of its checkpoint, `progress` gives the last batch that the table has of a query.
+
+    Until Arborcast's tables said by themselves how far they are, they went by the numbers of batches.
+    """
+    try:
+        query = str(json.loads(text("metadata") or "")["id"])
+    except (ValueError, LookupError, TypeError):
+        return {}
+    batch = progress(query)
+    return {} if batch is None else _ends_in(text(f"offsets/{batch}") or "", topic) or {}
+
+
 def _ends(folder: Path, batch: int, topic: str) -> dict[int, int] | None:
     """Where a batch ends, by partition; None when that cannot be read."""
     try:
-        # A version, the batch's metadata, and one line for each source.
-        source = json.loads((folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2])[topic]
-        return {int(partition): int(end) for partition, end in source.items()}
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return _ends_in((folder / "offsets" / str(batch)).read_text(encoding="utf-8"), topic)
+    except (OSError, ValueError):
         return None
 
 
-def _within(folder: Path, batch: int, topic: str, reached: Mapping[int, int]) -> bool:
-    """Whether a batch ends at or before these positions."""
-    ends = _ends(folder, batch, topic)
-    return ends is not None and all(end <= reached.get(partition, 0) for partition, end in ends.items())
+def _ends_in(plan: str, topic: str) -> dict[int, int] | None:
+    try:
+        # A version, the batch's metadata, and one line for each source.
+        source = json.loads(plan.splitlines()[2])[topic]
+        return {int(partition): int(end) for partition, end in source.items()}
+    except (ValueError, LookupError, AttributeError, TypeError):
+        return None
 
 
 def _newest(folder: Path, kind: str) -> int | None:

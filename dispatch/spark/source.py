@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,13 +14,6 @@ from core.eventlog.settings import KafkaSettings
 _LONGEST_ATTEMPT_S = 5.0
 
 
-class Pieces(NamedTuple):
-    """A batch has so many records at most; one with fewer may have to wait until so long after the last."""
-
-    records: int
-    pause_s: float = 0.0
-
-
 def read_log(
     spark: SparkSession,
     kafka: KafkaSettings,
@@ -29,21 +21,18 @@ def read_log(
     *,
     starting: str,
     fail_on_data_loss: bool,
-    pieces: Pieces | None = None,
+    most: int | None = None,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """The log, or some of its partitions, as a streaming frame with Kafka's columns."""
+    """The log, or some of its partitions, as a streaming frame with Kafka's columns. A batch has `most` records."""
     topic = kafka.topic(name)
     chosen = {"subscribe": topic} if partitions is None else {"assign": json.dumps({topic: list(partitions)})}
     options = (connection_options(kafka) | chosen) | {
         "startingOffsets": starting,
         "failOnDataLoss": str(fail_on_data_loss).lower(),
     }
-    if pieces is not None:
-        options["maxOffsetsPerTrigger"] = str(pieces.records)
-        if pieces.pause_s:
-            options["minOffsetsPerTrigger"] = str(pieces.records)
-            options["maxTriggerDelay"] = f"{int(pieces.pause_s * 1000)}ms"
+    if most is not None:
+        options["maxOffsetsPerTrigger"] = str(most)
     return spark.readStream.format("kafka").options(**options).load()
 
 

@@ -1,9 +1,4 @@
-"""The Delta tables: which columns, what each means and in which unit, and where they are.
-
-events, states      tables of what happened, and of what is
-spec, location      what a table is made of; where it is
-mending             a table after a crash of the machine
-"""
+"""The Delta tables: which columns, what each means and in which unit, where they are, and the writer of one."""
 
 from __future__ import annotations
 

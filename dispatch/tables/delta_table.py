@@ -81,7 +81,7 @@ OPERATION = "_operation"
 """The column of `merge`'s changes that says what each row asks for: `put`, `add`, `patch` or `drop`."""
 
 
-class HeldTable:
+class DeltaTableWriter:
     """What is written commits as a whole or not at all, together with how far the writer has come (a Delta application
     transaction), so a writer that begins again after a crash finds out what is there."""
 
@@ -215,7 +215,7 @@ class HeldTable:
 
 
 def as_progress(log: str, positions: Mapping[int, int]) -> dict[str, int]:
-    """Positions in a log as a commit holds them; see `HeldTable.positions`."""
+    """Positions in a log as a commit holds them; see `DeltaTableWriter.positions`."""
     return {f"{log}-{partition}": offset for partition, offset in positions.items()}
 
 

@@ -160,7 +160,7 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
-    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterDesk, settled
+    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, settled
     from jobs.cli.topics_work import read_table
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
@@ -181,7 +181,7 @@ def redrive(
     asked = sum(1 for _ in islice(possible(), limit))
     counts = {"redriven": 0, "over": left_alone["over"], "too_new": left_alone["too_new"]}
     if asked and (yes or agreed(f"Try {asked:,} deliveries again?")):
-        with DeadLetterDesk(kafka) as desk:
+        with DeadLetterAdmin(kafka) as desk:
             counts["redriven"] = desk.redrive(islice(possible(), asked))
     if json:
         print_json(counts)
@@ -212,14 +212,14 @@ def purge(
     json: JsonOption = False,
 ) -> None:
     """Delete dead letters, with their messages. That there were such stays on record."""
-    from dispatch.operations.dead_letters import DeadLetterDesk
+    from dispatch.operations.dead_letters import DeadLetterAdmin
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
     asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
     purged = 0
     if asked and (yes or agreed(f"Delete {asked:,} dead letters for good?")):
-        with DeadLetterDesk(kafka) as desk:
+        with DeadLetterAdmin(kafka) as desk:
             purged = desk.purge(islice(_search(kafka, wanted), asked))
     if json:
         print_json({"purged": purged})
@@ -290,10 +290,10 @@ def replay(
     until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
     wanted = topic_test(topic, namespaces_of(namespace))
     kafka = kafka_of(config, home)
-    from dispatch.operations.replay import Replay, ReplayRefused, Span
+    from dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
     from jobs.cli.topics_work import read_table
 
-    made = Replay(kafka, read_table(kafka), subscription, Span(since_ms, until_ms, wanted))
+    made = Replay(kafka, read_table(kafka), subscription, ReplaySpan(since_ms, until_ms, wanted))
     places = made.find(limit)
     if len(places) > limit:
         raise ReplayRefused(

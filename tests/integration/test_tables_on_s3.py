@@ -14,7 +14,7 @@ from dispatch.logs.attempts import encode
 from dispatch.recording.maintenance import Upkeep
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS
-from dispatch.tables.delta_table import HeldTable, rows_of
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from dispatch.tables.spec import is_there
 from jobs.notebook import Tables
 from jobs.settings.loading import load_settings
@@ -51,7 +51,7 @@ def test_what_the_storage_wants_may_be_in_the_settings(tmp_path: Path) -> None:
         )
         location = ATTEMPTS.location(settings.tables, tmp_path)
         assert not is_there(location)
-        table = HeldTable(ATTEMPTS, location)
+        table = DeltaTableWriter(ATTEMPTS, location)
         for batch in range(9):
             table.append(rows_of(encode([attempt("n1", "s", "delivered")])), "query", batch)
 

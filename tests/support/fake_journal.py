@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dispatch.hot.lanes import Received
+from dispatch.delivery.journal import Journal
 from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Tries
-from topic_model.subscriptions import Subscription
+from dispatch.logs.parked import Delivery, Tries
+from topic_model.records.notifications import Notification
 
 
-class FakeJournal:
+class FakeJournal(Journal):
     """What was recorded; what was parked and buried, as (subscription, notification). `late`: Kafka takes nothing."""
 
     def __init__(self) -> None:
@@ -20,12 +20,12 @@ class FakeJournal:
     def record(self, attempt: Attempt) -> None:
         self.rows.append(attempt)
 
-    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
-        self.parked[subscription.id, received.notification.id] = tries
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None:
+        self.parked[delivery.subscription, notification.id] = tries
         self.rows.append(attempt)
 
-    def bury(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
-        self.buried.append((subscription.id, received.notification.id))
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        self.buried.append((delivery.subscription, notification.id))
         self.rows.append(attempt)
 
     def write_due(self) -> bool:

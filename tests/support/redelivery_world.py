@@ -8,9 +8,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
-from dispatch.delivery.health import HealthBook, Sign
+from dispatch.delivery.health import EndpointHealthRegistry, Sign
 from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
 from dispatch.logs import parked
@@ -18,10 +19,10 @@ from dispatch.logs.attempts import Attempt
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.held_lanes import LaneBook
-from dispatch.redelivery.journal import LogJournal
+from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.scheduler import Redelivery
+from dispatch.redelivery.pushes import RedeliveryJournal
+from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
@@ -95,6 +96,7 @@ class FakeLog:
     def __init__(self, world: World) -> None:
         self._world = world
         self._unsettled: list[Callable[[], None]] = []
+        self._settled = 0
 
     def settle(self, timeout_s: float) -> None:
         """Raises Crash when the world ends before everything is in the log."""
@@ -104,6 +106,7 @@ class FakeLog:
             if self._world.writes_left is not None:
                 self._world.writes_left -= 1
             self._unsettled.pop(0)()
+            self._settled += 1
 
     def land(self) -> None:
         """What was sent before the crash may well get there."""
@@ -121,8 +124,12 @@ class FakeLog:
         now = self._world.true_ms, self._world.now_ms
         self._unsettled.append(written)
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
+    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         self._unsettled.append(lambda: self._world.buried.append(letter))
+        return self._settled + len(self._unsettled)
+
+    def has(self, number: int) -> bool:
+        return number <= self._settled
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         self._put(delivery.tried_key(), parked.encode(Tried(tries)))
@@ -182,25 +189,21 @@ class World:
         """Everything that is not in a log is lost: pushes under way, the store, the health of endpoints."""
         self._under_way: list[tuple[int, int, PushRequest, Callback]] = []
         self.store = ParkedStore(None)
-        self.lanes = LaneBook()
-        self.health = HealthBook(self.retry, self.is_pushed_to)
+        self.lanes = HeldLanes()
+        self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None
         self.logs = FakeLog(self), FakeLog(self), FakeLog(self)
-        self.journal = LogJournal(*self.logs)
-        self.redelivery = Redelivery(
-            self.store,
-            self,
-            self.health,
-            self,
-            self.journal,
-            self.lanes,
-            Envelope,
-            self.push,
-            self.retry,
-            lambda: self.now_ms,
-            lambda: 0.0,
-            self.told.append,
+        self.journal = RedeliveryJournal(*cast(Any, self.logs))
+        context = RedeliveryContext(
+            push=self.push,
+            retry=self.retry,
+            health=self.health,
+            subscriptions=self,
+            held=self.lanes,
+            envelope_of=Envelope,
+            tell=self.told.append,
         )
+        self.redelivery = Redelivery(context, self.store, self, self.journal, lambda: self.now_ms, lambda: 0.0)
         for key, value in self.log.items():
             self.store.apply(key, value)
         for lane in self.store.lanes():
@@ -242,7 +245,7 @@ class World:
         """Batches find that the endpoint of a subscription is away, until its breaker opens."""
         endpoint = self.subscriptions[name].consumer.address
         for number in range(self.retry.breaker_failures):
-            self.health.note(endpoint, Sign("away", f"of a batch {number}"), self.now_ms)
+            self.health.note(endpoint, Sign("unreachable", f"of a batch {number}"), self.now_ms)
 
     def park(
         self,
@@ -301,7 +304,7 @@ class World:
         """Do something and write it down, unless the world ends in between."""
         try:
             work()
-            self.journal.settle(0.0)
+            self.journal.catch_up()
         except Crash:
             self.crashes += 1
             for log in itertools.compress(self.logs, self.landing):
@@ -338,7 +341,7 @@ class World:
         probe = self.health.get(request.url).breaker == "half-open"
 
         def answered(result: PushResult) -> None:
-            if probe and classify(result).endpoint_away:
+            if probe and classify(result).endpoint_unreachable:
                 self.excused.update(ids)
             callback(result)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-
+from core.eventlog.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.recording.attempts_tables import AttemptsTable
+from dispatch.recording.attempts_tables import AttemptsTables
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.topics import TopicPath
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -36,22 +36,35 @@ def attempt(notification: str, subscription: str, state: str, after_ms: int = 50
     return Attempt(notification=notification, subscription=subscription, state=state, **values)  # type: ignore[arg-type]
 
 
-def logged(values: Iterable[bytes], first: int = 0, partition: int = 0) -> pa.Table:
-    """Records with these values as a batch has them, from this offset on."""
-    them = list(values)
-    return pa.table(
-        {
-            "value": pa.array(them, pa.binary()),
-            "partition": pa.array([partition] * len(them), pa.int32()),
-            "offset": pa.array(range(first, first + len(them)), pa.int64()),
-        }
-    )
+class Logged(NamedTuple):
+    """A record as Kafka gives it."""
+
+    value: bytes
+    partition: int
+    offset: int
+
+
+def logged(values: Iterable[bytes], first: int = 0, partition: int = 0) -> list[Logged]:
+    """Records with these values, from this offset on."""
+    return [Logged(value, partition, first + number) for number, value in enumerate(values)]
+
+
+def attempts_tables(attempts: object, deliveries: object, **more: Any) -> AttemptsTables:
+    """Their writer, without a log to follow."""
+    return AttemptsTables(KafkaSettings(), str(attempts), str(deliveries), **more)
+
+
+def write(tables: AttemptsTables, records: Sequence[Logged]) -> None:
+    """Have the tables take these records, and commit."""
+    tables.take(records)
+    tables.commit({each.partition: each.offset + 1 for each in records})
 
 
 def record(home: Path, *made: Attempt) -> None:
     """Write attempts, and the deliveries that ended with them, into the tables of this data directory."""
-    table = AttemptsTable(ATTEMPTS.location(TableSettings(), home), DELIVERIES.location(TableSettings(), home))
-    table.append(logged(attempts.encode(made)), "test", 0)
+    settings = TableSettings()
+    tables = attempts_tables(ATTEMPTS.location(settings, home), DELIVERIES.location(settings, home))
+    write(tables, logged(attempts.encode(made)))
 
 
 def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:
@@ -67,7 +80,7 @@ def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> N
         "timestamp": NOON,
     }
     empty = {column.name: None if column.optional else nothing[column.type] for column in spec.columns}
-    table = HeldTable(spec, spec.location(TableSettings(), home))
+    table = DeltaTableWriter(spec, spec.location(TableSettings(), home))
     table.append(spec.arrow([{**empty, **row} for row in rows]), "test", 0)
     if not rows:
         table.open()

@@ -15,11 +15,10 @@ import pytest
 
 from core.errors import InfrastructureError, RecordVersionError
 from dispatch.logs import attempts, dead_letters, parked
-from dispatch.operations.audit import slim
+from dispatch.operations.audit import ledger
 from dispatch.recording.archive import Logged, notification_rows
-from dispatch.recording.control_tables import SubscriptionsFold
-from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
-from dispatch.recording.state_tables import Changes, Fold
+from dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
+from dispatch.recording.state_tables import RowChanges, TableFold
 from jobs.gateway import lease
 from topic_model.records import control, notifications, pull
 
@@ -111,7 +110,7 @@ LOGS = {
     # What GetCurrentMessage answers is in the log `retained`, as the notification that it was.
     "retained": Log(_packed, notifications.decode, notifications.VERSION, "v", NOTIFICATIONS),
     "attempts": Log(_packed, attempts.decode_all, attempts.VERSION, "v", ATTEMPTS),
-    "attempts, as the audit reads them": Log(_packed, slim.decode, attempts.VERSION, "v", ATTEMPTS),
+    "attempts, as the audit reads them": Log(_packed, ledger.decode, attempts.VERSION, "v", ATTEMPTS),
     "parked": Log(
         _packed,
         parked.decode,
@@ -223,9 +222,9 @@ def test_tables_leave_out_what_is_damaged_and_stop_at_what_is_newer(which: str, 
             read()
 
 
-def applied(fold: Fold, value: bytes) -> int:
+def applied(fold: TableFold, value: bytes) -> int:
     """How many rows a record has changed."""
-    changes = Changes(fold.spec)
+    changes = RowChanges(fold.spec)
     key = parked.Delivery("s1", parked.Place(0, 0, 0)).key()
     fold.apply(SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t"), changes)
     return len(changes)

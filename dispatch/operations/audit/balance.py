@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.eventlog.scan import Stretch
-from dispatch.operations.audit.deliveries import (
+from dispatch.operations.audit.ledger import (
     CANCELLED,
     DEAD,
     DELIVERED,
@@ -17,9 +17,10 @@ from dispatch.operations.audit.deliveries import (
     PENDING,
     PURGED,
     Deliveries,
+    Evaluations,
+    Ledger,
     Numbers,
 )
-from dispatch.operations.audit.ledger import Evaluations, Ledger
 from dispatch.operations.audit.report import MAX_PROBLEMS, Kind, Problem, Report, Tally
 
 

@@ -15,8 +15,16 @@ from core.eventlog.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.matching.filters import Conditions, wanting
 from dispatch.operations.audit.balance import Balance
-from dispatch.operations.audit.deliveries import DEAD, EXPIRED, PENDING, Deliveries, Numbers, delivery_key
-from dispatch.operations.audit.ledger import Evaluations, Ledger
+from dispatch.operations.audit.ledger import (
+    DEAD,
+    EXPIRED,
+    PENDING,
+    Deliveries,
+    Evaluations,
+    Ledger,
+    Numbers,
+    delivery_key,
+)
 from dispatch.operations.audit.report import Kind, Problem
 from topic_model.records import control as records
 from topic_model.records.control import ControlRecord

@@ -10,10 +10,8 @@ from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.settings import KafkaSettings
 from dispatch.operations.audit.balance import Balance, balance
 from dispatch.operations.audit.deep import examine_deeply
-from dispatch.operations.audit.deliveries import notification_key
-from dispatch.operations.audit.ledger import Ledger
+from dispatch.operations.audit.ledger import Ledger, decode, notification_key
 from dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
-from dispatch.operations.audit.slim import decode
 from topic_model.records.notifications import notification_in
 
 # Records are time-stamped by the clocks of several machines.

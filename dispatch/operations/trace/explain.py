@@ -12,8 +12,18 @@ from typing import cast
 import msgspec
 
 from dispatch.matching.filters import Conditions, Subject
-from dispatch.operations.trace.control import State, When
-from dispatch.operations.trace.story import AttemptRow, DeliveryStory, Evidence, Outcome, Row, Step, Story, utc
+from dispatch.operations.trace.story import (
+    AttemptRow,
+    DeliveryStory,
+    Evidence,
+    Outcome,
+    Row,
+    Step,
+    Story,
+    SubscriptionState,
+    When,
+    utc,
+)
 from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
@@ -119,7 +129,7 @@ def _of_old(row: Row, when: When) -> str:
     return "the subscription was there; what became of the notification is not recorded (any more)"
 
 
-def _ended(state: State) -> str:
+def _ended(state: SubscriptionState) -> str:
     return f"{moment(state.since_ms)} ({state.reason})"
 
 

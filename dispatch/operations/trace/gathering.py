@@ -22,8 +22,7 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.scan import LogScan
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs import attempts
-from dispatch.operations.trace.control import ControlHistory
-from dispatch.operations.trace.story import AttemptRow, Batch, Evaluated, Evidence, Row
+from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
 from dispatch.settings import TableSettings
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
 from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
@@ -34,7 +33,7 @@ from topic_model.records import notifications
 from topic_model.records.notifications import UNSTAMPED, Notification
 
 
-def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> Batch | None:
+def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> BatchFate | None:
     """The batch of the record at this offset; None when the checkpoint cannot be looked at from here.
 
     Spark keeps the last hundred batches: of earlier ones it is known only that they are done.
@@ -48,10 +47,10 @@ def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> Batch 
         end = _end(folder / "offsets" / str(number), topic, partition)
         if end is not None and offset < end:
             oldest = position == 0 and number > 0
-            return Batch(
+            return BatchFate(
                 None if oldest else first_number + number, begun=True, done=(folder / "commits" / str(number)).exists()
             )
-    return Batch(None, begun=False, done=False)
+    return BatchFate(None, begun=False, done=False)
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -178,7 +177,7 @@ class Gatherer:
                 return None
         return None
 
-    def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[AttemptRow], Evaluated | None]:
+    def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[AttemptRow], MatchedBy | None]:
         """Attempts that the table does not have yet, and who matched it, if that was lately."""
         since_ms = self._newest(ATTEMPTS) - _OVERLAP_MS
         wanted, evaluated = [], None
@@ -189,7 +188,7 @@ class Gatherer:
         rows: list[AttemptRow] = rows_of(attempts.encode(wanted)).to_pylist()
         return rows, evaluated
 
-    def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> Evaluated | None:
+    def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> MatchedBy | None:
         """Who matched it, some time ago: the log says so between when it was logged and the first attempt."""
         until_ms = min((_milliseconds(row["started_at"]) for row in rows), default=found.logged_ms) + _APPEND_MS
         # Without notes: if the log has forgotten it, the times of the records have to do.
@@ -268,12 +267,12 @@ class Gatherer:
                 yield record
 
 
-def _evaluated_in(record: ConsumerRecord, notification_id: str) -> Evaluated | None:
+def _evaluated_in(record: ConsumerRecord, notification_id: str) -> MatchedBy | None:
     evaluation = attempts.decode_all(record.value)[1] if record.value is not None else None
     if evaluation is not None:
         for each in evaluation.matched:
             if each.notification == notification_id:
-                return Evaluated(record.timestamp, evaluation.batch, evaluation.control, each.subscriptions)
+                return MatchedBy(record.timestamp, evaluation.batch, evaluation.control, each.subscriptions)
     return None
 
 

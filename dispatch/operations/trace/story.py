@@ -1,14 +1,122 @@
-"""What a trace tells."""
+"""What a trace tells of a notification, and of what was subscribed when: the control log with its times. Pure."""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from dispatch.operations.trace.control import ControlHistory
+from topic_model.projections.suspensions import Suspensions
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    subscription_key,
+)
 from topic_model.records.notifications import Notification
+from topic_model.routing import RoutingTable
+from topic_model.routing.history import standing
+from topic_model.subscriptions import Subscription
+
+_SUBSCRIPTION = subscription_key("")
+
+# From the gateway's making of a subscription to its record: a first record that is later than that is not the first.
+_APPEND_MS = 60_000
+
+
+class When(NamedTuple):
+    """A moment. `control` is where the control log ended for whoever accepted something then (`accepted`), or matched
+    it, if that is known: subscriptions come and go within the milliseconds from there to the first push."""
+
+    ms: int
+    control: int | None = None
+    accepted: bool = False
+
+
+@dataclass(frozen=True)
+class SubscriptionState:
+    """What a subscription was from a time on. `subscription` None: it had ended, for `reason`."""
+
+    since_ms: int
+    subscription: Subscription | None
+    reason: str = ""
+    offset: int = -1
+
+
+@dataclass
+class ControlHistory:
+    """Subscriptions with their states over time, and topics and suspensions as they are now.
+
+    The log is compacted: of what is older than a day only the last state is left.
+    """
+
+    topics: list[ControlRecord] = field(default_factory=list)
+    states: dict[str, list[SubscriptionState]] = field(default_factory=dict)
+    suspensions: Suspensions = field(default_factory=Suspensions)
+
+    def add(self, record: ControlRecord, at_ms: int, offset: int = -1) -> None:
+        """The next record of the log, with its time and place."""
+        self.suspensions.apply(record)
+        match record:
+            case SubscriptionRecord(subscription=subscription):
+                self.states.setdefault(subscription.id, []).append(SubscriptionState(at_ms, subscription, "", offset))
+            case SubscriptionEnded(id=name, reason=reason):
+                self.states.setdefault(name, []).append(SubscriptionState(at_ms, None, reason, offset))
+            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION):
+                states = self.states.get(key.removeprefix(_SUBSCRIPTION), [])
+                if states and states[-1].subscription is not None:
+                    states.append(SubscriptionState(at_ms, None, "unknown", offset))
+            case SubscriptionSuspended():
+                pass
+            case _:
+                self.topics.append(record)
+
+    def at(self, name: str, when: When) -> SubscriptionState | None:
+        """The state of a subscription at a moment; None when it was not there yet, or nothing is known of it.
+
+        Where the states of that time have been compacted away, the next one that is known stands for them; and when
+        something was accepted, also where another gateway had made the subscription just before.
+        """
+        states = self.states.get(name, [])
+        if when.control is None:
+            position = bisect.bisect_right([state.since_ms for state in states], when.ms)
+        else:
+            position = bisect.bisect_left([state.offset for state in states], when.control)
+        if position:
+            return states[position - 1]
+        first = states[0] if states else None
+        if first is None or first.subscription is None:
+            return None
+        if when.accepted:
+            later = standing(first.subscription, True, when.ms) == "made later"
+            return None if later else first
+        created_ms = first.subscription.created_ms
+        compacted = 0 < created_ms < first.since_ms - _APPEND_MS
+        return first if compacted and created_ms <= when.ms else None
+
+    def now(self, name: str) -> SubscriptionState | None:
+        """The last that is known of a subscription."""
+        return next(reversed(self.states.get(name, [])), None)
+
+    def last(self, name: str) -> Subscription | None:
+        """The subscription as it was last, ended or not."""
+        return next((each.subscription for each in reversed(self.states.get(name, [])) if each.subscription), None)
+
+    def table(self, when: When) -> RoutingTable:
+        """The routing table with the subscriptions of that moment and the topics of now."""
+        table = RoutingTable(remembered_answers=16)
+        for record in self.topics:
+            table.apply(record)
+        for name in self.states:
+            state = self.at(name, when)
+            if state is not None and state.subscription is not None:
+                table.apply(SubscriptionRecord(state.subscription))
+        return table
+
 
 Row = Mapping[str, object]
 
@@ -18,7 +126,7 @@ AttemptRow = Row
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchFate:
     """What became of the batch that a notification belongs to. `number` None: not known (any more)."""
 
     number: int | None
@@ -27,7 +135,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class MatchedBy:
     """When and by which batch a notification was matched, and for how many subscriptions. `control` is where the
     control log ended for it."""
 
@@ -54,8 +162,8 @@ class Evidence:
     logged_ms: int = 0
     partition: int = -1
     offset: int = -1
-    batch: Batch | None = None
-    evaluated: Evaluated | None = None
+    batch: BatchFate | None = None
+    evaluated: MatchedBy | None = None
     attempts: Sequence[AttemptRow] = ()
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)
     forgotten: Mapping[str, Row] = field(default_factory=dict)

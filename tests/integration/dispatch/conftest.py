@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.eventlog.settings import KafkaSettings
-from dispatch.job.runtime import JobSettings
+from dispatch.job.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.receiver import Receiver
 

@@ -19,7 +19,7 @@ from core.eventlog.settings import KafkaSettings
 from dispatch.matching import view as view_module
 from dispatch.matching.bases import FileBases
 from dispatch.matching.unmatched import Unmatched
-from dispatch.matching.view import Changed, RoutingView
+from dispatch.matching.view import RoutingView, ViewChanges
 from dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
@@ -158,11 +158,11 @@ def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaS
 class NoSpark:
     """Broadcasts to nobody."""
 
-    def __init__(self, value: Changed) -> None:
+    def __init__(self, value: ViewChanges) -> None:
         self.value = value
 
     @classmethod
-    def broadcast(cls, value: Changed) -> NoSpark:
+    def broadcast(cls, value: ViewChanges) -> NoSpark:
         return cls(value)
 
     def destroy(self) -> None:

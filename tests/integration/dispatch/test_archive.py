@@ -19,7 +19,7 @@ from core.eventlog.tail import Tail
 from core.eventlog.topics import ensure_topics
 from dispatch.recording.archive import Archive, Logged, notification_rows
 from dispatch.tables import NOTIFICATIONS
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
@@ -91,9 +91,9 @@ def test_commit_of_which_nobody_knows_whether_it_was_made(
     table = tmp_path / "notifications"
     append(log, ["a", "b"])
     writer, clock = archive(log, table)
-    extend = HeldTable.extend
+    extend = DeltaTableWriter.extend
 
-    def unsure(table: HeldTable, rows: pa.Table, progress: Mapping[str, int]) -> None:
+    def unsure(table: DeltaTableWriter, rows: pa.Table, progress: Mapping[str, int]) -> None:
         extend(table, rows, progress)
         raise OSError("connection reset")
 
@@ -101,7 +101,7 @@ def test_commit_of_which_nobody_knows_whether_it_was_made(
         writer.step()
         clock.now += 5.0
         with monkeypatch.context() as patched:
-            patched.setattr(HeldTable, "extend", unsure)
+            patched.setattr(DeltaTableWriter, "extend", unsure)
             with pytest.raises(OSError, match="reset"):
                 writer.step()
         commit(writer, clock)
@@ -126,7 +126,7 @@ def test_table_whose_commits_do_not_say_how_far_it_is(log: KafkaSettings, tmp_pa
     append(log, [f"n{number}" for number in range(20)])
     with closing(Tail(log, "notifications", {})) as tail:
         written = [Logged(each.value or b"", each.partition, each.offset, each.timestamp) for each in tail.read(100)]
-    HeldTable(NOTIFICATIONS, str(table)).append(notification_rows(written, 0), "query", 0)
+    DeltaTableWriter(NOTIFICATIONS, str(table)).append(notification_rows(written, 0), "query", 0)
     append(log, ["z"])
     writer, clock = archive(log, table)
     with closing(writer):

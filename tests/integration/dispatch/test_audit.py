@@ -58,9 +58,9 @@ class Batches:
         self._parking.park(delivery, Notification(notification, TOPIC, b"<x/>", 1), Tries())
         self._parking.settle(10)
 
-    def bury(self, row: Attempt, offset: int) -> None:
+    def write_dead_letter(self, row: Attempt, offset: int) -> None:
         letter = letter_of(row, Notification(row.notification, TOPIC, b"<x/>", 1))
-        self._dead.bury(Delivery(row.subscription, Place(0, 0, offset)), letter)
+        self._dead.write_dead_letter(Delivery(row.subscription, Place(0, 0, offset)), letter)
         self._dead.settle(10)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     finishing.start()
     batches.row(n2, "s1", "parked")
     batches.park(n2, "s1", 1)
-    batches.bury(batches.row(n2, "s2", "dead", "client-error"), 1)
+    batches.write_dead_letter(batches.row(n2, "s2", "dead", "client-error"), 1)
     report = audit(kafka_settings, since_ms, deep=True)
     finishing.join()
     assert report.balanced, report.problems

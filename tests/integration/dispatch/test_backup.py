@@ -21,7 +21,7 @@ from dispatch.logs import dead_letters, parked
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
 from dispatch.operations.audit import audit
-from dispatch.operations.dead_letters import DeadLetterDesk
+from dispatch.operations.dead_letters import DeadLetterAdmin
 from jobs.maintenance import backup
 from jobs.maintenance.archive import BackupError, BackupRecord, Contents, read_log, write_log
 from jobs.maintenance.backup import restore
@@ -132,7 +132,7 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
     def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
         """Everything happens around the reading of what is parked."""
         if log == "notifications":
-            dead.bury(*dying)
+            dead.write_dead_letter(*dying)
             dead.settle(20)
             parking.finished(dying[0], tried=False)
             parking.settle(20)
@@ -146,9 +146,9 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
 
     monkeypatch.setattr(backup, "write_log", write)
     parking, dead = ParkingLog(kafka_settings), DeadLetterLog(kafka_settings)
-    with DeadLetterDesk(kafka_settings) as desk, closing(parking), closing(dead):
+    with DeadLetterAdmin(kafka_settings) as desk, closing(parking), closing(dead):
         for each in (stays, sent, purged, meanwhile, delivered):
-            dead.bury(*each)
+            dead.write_dead_letter(*each)
         dead.settle(20)
         parking.park(dying[0], dying[1].notification, Tries())
         parking.settle(20)

@@ -18,7 +18,7 @@ from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterDesk, DeadLetters, Wanted
+from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, DeadLetters, Wanted
 from dispatch.redelivery.parked_store import ParkedStore
 from jobs.cli import app
 from tests.support.dispatch_job import logs, subscription
@@ -43,9 +43,9 @@ def buried(kafka_settings: KafkaSettings) -> Iterator[DeadLetterLog]:
         yield log
 
 
-def bury(log: DeadLetterLog, *letters: DeadLetter) -> None:
+def write_dead_letter(log: DeadLetterLog, *letters: DeadLetter) -> None:
     for offset, each in enumerate(letters):
-        log.bury(Delivery(each.subscription, Place(0, 0, offset)), each)
+        log.write_dead_letter(Delivery(each.subscription, Place(0, 0, offset)), each)
     log.settle(10)
 
 
@@ -64,7 +64,7 @@ def rows(kafka: KafkaSettings) -> list[Attempt]:
 
 
 def test_letters_are_found_by_what_is_known_of_them(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
-    bury(
+    write_dead_letter(
         buried,
         letter("n1"),
         letter("n2", "s2", error="client-error", status=410, detail="HTTP 410"),
@@ -91,9 +91,9 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     kafka_settings: KafkaSettings, buried: DeadLetterLog
 ) -> None:
     now_ms = int(time.time() * 1000)
-    bury(buried, letter("n1"), letter("n2", at_ms=now_ms + 3_600_000), letter("now", at_ms=now_ms))
+    write_dead_letter(buried, letter("n1"), letter("n2", at_ms=now_ms + 3_600_000), letter("now", at_ms=now_ms))
     before_ms = int(time.time() * 1000)
-    with DeadLetterDesk(kafka_settings) as desk:
+    with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 2
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
 
@@ -115,8 +115,8 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
 def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redriven_delivery(
     kafka_settings: KafkaSettings, buried: DeadLetterLog
 ) -> None:
-    bury(buried, letter("n1"))
-    with DeadLetterDesk(kafka_settings) as desk:
+    write_dead_letter(buried, letter("n1"))
+    with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
     with closing(ParkingLog(kafka_settings)) as late:
         late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
@@ -131,13 +131,13 @@ def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redrive
 def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
     kafka_settings: KafkaSettings, buried: DeadLetterLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(buried, letter("n1"))
-    with monkeypatch.context() as broken, DeadLetterDesk(kafka_settings) as desk:
+    write_dead_letter(buried, letter("n1"))
+    with monkeypatch.context() as broken, DeadLetterAdmin(kafka_settings) as desk:
         broken.setattr(DeadLetterLog, "forget", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             desk.redrive(DeadLetters(kafka_settings).matching(Wanted()))
     assert found(kafka_settings) == ["n1"]
-    with DeadLetterDesk(kafka_settings) as desk:
+    with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
     assert found(kafka_settings) == []
     with closing(ParkedStore(None)) as store:
@@ -147,8 +147,8 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
 
 
 def test_a_purged_letter_is_gone_and_the_log_says_so(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
-    bury(buried, letter("n1"), letter("n2"))
-    with DeadLetterDesk(kafka_settings) as desk:
+    write_dead_letter(buried, letter("n1"), letter("n2"))
+    with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.purge(DeadLetters(kafka_settings).matching(Wanted(notification="n1"))) == 1
     assert found(kafka_settings) == ["n2"]
     assert [(row.notification, row.state, row.error) for row in rows(kafka_settings)] == [("n1", "dead", "purged")]
@@ -178,7 +178,9 @@ class TestCommands:
     def test_list_show_redrive_and_purge(
         self, kafka_settings: KafkaSettings, buried: DeadLetterLog, run: Callable[..., str]
     ) -> None:
-        bury(buried, letter("n1"), letter("n2", "s2", "a/c"), letter("n3", "gone"), letter("n4", topic="b"))
+        write_dead_letter(
+            buried, letter("n1"), letter("n2", "s2", "a/c"), letter("n3", "gone"), letter("n4", topic="b")
+        )
         with logs(kafka_settings) as log:
             log.subscribe(subscription("s1", "http://r/s1", "//."), subscription("s2", "http://r/s2", "//."))
 

@@ -19,7 +19,7 @@ from core.errors import InfrastructureError, SignatureError
 from core.eventlog.settings import KafkaSettings
 from core.security.keyring import KeyFile, add_key
 from core.security.signatures import check
-from dispatch.job.runtime import JobSettings
+from dispatch.job.settings import JobSettings
 from dispatch.matching.bases import BroadcastBases, FileBases
 from dispatch.matching.view import RoutingView, SharedView
 from dispatch.tables import ATTEMPTS

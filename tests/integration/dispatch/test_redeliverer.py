@@ -19,7 +19,7 @@ from core.security.outbound import AddressPolicy, OutboundSettings
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
-from dispatch.matching.control_state import ControlState
+from dispatch.matching.view import ControlState
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
@@ -195,7 +195,7 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
 
         receiver.behave("/s", "status/202")
         with running(kafka_settings, path, known) as redeliverer:
-            assert redeliverer.health.get(receiver.url("/s")).sick == (file == "kept")
+            assert redeliverer.health.get(receiver.url("/s")).degraded == (file == "kept")
             until(lambda: redeliverer.statistics().parked == 0)
         after = ids(receiver, "/s")[tried:]
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from core.eventlog.settings import KafkaSettings
 from dispatch.operations.audit import audit
-from dispatch.operations.replay import Replay, ReplayRefused, Span
+from dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 from jobs.cli.topics_work import read_table
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
@@ -20,11 +20,11 @@ from topic_model.subscriptions import XPathFilter
 from topic_model.topics import TopicPath
 
 
-def span(since_ms: int, topic: Callable[[TopicPath], bool] = lambda _: True) -> Span:
-    return Span(since_ms, int(time.time() * 1000) + 1, topic)
+def span(since_ms: int, topic: Callable[[TopicPath], bool] = lambda _: True) -> ReplaySpan:
+    return ReplaySpan(since_ms, int(time.time() * 1000) + 1, topic)
 
 
-def make(kafka: KafkaSettings, subscription_id: str, asked: Span) -> Replay:
+def make(kafka: KafkaSettings, subscription_id: str, asked: ReplaySpan) -> Replay:
     return Replay(kafka, read_table(kafka), subscription_id, asked)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from core.eventlog.settings import KafkaSettings
 from dispatch.hot import stream
-from dispatch.job.runtime import JobSettings
+from dispatch.job.settings import JobSettings
 from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import jobs.notebook
 from core.eventlog.settings import KafkaSettings
 from core.telemetry.tracing import TracingSettings
-from dispatch.job.runtime import JobSettings
+from dispatch.job.settings import JobSettings
 from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import Gatherer
 from dispatch.tables import (

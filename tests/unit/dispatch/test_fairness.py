@@ -7,13 +7,13 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.delivery.capacity import Bounds, Room, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
-WIDE = Bounds(100, 100)
+WIDE = Limits(100, 100)
 
 
 def subscription(name: str, address: str = "") -> Subscription:
@@ -64,7 +64,7 @@ def test_long_lanes_share_alike() -> None:
 
 
 def test_host_that_answers_nothing_takes_no_more_than_its_share() -> None:
-    lanes = Lanes(LaneLimits(1, 1_000), Bounds(per_endpoint=10, per_host=3))
+    lanes = Lanes(LaneLimits(1, 1_000), Limits(per_endpoint=10, per_host=3))
     for number in range(50):
         lanes.add(notification(0), subscription(f"hanging{number}", f"http://sick:{1000 + number}/"))
     for number in range(5):
@@ -83,7 +83,7 @@ def test_host_that_answers_nothing_takes_no_more_than_its_share() -> None:
 
 
 def test_subscriptions_that_share_an_address_share_its_limit() -> None:
-    lanes = Lanes(LaneLimits(1, 1_000), Bounds(per_endpoint=2, per_host=3))
+    lanes = Lanes(LaneLimits(1, 1_000), Limits(per_endpoint=2, per_host=3))
     for number in range(4):
         lanes.add(notification(0), subscription(f"s{number}", "http://h/same"))
     for number in range(3):
@@ -103,7 +103,7 @@ def test_host_is_the_same_whatever_port_case_and_scheme() -> None:
 
 
 def test_room_forgets_where_nothing_is_under_way() -> None:
-    room = Room(Bounds(1, 1))
+    room = InFlightLimiter(Limits(1, 1))
     for number in range(1_000):
         room.enter(scopes_of(f"http://h{number}/"))
         room.leave(scopes_of(f"http://h{number}/"))
@@ -121,7 +121,7 @@ def test_limits_hold_and_nothing_that_could_go_waits(
     messages: list[tuple[int, int, int]], per_endpoint: int, per_host: int, random: object
 ) -> None:
     """However pushes end: within the bounds, and no lane is held where there is room for it."""
-    bounds = Bounds(per_endpoint, per_host)
+    bounds = Limits(per_endpoint, per_host)
     lanes = Lanes(LaneLimits(1, 1_000), bounds)
     address: dict[str, str] = {}
     waiting: Counter[str] = Counter()

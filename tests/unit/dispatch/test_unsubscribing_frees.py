@@ -11,18 +11,17 @@ import pytest
 from core.eventlog.settings import KafkaSettings
 from core.recent import Recent
 from dispatch.delivery import capacity
-from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import UrlJudge
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
-from dispatch.matching.control_state import ControlState
+from dispatch.matching.view import ControlState
 from dispatch.redelivery import redeliverer as module
 from dispatch.redelivery.endpoints import Endpoints, HealthMemory
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.parked_store import ParkedStore
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.redelivery.waiting_room import WaitingRoom
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.outbound import THIS_MACHINE
 from tests.support.redelivery_world import REFUSED, World
@@ -133,7 +132,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     store = ParkedStore(None)
     memory = HealthMemory(store, health)
     endpoints = Endpoints(health, 1.0, lambda event: None)
-    waiting = WaitingRoom(Bounds(per_endpoint=1, per_host=1))
+    waiting = CapacityWaiters(Limits(per_endpoint=1, per_host=1))
     lanes = Lanes(LaneLimits(10, 10_000))
     urls = UrlJudge(THIS_MACHINE)
     envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(256 * 1024)
@@ -151,14 +150,14 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
             lanes.add(Received(message, 0, number), one)
             lanes.take()
             lanes.settle(one.id)
-            failed = PartitionReport(reach={one.id: (0, number)}, signs=[(endpoint, Sign("away", "n"))])
+            failed = PartitionReport(reach={one.id: (0, number)}, signs=[(endpoint, Sign("unreachable", "n"))])
             redeliverer.batch_done([failed])
-            waiting.enter(endpoint)
-            assert waiting.wait(one.id, endpoint)
+            waiting.enter(scopes_of(endpoint))
+            assert waiting.wait(one.id, scopes_of(endpoint))
             endpoints.block(one.id, endpoint)
             redeliverer.lanes.for_batch()
             if number % 100 == 0:
-                assert health.sick() == health.watched() == {endpoint}
+                assert health.degraded() == health.watched() == {endpoint}
                 assert redeliverer.lanes.for_batch() == {one.id}
                 urls.refusal(endpoint)
                 envelopes.put(one.id, (one, Envelope(one)), 2_000)
@@ -173,7 +172,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
             # What the redelivery does when it reads of that; and a push that was under way comes back too late.
             waiting.forget(one.id)
             endpoints.forget(one.id, endpoint)
-            waiting.leave(endpoint)
+            waiting.leave(scopes_of(endpoint))
             redeliverer.lanes.applied(0, number + 1)
             redeliverer.batch_done([PartitionReport(signs=failed.signs)])
 
@@ -184,7 +183,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     memory.keep()
 
     assert health.everything() == {}
-    assert not (health.sick() | health.watched() | redeliverer.lanes.for_batch())
+    assert not (health.degraded() | health.watched() | redeliverer.lanes.for_batch())
     assert redeliverer.statistics().breakers == {}
     assert (state.endpoints, len(state.suspensions), log.live) == (0, 0, {})
     assert len(store.recall("health") or b"") < 10
@@ -209,7 +208,7 @@ def test_a_suspension_that_comes_behind_the_end_of_its_subscription_is_taken_bac
     log.append([SubscriptionRecord(subscription(1)), SubscriptionRecord(subscription(2))])
     log.append(ending("s1", "unsubscribed", NOW_MS))
 
-    redeliverer._plan.suspend_subscriptions({"s1": NOW_MS, "s2": NOW_MS})
+    redeliverer._parts.suspend_subscriptions({"s1": NOW_MS, "s2": NOW_MS})
 
     assert state.suspensions.ids() == {"s2"}
     assert set(log.live) == {"sub:s2", "susp:s2"}

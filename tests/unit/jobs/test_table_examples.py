@@ -98,13 +98,13 @@ def test_duckdb_reads_every_type_of_column(tmp_path: Path) -> None:
 def test_duckdb_finds_rows_of_a_merged_table_by_their_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import duckdb
 
-    from dispatch.recording.state_tables import Changes
+    from dispatch.recording.state_tables import RowChanges
     from dispatch.tables import TOPICS
-    from dispatch.tables.delta_table import HeldTable
+    from dispatch.tables.delta_table import DeltaTableWriter
 
     fill(tmp_path, TOPICS, [{"topic": "a"}])
-    table = HeldTable(TOPICS, TOPICS.location(TableSettings(), tmp_path))
-    changes = Changes(TOPICS)
+    table = DeltaTableWriter(TOPICS, TOPICS.location(TableSettings(), tmp_path))
+    changes = RowChanges(TOPICS)
     changes.put("b", {**table.open().to_pyarrow_table().to_pylist()[0], "topic": "b"})
     table.merge(changes.arrow(), {"w": 1})
     monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))

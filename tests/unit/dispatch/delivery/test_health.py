@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,15 +19,15 @@ def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
 
 
 def test_first_failure_takes_an_endpoint_out_of_the_batches_but_does_not_stop_it() -> None:
-    health = having(WELL, "away")
+    health = having(WELL, "unreachable")
 
-    assert health.sick
+    assert health.degraded
     assert health.breaker == "closed"
     assert health.may_try(0)
 
 
 def test_breaker_opens_after_failures_in_a_row_and_lets_nothing_through_until_the_probe() -> None:
-    health = having(WELL, "away", "away", "away", now=1000)
+    health = having(WELL, "unreachable", "unreachable", "unreachable", now=1000)
 
     assert health.breaker == "open"
     assert not health.may_try(2999)
@@ -34,17 +35,17 @@ def test_breaker_opens_after_failures_in_a_row_and_lets_nothing_through_until_th
 
 
 def test_answer_in_between_keeps_the_breaker_closed() -> None:
-    assert having(WELL, "away", "away", "quick", "away", "away").breaker == "closed"
-    assert having(WELL, "away", "away", "slow", "away", "away").breaker == "closed"
+    assert having(WELL, "unreachable", "unreachable", "quick", "unreachable", "unreachable").breaker == "closed"
+    assert having(WELL, "unreachable", "unreachable", "slow", "unreachable", "unreachable").breaker == "closed"
     assert having(WELL, "quick") == WELL
 
 
 def test_error_answers_to_different_messages_open_the_breaker() -> None:
     assert having(WELL, "failing", "failing").breaker == "closed"
-    assert not having(WELL, "failing", "failing").sick
+    assert not having(WELL, "failing", "failing").degraded
     opened = having(WELL, "failing", "failing", "failing")
     assert opened.breaker == "open"
-    assert opened.sick
+    assert opened.degraded
 
 
 def test_one_message_that_fails_again_and_again_does_not() -> None:
@@ -53,11 +54,11 @@ def test_one_message_that_fails_again_and_again_does_not() -> None:
         health = after(health, Sign("failing", "poison"), 0, SETTINGS)
 
     assert health.breaker == "closed"
-    assert not health.sick
+    assert not health.degraded
 
 
 def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
-    health = after(WELL, Sign("away", "m", wait_ms=30_000), 1_000, SETTINGS)
+    health = after(WELL, Sign("unreachable", "m", wait_ms=30_000), 1_000, SETTINGS)
 
     assert health.breaker == "open"
     assert health.probe_at_ms == 31_000
@@ -69,33 +70,33 @@ def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
 def test_for_no_shorter_than_a_probe_waits_and_no_longer_than_is_obeyed(asked_ms: int, wait_ms: int) -> None:
     settings = RetrySettings(first_probe_s=2.0, longest_retry_after_s=60.0)
 
-    assert after(WELL, Sign("away", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
+    assert after(WELL, Sign("unreachable", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
 
 
 def test_failing_since_the_first_failure_until_it_takes_a_message() -> None:
-    health = having(having(WELL, "failing", now=500), "away", "away", now=900)
+    health = having(having(WELL, "failing", now=500), "unreachable", "unreachable", now=900)
     assert health.failing_since_ms == 500
     assert having(probing(health), "slow", now=1000).failing_since_ms == 0
 
 
 def test_one_probe_at_a_time() -> None:
-    health = probing(having(WELL, "away", "away", "away"))
+    health = probing(having(WELL, "unreachable", "unreachable", "unreachable"))
 
     assert health.breaker == "half-open"
     assert not health.may_try(10**9)
 
 
 def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
-    health = having(WELL, "away", "away", "away")
+    health = having(WELL, "unreachable", "unreachable", "unreachable")
     waits = []
     for _ in range(4):
         waits.append(health.probe_at_ms)
-        health = having(probing(health), "away")
+        health = having(probing(health), "unreachable")
     assert waits == [2000, 4000, 8000, 10_000]
 
     health = having(probing(health), "slow")
     assert health.breaker == "closed"
-    assert health.sick
+    assert health.degraded
 
 
 def test_a_probe_that_fails_at_the_message_that_failed_last_opens_the_breaker_again() -> None:
@@ -111,45 +112,45 @@ def test_probing_changes_nothing_about_an_endpoint_that_is_not_being_probed() ->
 
 
 def test_recovered_after_quick_answers_and_the_quarantine() -> None:
-    sick = having(WELL, "slow", now=10_000)
+    degraded = having(WELL, "slow", now=10_000)
 
-    assert sick.sick
-    assert having(sick, "quick", "quick", now=11_000).sick
-    assert having(sick, "quick", "quick", "quick", now=11_000) == Health(relapses=1, relapsed_ms=10_000)
-    assert having(sick, "quick", "quick", "quick", now=10_999).sick
-    for relapse in ("slow", "failing", "away"):
-        assert having(sick, "quick", "quick", relapse, "quick", "quick", now=11_000).sick
+    assert degraded.degraded
+    assert having(degraded, "quick", "quick", now=11_000).degraded
+    assert having(degraded, "quick", "quick", "quick", now=11_000) == Health(relapses=1, relapsed_ms=10_000)
+    assert having(degraded, "quick", "quick", "quick", now=10_999).degraded
+    for relapse in ("slow", "failing", "unreachable"):
+        assert having(degraded, "quick", "quick", relapse, "quick", "quick", now=11_000).degraded
 
 
 def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
-    recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
-    again = having(recovered, "away", now=1000)
+    recovered = having(having(WELL, "unreachable", now=0), "quick", "quick", "quick", now=1000)
+    again = having(recovered, "unreachable", now=1000)
 
-    assert having(again, "quick", "quick", "quick", now=2999).sick
-    assert not having(again, "quick", "quick", "quick", now=3000).sick
+    assert having(again, "quick", "quick", "quick", now=2999).degraded
+    assert not having(again, "quick", "quick", "quick", now=3000).degraded
 
-    late = having(recovered, "away", now=1_800_000)
-    assert having(late, "quick", "quick", "quick", now=1_801_999).sick
-    later = having(recovered, "away", now=1_800_001)
-    assert having(later, "quick", "quick", "quick", now=1_801_000).sick
-    assert not having(later, "quick", "quick", "quick", now=1_801_001).sick
+    late = having(recovered, "unreachable", now=1_800_000)
+    assert having(late, "quick", "quick", "quick", now=1_801_999).degraded
+    later = having(recovered, "unreachable", now=1_800_001)
+    assert having(later, "quick", "quick", "quick", now=1_801_000).degraded
+    assert not having(later, "quick", "quick", "quick", now=1_801_001).degraded
 
 
 def test_no_quarantine_is_longer_than_ten_minutes() -> None:
     health, now = WELL, 0
     for _ in range(20):
-        health = having(health, "away", now=now)
-        assert having(health, "quick", "quick", "quick", now=now + 999).sick
+        health = having(health, "unreachable", now=now)
+        assert having(health, "quick", "quick", "quick", now=now + 999).degraded
         now += 600_000
         health = having(health, "quick", "quick", "quick", now=now)
-        assert not health.sick
+        assert not health.degraded
 
-    assert having(health, "away", "quick", "quick", "quick", now=now).relapses == 20 + 1
-    assert having(having(health, "away", now=now), "quick", "quick", "quick", now=now + 599_999).sick
+    assert having(health, "unreachable", "quick", "quick", "quick", now=now).relapses == 20 + 1
+    assert having(having(health, "unreachable", now=now), "quick", "quick", "quick", now=now + 599_999).degraded
 
 
 def test_a_probe_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
-    health = having(WELL, "away", "away", "away", now=3_600_000)
+    health = having(WELL, "unreachable", "unreachable", "unreachable", now=3_600_000)
 
     assert not health.may_try(3_600_000)
     assert health.may_try(50_000)
@@ -157,23 +158,23 @@ def test_a_probe_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
 
 
 def test_what_has_happened_later_than_now_has_happened_now() -> None:
-    sick = having(WELL, "away", "away", "slow", "away", now=3_600_000)
-    back = having(sick, "away", now=10_000)
+    degraded = having(WELL, "unreachable", "unreachable", "slow", "unreachable", now=3_600_000)
+    back = having(degraded, "unreachable", now=10_000)
 
     assert (back.failing_since_ms, back.relapsed_ms) == (10_000, 10_000)
-    assert not having(back, "quick", "quick", "quick", now=11_000).sick
+    assert not having(back, "quick", "quick", "quick", now=11_000).degraded
 
 
 def test_so_has_what_was_only_slow_or_only_failing() -> None:
     slow = having(having(WELL, "slow", now=3_600_000), "quick", "quick", now=10_000)
-    assert not having(slow, "quick", now=11_000).sick
+    assert not having(slow, "quick", now=11_000).degraded
 
     failing = having(having(WELL, "failing", now=3_600_000), "failing", now=10_000)
     assert failing.failing_since_ms == 10_000
 
 
 def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_says_that_it_is_over() -> None:
-    recovered = having(having(WELL, "away", now=0), "quick", "quick", "quick", now=1000)
+    recovered = having(having(WELL, "unreachable", now=0), "quick", "quick", "quick", now=1000)
 
     assert not recovered.forgettable(1_800_000)
     assert recovered.forgettable(1_800_001)
@@ -185,7 +186,7 @@ def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_sa
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["quick", "slow", "failing", "away"]), st.sampled_from("abc"), st.integers(0, 10_000)
+            st.sampled_from(["quick", "slow", "failing", "unreachable"]), st.sampled_from("abc"), st.integers(0, 10_000)
         ),
         max_size=200,
     )
@@ -198,3 +199,9 @@ def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[K
             health = after(probing(health), Sign(kind, message), now, SETTINGS)
 
     assert health.may_try(now + int(SETTINGS.longest_probe_s * 1000))
+
+
+def test_the_stored_form_calls_degraded_by_the_name_it_always_had() -> None:
+    stored = msgspec.msgpack.encode(Health(degraded=True))
+    assert msgspec.msgpack.decode(stored)["sick"] is True
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode({"sick": True}), type=Health) == Health(degraded=True)

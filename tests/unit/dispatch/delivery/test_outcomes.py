@@ -41,7 +41,7 @@ from dispatch.delivery.transport.contract import PushResult
 def test_what_a_result_means(status: int, failure: str, error: str, away: bool) -> None:
     outcome = classify(PushResult(status, failure))  # type: ignore[arg-type]
 
-    assert (outcome.delivered, outcome.error, outcome.endpoint_away) == (not error, error, away)
+    assert (outcome.delivered, outcome.error, outcome.endpoint_unreachable) == (not error, error, away)
     assert bool(outcome.detail) or outcome.delivered or bool(failure)
 
 

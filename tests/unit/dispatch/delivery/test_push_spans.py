@@ -8,11 +8,11 @@ import pytest
 
 from core.telemetry.tracing import Tracing
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.push_spans import PushSpans
+from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport.contract import PushResult
+from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
-from dispatch.hot.settlement import Settlement
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
@@ -39,7 +39,7 @@ def pushed(*contexts: str, status: int = 202) -> tuple[list[Any], dict[str, str]
         carried = Notification(f"n{number}", TopicPath("a"), b"<x/>", 0, traceparent=context)
         lanes.add(Received(carried, 0, number), receiver)
     spans = PushSpans(Tracing("dispatch", 1.0, SimpleSpanProcessor(exporter)))
-    settlement = Settlement(FakeJournal(), PushSettings(), RetrySettings(), 7, frozenset())
+    settlement = BatchOutcomes(FakeJournal(), PushSettings(), RetrySettings(), 7, frozenset())
     Pump(transport, Envelope, 10, 2.0, spans=spans).run(lanes, settlement)
     (request,) = transport.sent
     return list(exporter.get_finished_spans()), dict(request.headers)

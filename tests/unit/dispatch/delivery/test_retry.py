@@ -6,19 +6,12 @@ from hypothesis import strategies as st
 
 from core.errors import ConfigError
 from dispatch.delivery.outcomes import Outcome, blames_sender, classify
-from dispatch.delivery.retry import (
-    Decision,
-    DeliverLater,
-    EndSubscription,
-    GiveUp,
-    History,
-    RetryPolicy,
-    decide,
-    policy_of,
-)
-from dispatch.delivery.transport.contract import PushResult
+from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, judge, policy_of, wait_ms
 from dispatch.settings import RetrySettings
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
+from topic_model.topics import TopicPath
 
 NOW = 1_000_000
 PLAIN = RetrySettings(first_wait_s=1.0, factor=2.0, longest_wait_s=10.0, jitter=0.0, lifespan_s=3600.0)
@@ -28,40 +21,44 @@ FAULT_11 = b'<s:Envelope xmlns:s="x"><s:Body><s:Fault><faultcode>%s</faultcode><
 FAULT_12 = b'<e:Envelope xmlns:e="x"><e:Body><e:Fault><e:Code><e:Value>%s</e:Value></e:Code>'
 
 
+def notification(accepted_ms: int) -> Notification:
+    return Notification("n", TopicPath("a"), b"<x/>", accepted_ms)
+
+
 def judged(
     result: PushResult, counted: int = 1, companions: int = 0, policy: RetryPolicy = POLICY, accepted: int = NOW
-) -> Decision:
-    history = History(accepted, counted, companions)
-    return decide(classify(result), policy, history, NOW, 0.0, result.retry_after_s)
+) -> Verdict:
+    push = Push("p", [notification(accepted)] * (1 + companions), PushRequest("http://s/", (), b""), result, NOW)
+    return judge(classify(result), policy, notification(accepted), counted, push, NOW, 0.0)
 
 
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (PushResult(410), EndSubscription()),
-        *((PushResult(status), GiveUp("refused")) for status in (400, 401, 403, 404, 405, 413, 415)),
-        (PushResult(0, "address"), GiveUp("refused")),
-        (PushResult(500, response=FAULT_11 % b"s:Client"), GiveUp("refused")),
-        (PushResult(500, response=FAULT_12 % b"e:Sender"), GiveUp("refused")),
-        (PushResult(500, response=FAULT_11 % b"s:Server"), DeliverLater(NOW + 1000)),
+        (PushResult(410), Verdict("cancelled")),
+        *((PushResult(status), Verdict("dead")) for status in (400, 401, 403, 404, 405, 413, 415)),
+        (PushResult(0, "address"), Verdict("dead")),
+        (PushResult(500, response=FAULT_11 % b"s:Client"), Verdict("dead")),
+        (PushResult(500, response=FAULT_12 % b"e:Sender"), Verdict("dead")),
+        (PushResult(500, response=FAULT_11 % b"s:Server"), Verdict("parked", NOW + 1000)),
         *(
-            (PushResult(status), DeliverLater(NOW + 1000))
+            (PushResult(status), Verdict("parked", NOW + 1000))
             for status in (301, 307, 402, 406, 408, 409, 422, 429, 500, 501, 502, 503, 504, 599)
         ),
         *(
-            (PushResult(0, failure), DeliverLater(NOW + 1000))
+            (PushResult(0, failure), Verdict("parked", NOW + 1000))
             for failure in ("dns", "connect", "tls", "timeout", "disconnected", "protocol", "internal")
         ),
     ],
 )
-def test_what_follows_from_the_first_failure(result: PushResult, expected: Decision) -> None:
+def test_what_follows_from_the_first_failure(result: PushResult, expected: Verdict) -> None:
     assert judged(result) == expected
 
 
 def test_five_numbered_retransmissions_ever_longer_apart_then_given_up() -> None:
     waits = [judged(PushResult(500), counted) for counted in range(1, 7)]
 
-    assert waits == [*(DeliverLater(NOW + wait) for wait in (1000, 2000, 4000, 8000, 10_000)), GiveUp("exhausted")]
+    assert waits == [*(Verdict("parked", NOW + wait) for wait in (1000, 2000, 4000, 8000, 10_000)), Verdict("dead")]
 
 
 @pytest.mark.parametrize(
@@ -70,44 +67,44 @@ def test_five_numbered_retransmissions_ever_longer_apart_then_given_up() -> None
 def test_retry_after_is_obeyed_within_bounds(retry_after: float, wait: int) -> None:
     policy = policy_of(DEFAULT_POLICY, RetrySettings(first_wait_s=1.0, jitter=0.0, longest_retry_after_s=120.0))
 
-    assert judged(PushResult(503, retry_after_s=retry_after), policy=policy) == DeliverLater(NOW + wait)
+    assert judged(PushResult(503, retry_after_s=retry_after), policy=policy) == Verdict("parked", NOW + wait)
 
 
 def test_a_short_retry_after_is_obeyed_even_after_many_tries() -> None:
-    assert judged(PushResult(503), counted=4) == DeliverLater(NOW + 8_000)
-    assert judged(PushResult(503, retry_after_s=0.5), counted=4) == DeliverLater(NOW + 1_000)
+    assert judged(PushResult(503), counted=4) == Verdict("parked", NOW + 8_000)
+    assert judged(PushResult(503, retry_after_s=0.5), counted=4) == Verdict("parked", NOW + 1_000)
 
 
 def test_refused_push_of_several_is_tried_again_one_by_one() -> None:
-    assert judged(PushResult(400), companions=4) == DeliverLater(NOW)
-    assert judged(PushResult(410), companions=4) == EndSubscription()
+    assert judged(PushResult(400), companions=4) == Verdict("parked", NOW)
+    assert judged(PushResult(410), companions=4) == Verdict("cancelled")
 
 
 def test_what_would_be_too_old_at_its_next_try_has_expired() -> None:
     almost = NOW - 3_600_000 + 1000
 
-    assert judged(PushResult(500), accepted=almost) == GiveUp("expired")
-    assert judged(PushResult(500), accepted=almost + 1) == DeliverLater(NOW + 1000)
+    assert judged(PushResult(500), accepted=almost) == Verdict("expired")
+    assert judged(PushResult(500), accepted=almost + 1) == Verdict("parked", NOW + 1000)
 
 
 def test_a_push_that_did_not_count_is_followed_by_the_first_wait() -> None:
-    assert judged(PushResult(500), counted=0) == judged(PushResult(500), counted=1) == DeliverLater(NOW + 1000)
+    assert judged(PushResult(500), counted=0) == judged(PushResult(500), counted=1) == Verdict("parked", NOW + 1000)
 
 
 def test_subscription_may_ask_for_its_own_limits() -> None:
     policy = policy_of(DeliveryPolicy(maximum_attempts=2, lifespan_ms=1500), PLAIN)
 
-    assert judged(PushResult(500), 1, policy=policy) == DeliverLater(NOW + 1000)
-    assert judged(PushResult(500), 2, policy=policy) == GiveUp("exhausted")
-    assert judged(PushResult(500), 1, policy=policy, accepted=NOW - 501) == GiveUp("expired")
+    assert judged(PushResult(500), 1, policy=policy) == Verdict("parked", NOW + 1000)
+    assert judged(PushResult(500), 2, policy=policy) == Verdict("dead")
+    assert judged(PushResult(500), 1, policy=policy, accepted=NOW - 501) == Verdict("expired")
 
 
 def test_table_of_permanent_answers_is_a_setting() -> None:
     policy = policy_of(DEFAULT_POLICY, RetrySettings(permanent_statuses="404 500"))
 
-    assert judged(PushResult(500), policy=policy) == GiveUp("refused")
-    assert isinstance(judged(PushResult(400), policy=policy), DeliverLater)
-    assert judged(PushResult(410), policy=policy) == EndSubscription()
+    assert judged(PushResult(500), policy=policy) == Verdict("dead")
+    assert judged(PushResult(400), policy=policy).state == "parked"
+    assert judged(PushResult(410), policy=policy) == Verdict("cancelled")
 
 
 @pytest.mark.parametrize("statuses", ["4xx", "400,404", "200", "99", "600"])
@@ -141,27 +138,28 @@ def test_any_decision_is_within_its_bounds(
     settings = RetrySettings(first_wait_s=first, factor=factor, longest_wait_s=longest)
     policy = policy_of(DeliveryPolicy(maximum_attempts=attempts), settings)
 
-    decision = decide(error, policy, History(accepted, counted, 0), NOW, chance, retry_after)
+    result = PushResult(error.status, retry_after_s=retry_after)
+    push = Push("p", [notification(accepted)], PushRequest("http://s/", (), b""), result, NOW)
 
-    match decision:
-        case DeliverLater(at_ms):
+    verdict = judge(error, policy, notification(accepted), counted, push, NOW, chance)
+
+    match verdict:
+        case Verdict("parked", at_ms):
             assert counted < attempts
             assert NOW <= at_ms < policy.expires_ms(accepted)
             bound = settings.longest_retry_after_s if retry_after else longest
             assert at_ms - NOW <= bound * 1000 * (1 + settings.jitter)
-        case GiveUp("exhausted"):
+        case Verdict("dead"):
             assert counted >= attempts
         case _:
-            assert decision == GiveUp("expired")
+            assert verdict == Verdict("expired")
 
 
 @given(st.integers(1, 60), st.floats(0, 1, exclude_max=True))
 def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -> None:
     def wait(number: int, jitter: float, chance: float) -> int:
         policy = policy_of(DeliveryPolicy(maximum_attempts=100), RetrySettings(jitter=jitter, lifespan_s=10**7))
-        decision = decide(Outcome("timeout", ""), policy, History(NOW, number, 0), NOW, chance, 0.0)
-        assert isinstance(decision, DeliverLater)
-        return decision.at_ms - NOW
+        return wait_ms(policy, number, chance, 0.0)
 
     assert wait(counted, 0.0, chance) <= wait(counted + 1, 0.0, chance)
     assert wait(counted, 0.0, chance) <= wait(counted, 0.5, chance) <= 1.5 * wait(counted, 0.0, 0.0) + 1

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dispatch.delivery.outcomes import DELIVERED, Outcome, failed
-from dispatch.delivery.retry import History, policy_of
 from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push, Verdict, attempt, judge, untried
+from dispatch.delivery.verdict import Push, Verdict, attempt, judge, policy_of, untried
 from dispatch.logs.attempts import Attempt
 from dispatch.settings import RetrySettings
 from topic_model.records.notifications import Notification
@@ -16,6 +15,10 @@ NOW_MS = 100_000_000
 POLICY = policy_of(DEFAULT_POLICY, RetrySettings(retransmissions=5, first_wait_s=1.0, jitter=0.5, lifespan_s=60.0))
 BROKEN = Outcome("server-error", "HTTP 500", 500)
 MESSAGE = Notification("n", TopicPath("a"), b"<x/>", NOW_MS - 7)
+
+
+def pushed(*messages: Notification, retry_after_s: float = 0.0) -> Push:
+    return Push("p", messages, PushRequest("http://s/", (), b""), PushResult(500, retry_after_s=retry_after_s), NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -30,14 +33,16 @@ MESSAGE = Notification("n", TopicPath("a"), b"<x/>", NOW_MS - 7)
     ],
 )
 def test_what_becomes_of_a_delivery(outcome: Outcome, counted: int, age_ms: int, expected: Verdict) -> None:
-    assert judge(outcome, POLICY, History(NOW_MS - age_ms, counted, 0), NOW_MS, 0.0, 0.0) == expected
+    message = Notification("n", TopicPath("a"), b"<x/>", NOW_MS - age_ms)
+
+    assert judge(outcome, POLICY, message, counted, pushed(message), NOW_MS, 0.0) == expected
 
 
 def test_chance_and_what_the_receiver_asked_for_put_it_off() -> None:
-    history = History(NOW_MS, 1, 0)
+    now, asked = pushed(MESSAGE), pushed(MESSAGE, retry_after_s=30.0)
 
-    assert judge(BROKEN, POLICY, history, NOW_MS, 0.5, 0.0).next_ms == NOW_MS + 1_250
-    assert judge(BROKEN, POLICY, history, NOW_MS, 0.0, 30.0).next_ms == NOW_MS + 30_000
+    assert judge(BROKEN, POLICY, MESSAGE, 1, now, NOW_MS, 0.5).next_ms == NOW_MS + 1_250
+    assert judge(BROKEN, POLICY, MESSAGE, 1, asked, NOW_MS, 0.0).next_ms == NOW_MS + 30_000
 
 
 def test_the_row_of_a_push_says_all_of_it() -> None:

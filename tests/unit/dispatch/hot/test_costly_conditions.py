@@ -8,19 +8,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from core.eventlog.settings import KafkaSettings
-from core.security.settings import SecretSettings
 from dispatch.hot import sink
-from dispatch.hot.lanes import Received
-from dispatch.hot.settlement import Settlement
+from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.sink import Diversions, SinkJob
 from dispatch.logs.attempts import Attempt, Matched
-from dispatch.logs.parked import Tries
-from dispatch.matching.control_state import ControlState
+from dispatch.logs.parked import Delivery, Tries
 from dispatch.matching.filters import Conditions
+from dispatch.matching.view import ControlState
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.dispatch_job import job_settings
 from tests.support.fake_journal import FakeJournal
 from tests.support.outbound import THIS_MACHINE
 from topic_model.expressions.conditions import XPATH_1
@@ -54,10 +53,10 @@ class Journal(FakeJournal):
     def matched(self, partition: int, control: int, counts: list[Matched]) -> None:
         self.counted += [each.subscriptions for each in counts]
 
-    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
-        super().park(subscription, received, tries, attempt)
-        if received.notification.unjudged:
-            self.unjudged.append((subscription.id, received.notification.id))
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None:
+        super().park(delivery, notification, tries, attempt)
+        if notification.unjudged:
+            self.unjudged.append((delivery.subscription, notification.id))
 
 
 class View:
@@ -80,18 +79,13 @@ def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subsc
     return Subscription(name, EndpointReference(f"http://{name}/"), content=filters, owner=owner, pull_point=pull_point)
 
 
-def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, Settlement, dict[str, int]]:
+def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
     """A worker fills its lanes: its journal, what it has settled, and how much waits to be pushed to whom."""
     worker: Any = object.__new__(sink._Worker)
     worker.journal, worker._conditions = Journal(), Conditions()
     push, retry = PushSettings(), RetrySettings()
     job = SinkJob(
-        KafkaSettings(),
-        DispatchSettings(),
-        push,
-        retry,
-        THIS_MACHINE,
-        SecretSettings(),
+        job_settings(Path("unused"), KafkaSettings()),
         view,  # type: ignore[arg-type]  # what a worker asks of one
         1,
         0,
@@ -101,7 +95,7 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
         for at, each in enumerate(payloads)
     ]
-    settlement = Settlement(worker.journal, push, retry, 1)
+    settlement = BatchOutcomes(worker.journal, push, retry, 1)
     lanes = worker.fill(job, rows, settlement)
     return worker.journal, settlement, {each.id: count for each, count in lanes.waiting()}
 

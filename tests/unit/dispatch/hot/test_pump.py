@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatch.delivery.capacity import Bounds
+from dispatch.delivery.capacity import Limits
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
-from dispatch.hot.settlement import Settlement
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
@@ -40,7 +40,7 @@ def message(name: str) -> Received:
     return Received(Notification(name, TopicPath("a"), b"<x/>", 5), 0, 0)
 
 
-def filled(*messages: tuple[str, Subscription], bounds: Bounds = Bounds(16, 128)) -> Lanes:  # noqa: B008 - immutable
+def filled(*messages: tuple[str, Subscription], bounds: Limits = Limits(16, 128)) -> Lanes:  # noqa: B008 - immutable
     lanes = Lanes(LaneLimits(10, 10_000), bounds)
     for name, target in messages:
         lanes.add(message(name), target)
@@ -60,7 +60,9 @@ class Ran:
     ) -> None:
         self.journal = FakeJournal()
         self.transport = FakeTransport(answer)
-        settlement = Settlement(self.journal, PushSettings(), RETRY, 7, watched, now=lambda: NOW_S, chance=lambda: 0.0)
+        settlement = BatchOutcomes(
+            self.journal, PushSettings(), RETRY, 7, watched, now=lambda: NOW_S, chance=lambda: 0.0
+        )
         pump = Pump(
             self.transport,
             Envelope,
@@ -150,7 +152,7 @@ def test_what_waits_behind_an_endpoint_that_is_away_is_parked_untried() -> None:
     }
     assert [state for _, state, _ in ran.journal.states("well")] == ["delivered", "delivered"]
     assert ran.pushes_to("away") == 1
-    assert ran.report.signs == [("http://away/", Sign("away", "n1"))]
+    assert ran.report.signs == [("http://away/", Sign("unreachable", "n1"))]
 
 
 def test_an_endpoint_that_was_away_is_not_tried_for_other_subscriptions_of_the_batch() -> None:
@@ -158,7 +160,7 @@ def test_an_endpoint_that_was_away_is_not_tried_for_other_subscriptions_of_the_b
         return Subscription(name, EndpointReference("http://away/"), form="raw")
 
     ran = Ran(
-        filled(("n1", at("s1")), ("n1", at("s2")), ("n1", at("s3")), bounds=Bounds(1, 128)),
+        filled(("n1", at("s1")), ("n1", at("s2")), ("n1", at("s3")), bounds=Limits(1, 128)),
         lambda _: PushResult(0, "connect"),
     )
 
@@ -276,7 +278,7 @@ def test_outcomes_are_written_down_round_by_round() -> None:
 
     journal = Asked()
     target = subscription("s")
-    settlement = Settlement(journal, PushSettings(), RETRY, 7)
+    settlement = BatchOutcomes(journal, PushSettings(), RETRY, 7)
     Pump(FakeTransport(), Envelope, 100, 2.0).run(filled(*((f"n{i}", target) for i in range(5))), settlement)
 
     assert asked == [0, 1, 2, 3, 4]
@@ -298,7 +300,7 @@ def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
 
     pushed: list[int] = []
     transport = FakeTransport()
-    settlement = Settlement(Late(), PushSettings(), RETRY, 7)
+    settlement = BatchOutcomes(Late(), PushSettings(), RETRY, 7)
     lanes = filled(*((f"n{i}", subscription(f"s{i % 2}")) for i in range(6)))
     Pump(transport, Envelope, 100, 2.0).run(lanes, settlement)
 
@@ -315,7 +317,7 @@ def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
     clock = [0.0]
     journal = Late()
     journal.late = True
-    settlement = Settlement(journal, PushSettings(), RETRY, 7)
+    settlement = BatchOutcomes(journal, PushSettings(), RETRY, 7)
     lanes = filled(*((f"n{i}", subscription("s")) for i in range(20)))
     Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(lanes, settlement)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.eventlog.settings import KafkaSettings
+from dispatch.delivery import journal
 from dispatch.hot import sink_journal
 from dispatch.hot.lanes import Received
 from dispatch.hot.sink_journal import SinkJournal
@@ -32,7 +33,7 @@ class FakeLog:
         self.sent.append(delivery)
         return len(self.sent)
 
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> int:
+    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         return self.park(delivery, letter.notification, Tries())
 
     def has(self, number: int) -> bool:
@@ -91,6 +92,10 @@ def received(name: str, offset: int = 0, only: str = "") -> Received:
     return Received(Notification(name, TopicPath("a"), b"<x/>", 1, only=only), 0, offset)
 
 
+def kept(received: Received) -> tuple[Delivery, Notification]:
+    return received.delivery("s", 7), received.notification
+
+
 def attempt(name: str, state: State) -> Attempt:
     return Attempt(name, "s", TopicPath("a"), "http://s/", 1, "p", state, 1, 2, 0.5, batch=7)
 
@@ -99,8 +104,7 @@ def test_a_copy_for_one_subscription_does_not_take_the_place_of_the_original(ope
     original, copy = received("n", 5), received("n", 6, only="new")
 
     for name, each in (("old", original), ("new", copy)):
-        target = Subscription(name, EndpointReference("http://s/"))
-        opened.journal.park(target, each, Tries(), attempt("n", "parked"))
+        opened.journal.park(each.delivery(name, 7), each.notification, Tries(), attempt("n", "parked"))
 
     assert opened.parked.sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
 
@@ -112,8 +116,8 @@ def test_a_delivery_is_written_at_once(opened: Opened) -> None:
 
 
 def test_that_something_is_kept_is_written_when_it_is_and_not_only_at_the_end(opened: Opened) -> None:
-    opened.journal.park(SUBSCRIPTION, received("parked"), Tries(), attempt("parked", "parked"))
-    opened.journal.bury(SUBSCRIPTION, received("dead"), attempt("dead", "dead"))
+    opened.journal.park(*kept(received("parked")), Tries(), attempt("parked", "parked"))
+    opened.journal.write_dead_letter(*kept(received("dead")), attempt("dead", "dead"))
     opened.journal.store(SUBSCRIPTION, received("pulled").notification)
     assert opened.rows() == []
 
@@ -127,7 +131,7 @@ def test_that_something_is_kept_is_written_when_it_is_and_not_only_at_the_end(op
 
 def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
     journal = opened.journal
-    opened.journal.park(SUBSCRIPTION, received("n"), Tries(), attempt("n", "parked"))
+    opened.journal.park(*kept(received("n")), Tries(), attempt("n", "parked"))
     assert journal.write_due()
     opened.now = 60.0
     assert not journal.write_due()
@@ -139,14 +143,14 @@ def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
 
 def test_in_the_end_everything_is_written(opened: Opened) -> None:
     for number in range(3):
-        opened.journal.park(SUBSCRIPTION, received(f"n{number}"), Tries(), attempt(f"n{number}", "parked"))
+        opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))
     opened.journal.settle()
 
     assert opened.attempts.rows == ["n0", "n1", "n2"]
 
 
 def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:
-    for number in range(sink_journal._MOST_HELD_BACK + 10):
-        opened.journal.park(SUBSCRIPTION, received(f"n{number}"), Tries(), attempt(f"n{number}", "parked"))
+    for number in range(journal._MOST_HELD_BACK + 10):
+        opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))
 
-    assert len(opened.attempts.rows) == sink_journal._MOST_HELD_BACK
+    assert len(opened.attempts.rows) == journal._MOST_HELD_BACK

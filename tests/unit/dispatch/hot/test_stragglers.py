@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dispatch.hot.pump import Progress, stragglers
+from dispatch.hot.pump import LaneProgress, stragglers
 
 BUDGET = 2.0
 
 
-def lane(name: str, waiting: int, pushes: int = 10, messages: int = 10, spent_s: float = 2.0) -> Progress:
-    return Progress(name, waiting, pushes, messages, spent_s)
+def lane(name: str, waiting: int, pushes: int = 10, messages: int = 10, spent_s: float = 2.0) -> LaneProgress:
+    return LaneProgress(name, waiting, pushes, messages, spent_s)
 
 
 def test_nobody_is_put_off_before_the_budget_is_used_up() -> None:
@@ -37,7 +37,7 @@ def test_a_lane_that_had_no_turn_yet_is_given_twice_the_time() -> None:
 
 
 def test_messages_that_travel_together_are_counted_together() -> None:
-    together = Progress("s", waiting=1_000, pushes=2, messages=1_000, spent_s=2.0)
+    together = LaneProgress("s", waiting=1_000, pushes=2, messages=1_000, spent_s=2.0)
 
     assert together.remaining_s() == 2.0
     assert stragglers([together], 10, 5.0, BUDGET) == []

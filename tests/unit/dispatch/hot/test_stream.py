@@ -1,19 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import pytest
 
 from core.errors import InfrastructureError
 from core.eventlog.settings import KafkaSettings
-from core.security.settings import SecretSettings
 from dispatch.hot.stream import HotPath
 from dispatch.matching.bases import FileBase
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.metrics import JobMetrics
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings
-from dispatch.spark.query_keeper import StopGate
-from tests.support.outbound import THIS_MACHINE
+from dispatch.spark.query_supervisor import StopGate
+from tests.support.dispatch_job import job_settings
 
 
 class Sent:
@@ -46,12 +45,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 def hot(view: View) -> HotPath:
     return HotPath(
-        KafkaSettings(),
-        DispatchSettings(),
-        PushSettings(),
-        RetrySettings(),
-        THIS_MACHINE,
-        SecretSettings(),
+        job_settings(Path("unused"), KafkaSettings()),
         cast(Any, view),
         cast(Any, NoRedelivery()),
         StopGate(),

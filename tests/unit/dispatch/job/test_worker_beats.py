@@ -24,7 +24,8 @@ LIMIT_S = 30.0
 # Forks a worker for each word that it reads, and says its process id. SIGCHLD as Spark's daemon has it.
 DAEMON = """
 import os, signal, sys, threading, time
-from dispatch import pulse, worker_beats
+from core import liveness
+from dispatch.job import worker_beats
 
 def idle():
     time.sleep(600)
@@ -32,17 +33,17 @@ def idle():
 def works():
     with worker_beats.task():
         while True:
-            pulse.beat()
+            liveness.beat()
             time.sleep(0.01)
 
 def stuck():
     with worker_beats.task():
-        pulse.beat()
+        liveness.beat()
         time.sleep(600)
 
 def ended():
     with worker_beats.task():
-        pulse.beat()
+        liveness.beat()
     time.sleep(600)
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

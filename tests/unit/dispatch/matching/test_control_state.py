@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dispatch.matching.control_state import ControlState
+from dispatch.matching.view import ControlState
 from topic_model.records.control import (
     SubscriptionRecord,
     SubscriptionSuspended,

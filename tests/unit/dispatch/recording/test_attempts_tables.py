@@ -3,9 +3,9 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
@@ -13,12 +13,13 @@ from deltalake.schema import PrimitiveType
 from core.errors import InfrastructureError
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.recording.archive import Logged, notification_rows
-from dispatch.recording.attempts_tables import AttemptsTable, rows_of
+from dispatch.recording import archive
+from dispatch.recording.archive import notification_rows
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, NOTIFICATIONS, TABLES, Column
-from dispatch.tables.delta_table import HeldTable
-from tests.support.table_rows import logged
+from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES, Column
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from tests.support.table_rows import Logged, attempts_tables, logged, write
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
@@ -85,80 +86,86 @@ def test_attempt_that_is_not_tried_again_has_no_next_time() -> None:
     assert row["next_at"] is None
 
 
-def records(count: int, first: int, partition: int = 0) -> pa.Table:
+def records(count: int, first: int, partition: int = 0) -> list[Logged]:
     """As many records, each with one attempt, whose number is the record's offset."""
-    return logged([one for number in range(first, first + count) for one in values(1, number)], first, partition)
+    return logged([one for number in range(first, first + count) for one in delivered(1, number)], first, partition)
+
+
+def delivered(count: int, first: int = 0) -> list[bytes]:
+    made = [each for value in values(count, first) for each in attempts.decode(value)]
+    return list(attempts.encode(msgspec.structs.replace(each, state="delivered") for each in made))
 
 
 def ids(location: Path) -> list[str]:
     return sorted(DeltaTable(str(location)).to_pyarrow_table().column("notification").to_pylist())
 
 
-def test_records_are_written_once_however_they_come_again(tmp_path: Path) -> None:
-    location = tmp_path / "attempts"
-    table = AttemptsTable(str(location))
-    assert table.append(records(3, 0), "query", 0).num_rows == 3
-    assert table.append(records(2, 3), "query", 1).num_rows == 2
-
-    restarted = AttemptsTable(str(location))
-    # The last batch once more, an earlier one in another shape, and what is new beside what is not.
-    assert restarted.append(records(2, 3), "query", 1).num_rows == 0
-    assert restarted.append(records(4, 1), "another query", 0).num_rows == 0
-    assert restarted.append(records(3, 3), "query", 1).num_rows == 1
-    # Another partition has offsets of its own.
-    assert restarted.append(records(2, 6, partition=2), "query", 2).num_rows == 2
-    assert restarted.append(records(2, 6, partition=2), "query", 2).num_rows == 0
-
-    assert ids(location) == [f"n{number}" for number in range(8)]
-    assert [each.reached() for each in restarted.tables] == [{0: 6, 1: 0, 2: 8}]
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "attempts", tmp_path / "deliveries"
 
 
-def test_batch_without_rows_says_how_far_it_came(tmp_path: Path) -> None:
-    location, deliveries = tmp_path / "attempts", tmp_path / "deliveries"
-    table = AttemptsTable(str(location), str(deliveries))
-
-    table.append(logged([attempts.NOTHING]), "query", 0)
-
-    assert [each.reached() for each in table.tables] == [{0: 1}, {0: 1}]
-    assert ids(location) == ids(deliveries) == []
+def reached(location: Path) -> dict[int, int]:
+    spec = ATTEMPTS if location.name == "attempts" else DELIVERIES
+    return DeltaTableWriter(spec, str(location)).positions("attempts")
 
 
-def test_each_table_has_what_it_lacks_after_a_crash_between_them(tmp_path: Path) -> None:
-    made = [each for value in values(4) for each in attempts.decode(value)]
-    batch = logged(attempts.encode(msgspec.structs.replace(each, state="delivered") for each in made))
-    location, deliveries = tmp_path / "attempts", tmp_path / "deliveries"
-    AttemptsTable(str(location)).append(batch, "query", 0)
+def test_records_are_written_once_however_they_come_again(places: tuple[Path, Path]) -> None:
+    tables = attempts_tables(*places)
+    write(tables, records(3, 0))
+    write(tables, records(2, 3))
 
-    assert AttemptsTable(str(location), str(deliveries)).append(batch, "query", 0).num_rows == 0
+    restarted = attempts_tables(*places)
+    # Records that are there, some that are there beside some that are not, and another partition with its own offsets.
+    write(restarted, records(4, 1))
+    write(restarted, [*records(3, 3), *records(2, 6, partition=2)])
+    write(attempts_tables(*places), records(2, 6, partition=2))
 
-    assert ids(location) == ids(deliveries) == ["n0", "n1", "n2", "n3"]
-
-
-def test_table_of_an_older_arborcast_goes_by_batches(tmp_path: Path) -> None:
-    location = str(tmp_path / "attempts")
-    HeldTable(ATTEMPTS, location).append(rows_of(values(3)), "query", 4)
-    table = AttemptsTable(location)
-
-    assert table.append(records(3, 0), "query", 4).num_rows == 0
-    assert table.append(records(2, 3), "query", 5).num_rows == 2
-
-    assert [each.reached() for each in table.tables] == [None]
-    assert ids(tmp_path / "attempts") == [f"n{number}" for number in range(5)]
+    assert ids(places[0]) == ids(places[1]) == [f"n{number}" for number in range(8)]
+    assert reached(places[0]) == reached(places[1]) == {0: 6, 1: 0, 2: 8}
 
 
-def test_log_that_was_made_anew_is_written_from_its_beginning(tmp_path: Path) -> None:
-    table = AttemptsTable(str(tmp_path / "attempts"))
-    table.append(records(5, 0), "query", 0)
-    for each in table.tables:
-        each.begin_anew()
+def test_records_without_rows_say_how_far_they_came(places: tuple[Path, Path]) -> None:
+    write(attempts_tables(*places), logged([attempts.NOTHING]))
 
-    assert table.append(records(3, 0), "query", 1).num_rows == 3
-    assert len(ids(tmp_path / "attempts")) == 8
+    assert reached(places[0]) == reached(places[1]) == {0: 1}
+    assert ids(places[0]) == ids(places[1]) == []
 
 
-def archived(number: int, value: bytes | None = None) -> Logged:
+def test_each_table_has_what_it_lacks_after_a_crash_between_them(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crashed(*_: object) -> NoReturn:
+        raise OSError("gone")
+
+    counted: list[int] = []
+    write(attempts_tables(*places), records(1, 0, partition=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(EndedDeliveries, "append", crashed)
+        with pytest.raises(OSError, match="gone"):
+            write(attempts_tables(*places), records(4, 1))
+    restarted = attempts_tables(*places, recorded=lambda rows: counted.append(rows.num_rows))
+
+    write(restarted, [*records(4, 1), *records(1, 5, partition=1)])
+
+    assert ids(places[0]) == ids(places[1]) == [f"n{number}" for number in range(6)]
+    assert counted == [1], "what the table had already was counted then"
+    assert reached(places[0]) == reached(places[1]) == {0: 5, 1: 6}
+
+
+def test_table_of_an_older_arborcast_goes_on_where_its_query_was(places: tuple[Path, Path]) -> None:
+    DeltaTableWriter(ATTEMPTS, str(places[0])).append(rows_of(values(3)), "query", 4)
+    tables = attempts_tables(*places, before=lambda table: {0: 3})
+
+    write(tables, records(5, 0))
+    write(attempts_tables(*places, before=lambda table: {}), records(5, 0))
+
+    assert ids(places[0]) == ids(places[1]) == [f"n{number}" for number in range(5)]
+
+
+def archived(number: int, value: bytes | None = None) -> archive.Logged:
     notification = Notification(f"n{number}", TopicPath("a/b"), b"<x/>", 1_700_000_000_123, publisher="me")
-    return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
+    return archive.Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
 
 
 def test_notification_becomes_a_row_with_every_column() -> None:
@@ -211,10 +218,9 @@ def test_older_table_gets_the_columns_it_lacks_and_keeps_its_rows(tmp_path: Path
     older = dataclasses.replace(ATTEMPTS, columns=columns)
     rows = rows_of(values(1))
     older_rows = rows.select([column.name for column in columns])
-    HeldTable(older, location).append(older_rows, "query", 0)
+    DeltaTableWriter(older, location).append(older_rows, "query", 0)
 
-    table = AttemptsTable(location)
-    assert table.append(logged(values(1, 1), 1), "query", 1).num_rows
+    write(attempts_tables(location, tmp_path / "deliveries"), logged(values(1, 1), 1))
 
     there = DeltaTable(location).to_pyarrow_table().sort_by("notification").to_pylist()
     assert there[0] == {**older_rows.to_pylist()[0], "messages": None, "next_at": None}
@@ -228,7 +234,7 @@ def test_newer_table_can_still_be_written(tmp_path: Path) -> None:
     )
     newer.ensure(location)
 
-    assert AttemptsTable(location).append(logged(values(1)), "query", 0).num_rows
+    write(attempts_tables(location, tmp_path / "deliveries"), logged(values(1)))
 
     (row,) = DeltaTable(location).to_pyarrow_table().to_pylist()
     assert row == {**rows_of(values(1)).to_pylist()[0], "mood": None}

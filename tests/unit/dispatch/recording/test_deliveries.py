@@ -11,7 +11,7 @@ from deltalake.exceptions import CommitFailedError
 
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.recording.deliveries import EndedDeliveries, delivery_rows
+from dispatch.recording.attempts_tables import EndedDeliveries, delivery_rows
 from dispatch.spark.checkpoint_repair import RANGE
 from dispatch.tables.delta_table import rows_of
 from topic_model.topics import TopicPath

@@ -13,12 +13,12 @@ from deltalake import DeltaTable
 
 from core.eventlog.settings import KafkaSettings
 from dispatch.logs import attempts
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
 from dispatch.recording.recording import Recording
-from dispatch.recording.state_tables import Changes
+from dispatch.recording.state_tables import RowChanges
 from dispatch.settings import TableSettings
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import (
     ATTEMPTS,
     DELIVERIES,
@@ -30,7 +30,7 @@ from dispatch.tables import (
     Column,
     TableSpec,
 )
-from dispatch.tables.delta_table import HeldTable, rows_of
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from tests.support.table_rows import attempt, fill, record
 
 pytestmark = pytest.mark.slow
@@ -60,10 +60,10 @@ def name_of(spec: TableSpec) -> str:
 
 def write(spec: TableSpec, location: str, *names: str, batch: int = 0) -> None:
     """As this version does: states are merged, events appended, the snapshot of routes replaced."""
-    table = HeldTable(spec, location)
+    table = DeltaTableWriter(spec, location)
     rows = [row(spec, name) for name in names]
     if spec.key:
-        changes = Changes(spec)
+        changes = RowChanges(spec)
         for name, each in zip(names, rows, strict=True):
             changes.put(name, each)
         table.merge(changes.arrow(), {"w": batch})
@@ -84,7 +84,7 @@ def test_an_older_table_is_written_with_the_columns_it_lacked(tmp_path: Path, na
     location = str(tmp_path)
     lacking = next(each.name for each in reversed(spec.columns) if each.name not in (name_of(spec), spec.time, "day"))
     older = dataclasses.replace(spec, columns=tuple(each for each in spec.columns if each.name != lacking))
-    HeldTable(older, location).append(older.arrow([row(older, "old")]), "w", 0)
+    DeltaTableWriter(older, location).append(older.arrow([row(older, "old")]), "w", 0)
 
     write(spec, location, "new", batch=1)
 
@@ -102,7 +102,7 @@ def test_a_table_of_a_newer_version_is_written_after_a_rollback(tmp_path: Path, 
     newer = dataclasses.replace(spec, columns=(*spec.columns[:-1], mood, spec.columns[-1], level))
     for number in range(8):
         each = {**row(newer, f"newer {number}"), "mood": "good", "level": 7}
-        HeldTable(newer, location).append(newer.arrow([each]), "w", number)
+        DeltaTableWriter(newer, location).append(newer.arrow([each]), "w", number)
 
     write(spec, location, "ours", batch=8)
     Upkeep(spec, location).step()
@@ -114,7 +114,9 @@ def test_a_table_of_a_newer_version_is_written_after_a_rollback(tmp_path: Path, 
     assert found(spec, location, "mood") == expected
     assert len(DeltaTable(location).file_uris()) == 1, "small files are joined"
     # The newer version comes back.
-    HeldTable(newer, location).append(newer.arrow([{**row(newer, "again"), "mood": "better", "level": 8}]), "w", 9)
+    DeltaTableWriter(newer, location).append(
+        newer.arrow([{**row(newer, "again"), "mood": "better", "level": 8}]), "w", 9
+    )
     assert found(spec, location, "mood") == expected | {"again": "better"}
 
 
@@ -150,6 +152,8 @@ def test_each_table_is_kept_for_as_long_as_its_own_setting_says(tmp_path: Path) 
         health=dict,
         control_position=lambda: 0,
         routes=lambda limit: [],
+        recorded=lambda rows: None,
+        attempts_before=lambda table: {},
     )
 
     for recorder in recording._recorders:

@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable
 
 from dispatch.logs import attempts
-from dispatch.recording.deliveries import EndedDeliveries
+from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.maintenance import Upkeep
-from dispatch.recording.state_tables import Changes
+from dispatch.recording.state_tables import RowChanges
 from dispatch.settings import TableSettings
 from dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS, TableSpec
-from dispatch.tables.delta_table import HeldTable, rows_of
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from tests.support.table_rows import attempt, fill, record
 
 
@@ -24,10 +24,10 @@ def test_rows_of_a_merged_table_are_found_by_their_texts(tmp_path: Path, spec: T
     """Before anything is joined, and after."""
     fill(tmp_path, spec, [{spec.key: f"k{number}"} for number in range(3)])
     location = spec.location(TableSettings(), tmp_path)
-    table = HeldTable(spec, location)
+    table = DeltaTableWriter(spec, location)
     rows = {each[spec.key]: each for each in DeltaTable(location).to_pyarrow_table().to_pylist()}
     for number in range(1, 10):
-        changes = Changes(spec)
+        changes = RowChanges(spec)
         changes.put(f"k{number}", {**rows["k0"], spec.key: f"k{number}"})
         table.merge(changes.arrow(), {"w": number})
     assert any("view" in str(pq.ParquetFile(file).schema_arrow) for file in DeltaTable(location).file_uris())

@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 
 from dispatch.recording.endpoint_health import HealthHistory
 from dispatch.recording.maintenance import Upkeep
+from dispatch.recording.recording import Recorder
 from dispatch.recording.state_tables import RoutesSnapshot
-from dispatch.recording.table_writer import Recorder
-from dispatch.spark.query_keeper import StopGate
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ENDPOINT_HEALTH, RETRIES
-from dispatch.tables.delta_table import HeldTable
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.projections.suspensions import State
 from topic_model.routing.routes import Route
 from topic_model.subscriptions import EndpointReference, Subscription
@@ -26,13 +26,13 @@ class Health:
     """What the history asks of an endpoint's health."""
 
     breaker: str = "closed"
-    sick: bool = False
+    degraded: bool = False
     failures: int = 0
     relapses: int = 0
     probe_at_ms: int = 0
 
 
-SICK = Health(breaker="open", sick=True, failures=3, relapses=1, probe_at_ms=7_000)
+SICK = Health(breaker="open", degraded=True, failures=3, relapses=1, probe_at_ms=7_000)
 
 
 def history(location: Path) -> list[tuple[object, ...]]:
@@ -45,9 +45,9 @@ def test_health_has_a_row_for_each_change_and_none_for_what_stays(tmp_path: Path
     now = iter(range(1, 100))
     recorded = HealthHistory(str(tmp_path), lambda: known, clock=lambda: float(next(now)))
     recorded.step()
-    known["http://bad/"] = Health(breaker="half-open", sick=True, failures=4)
+    known["http://bad/"] = Health(breaker="half-open", degraded=True, failures=4)
     recorded.step()
-    known["http://bad/"] = Health(sick=True)
+    known["http://bad/"] = Health(degraded=True)
     recorded.step()
     del known["http://bad/"]
     recorded.step()
@@ -113,7 +113,7 @@ def health_row(day: int, endpoint: str) -> dict[str, object]:
 
 
 def test_upkeep_joins_files_and_takes_old_days_out(tmp_path: Path) -> None:
-    table = HeldTable(ENDPOINT_HEALTH, str(tmp_path))
+    table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     for number in range(10):
         rows = ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)])
         table.append(rows, "w", number)
@@ -171,7 +171,7 @@ class Work:
 def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dispatch.recording.table_writer._PAUSE_S", 0.01)
+    monkeypatch.setattr("dispatch.recording.recording._PAUSE_S", 0.01)
     work, gate = Work(fails=2), StopGate()
     recorder = Recorder([(work, 0.01)], gate)
     recorder.start()

@@ -17,10 +17,15 @@ from dispatch.logs import dead_letters, parked
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.recording import state_tables
-from dispatch.recording.control_tables import SubscriptionsFold, SuspensionsFold, TopicsFold
-from dispatch.recording.parked_tables import DeadLettersFold, RetriesFold
-from dispatch.recording.state_tables import Changes, Fold, FoldedTables
-from dispatch.tables.delta_table import HeldTable
+from dispatch.recording.folds import (
+    DeadLettersFold,
+    RetriesFold,
+    SubscriptionsFold,
+    SuspensionsFold,
+    TopicsFold,
+)
+from dispatch.recording.state_tables import FoldedTables, RowChanges, TableFold
+from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.records import control as records
 from topic_model.records.control import (
     ControlRecord,
@@ -88,7 +93,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 def control_tables(folder: Path) -> FoldedTables:
     subscriptions = str(folder / "subscriptions")
-    tables: list[tuple[str, Fold]] = [
+    tables: list[tuple[str, TableFold]] = [
         (str(folder / "topics"), TopicsFold()),
         (subscriptions, SubscriptionsFold()),
         (subscriptions, SuspensionsFold()),
@@ -190,7 +195,7 @@ def test_a_suspension_is_a_column_of_its_own(tmp_path: Path, log: Log) -> None:
 def test_a_table_from_before_there_were_suspensions_learns_of_them(tmp_path: Path, log: Log) -> None:
     log.control(TopicRecord(TopicPath("a")), subscription("s"))
     suspended(log, "s")
-    without: list[tuple[str, Fold]] = [
+    without: list[tuple[str, TableFold]] = [
         (str(tmp_path / "topics"), TopicsFold()),
         (str(tmp_path / "subscriptions"), SubscriptionsFold()),
     ]
@@ -277,11 +282,11 @@ def test_stretch_of_the_log_that_is_read_again_changes_nothing(tmp_path: Path, l
     waiting_tables(tmp_path).step()
     once = rows(tmp_path / "retries", "delivery", "tries", "due_at")
     fold = RetriesFold()
-    changes = Changes(fold.spec)
+    changes = RowChanges(fold.spec)
     for record in log.records[:1]:
         fold.apply(record, changes)
 
-    HeldTable(fold.spec, str(tmp_path / "retries")).merge(changes.arrow(), {}, fold.patched, fold.guard)
+    DeltaTableWriter(fold.spec, str(tmp_path / "retries")).merge(changes.arrow(), {}, fold.patched, fold.guard)
 
     assert rows(tmp_path / "retries", "delivery", "tries", "due_at") == once
 
@@ -308,7 +313,7 @@ def test_step_that_failed_begins_again_at_what_the_table_has(
     log.control(TopicRecord(TopicPath("a")))
     tables = control_tables(tmp_path)
     with monkeypatch.context() as broken:
-        broken.setattr(HeldTable, "merge", _refuse)
+        broken.setattr(DeltaTableWriter, "merge", _refuse)
         with pytest.raises(InfrastructureError):
             tables.step()
 

@@ -12,7 +12,7 @@ from core.wall_clock import TOLERANCE_MS
 from dispatch.logs import parked
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, Waiting, newest_batch
+from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
@@ -28,7 +28,7 @@ def park(store: ParkedStore, which: Delivery, tries: Tries = UNTRIED, accepted_m
     return store.apply(which.key(), parked.encode(Parked(notification, tries)))
 
 
-def offsets(found: list[Waiting]) -> list[int]:
+def offsets(found: list[WaitingDelivery]) -> list[int]:
     return [waiting.delivery.place.offset for waiting in found]
 
 

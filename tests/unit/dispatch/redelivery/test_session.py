@@ -7,11 +7,12 @@ import pytest
 
 from core.errors import InfrastructureError
 from core.eventlog.settings import KafkaSettings
-from dispatch.delivery.health import HealthBook
+from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.logs.parked import Tries
 from dispatch.redelivery import session
-from dispatch.redelivery.held_lanes import LaneBook
-from dispatch.redelivery.session import Plan, opened_shift
+from dispatch.redelivery.held_lanes import HeldLanes
+from dispatch.redelivery.scheduler import RedeliveryContext
+from dispatch.redelivery.session import SessionParts, opened_session
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.redelivery_world import BROKEN, World
 from topic_model.records.notifications import Notification
@@ -38,20 +39,24 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def plan(make_transport: Any) -> Plan:
-    return Plan(
-        kafka=KafkaSettings(),
+def parts(make_transport: Any) -> SessionParts:
+    context = RedeliveryContext(
         push=PushSettings(),
         retry=RetrySettings(),
+        health=EndpointHealthRegistry(RetrySettings(), lambda endpoint: True),
+        subscriptions=cast(Any, None),
+        held=HeldLanes(),
+        envelope_of=cast(Any, None),
+        tell=lambda event: None,
+    )
+    return SessionParts(
+        kafka=KafkaSettings(),
         file=Path("never made"),
-        lanes=LaneBook(),
-        health=HealthBook(RetrySettings(), lambda endpoint: True),
+        context=context,
         subscriptions=cast(Any, None),
         make_transport=make_transport,
-        envelope_of=cast(Any, None),
         end_subscriptions=lambda ids: None,
         suspend_subscriptions=lambda since_ms: None,
-        tell=lambda event: None,
     )
 
 
@@ -59,13 +64,13 @@ def test_what_was_open_when_the_next_could_not_be_opened_is_closed(closed: list[
     def no_transport() -> NoReturn:
         raise InfrastructureError("no certificates")
 
-    with pytest.raises(InfrastructureError, match="no certificates"), opened_shift(plan(no_transport)):
+    with pytest.raises(InfrastructureError, match="no certificates"), opened_session(parts(no_transport)):
         pass
 
     assert sorted(closed) == ["journal", "reading", "store"]
 
 
-def test_what_was_open_when_a_shift_could_not_be_made_is_closed(
+def test_what_was_open_when_a_session_could_not_be_made_is_closed(
     closed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoilt(*_: object) -> NoReturn:
@@ -73,13 +78,13 @@ def test_what_was_open_when_a_shift_could_not_be_made_is_closed(
 
     monkeypatch.setattr(session, "Redelivery", spoilt)
 
-    with pytest.raises(ValueError, match="settings"), opened_shift(plan(lambda: Opened("transport", closed))):
+    with pytest.raises(ValueError, match="settings"), opened_session(parts(lambda: Opened("transport", closed))):
         pass
 
     assert sorted(closed) == ["journal", "reading", "store", "transport"]
 
 
-@pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "bury", "record"])
+@pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "write_dead_letter", "record"])
 def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> None:
     world = World()
     world.subscribe("s")
@@ -100,13 +105,13 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
             journal.tried(delivery, Tries(1))
         case "finished":
             journal.finished(delivery, tried=True)
-        case "bury":
-            journal.bury(delivery, message, row)
+        case "write_dead_letter":
+            journal.write_dead_letter(delivery, message, row)
         case "record":
             journal.record(row)
 
     assert journal.dirty
     journal.take_gone()
     journal.take_suspended()
-    journal.settle(1.0)
+    journal.catch_up()
     assert not journal.dirty

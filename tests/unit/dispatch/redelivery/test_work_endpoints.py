@@ -106,7 +106,7 @@ def test_a_slow_endpoint_is_served_at_its_own_pace() -> None:
     world.run(20_000)
 
     assert world.states() == {("s", "a"): "delivered", ("s", "b"): "delivered"}
-    assert world.health.get("http://s/").sick
+    assert world.health.get("http://s/").degraded
 
 
 def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_seen() -> None:
@@ -119,7 +119,7 @@ def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_see
 
     world.run(1_000)
 
-    assert world.health.sick() == {"http://slow/"}
+    assert world.health.degraded() == {"http://slow/"}
 
 
 def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.spark.checkpoint_repair import go_back, is_cut_off, mend, settled
+from dispatch.spark.checkpoint_repair import is_cut_off, mend, reached_by_query, settled
 
 OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
@@ -77,31 +77,19 @@ def planned(folder: Path, batch: int, **ends: int) -> None:
         (folder / kind / str(batch)).write_text("\n".join(lines))
 
 
-def batches(folder: Path, kind: str) -> list[int]:
-    return sorted(int(path.name) for path in (folder / kind).iterdir())
-
-
-def test_query_that_is_ahead_of_its_tables_goes_back_to_them(tmp_path: Path) -> None:
+def test_where_a_table_is_that_went_by_the_batches_of_a_query(tmp_path: Path) -> None:
     for batch in range(5):
         planned(tmp_path, batch, p0=10 * batch + 10, p1=5)
-    (tmp_path / "commits" / "4").unlink()
+    (tmp_path / "metadata").write_text('{"id":"q"}')
 
-    assert not go_back(str(tmp_path), "p-attempts", {0: 40, 1: 5}), "batch 4 is not done: it is run again anyway"
-    assert not go_back(str(tmp_path), "p-attempts", {0: 99, 1: 99})
-    assert batches(tmp_path, "offsets") == [0, 1, 2, 3, 4]
+    def folder(name: str) -> str | None:
+        file = tmp_path / name
+        return file.read_text() if file.exists() else None
 
-    assert go_back(str(tmp_path), "p-attempts", {0: 35, 1: 5})
-    assert batches(tmp_path, "offsets") == batches(tmp_path, "commits") == [0, 1, 2]
-    assert not go_back(str(tmp_path), "p-attempts", {0: 35, 1: 5})
-
-    assert go_back(str(tmp_path), "p-attempts", {0: 35}), "nothing of partition 1 is in the tables"
-    assert not tmp_path.exists(), "to the beginning"
-
-
-def test_nothing_goes_back_where_nothing_is(tmp_path: Path) -> None:
-    assert not go_back(str(tmp_path / "none"), "p-attempts", {})
-    assert not go_back("s3a://bucket/checkpoint", "p-attempts", {})
-    assert not go_back(str(tmp_path), "p-attempts", {}), "a query that has done nothing yet"
+    assert reached_by_query(folder, "p-attempts", {"q": 3}.get) == {0: 40, 1: 5}
+    assert reached_by_query(folder, "p-attempts", {"another": 3}.get) == {}, "the table was not written by this query"
+    assert reached_by_query(folder, "p-attempts", {"q": 17}.get) == {}
+    assert reached_by_query(lambda name: None, "p-attempts", {"q": 3}.get) == {}
 
 
 def test_what_no_batch_will_look_at_again(tmp_path: Path) -> None:

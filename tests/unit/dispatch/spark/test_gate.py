@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dispatch.spark.query_keeper import StopGate, Stopping
+from dispatch.spark.query_supervisor import StopGate, StopRequested
 
 
 def test_no_batch_begins_once_it_is_closed() -> None:
@@ -13,7 +13,7 @@ def test_no_batch_begins_once_it_is_closed() -> None:
         pass
     gate.close()
 
-    with pytest.raises(Stopping), gate.batch():
+    with pytest.raises(StopRequested), gate.batch():
         pytest.fail("a batch began behind a closed gate")
 
 

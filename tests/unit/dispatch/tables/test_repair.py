@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from dispatch.logs import attempts
 from dispatch.tables import ATTEMPTS, TOPICS
-from dispatch.tables.delta_table import HeldTable, rows_of
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from dispatch.tables.repair import mend
 from tests.support.table_rows import attempt
 
@@ -20,9 +20,9 @@ def commit(folder: Path, version: int) -> Path:
     return folder / "_delta_log" / f"{version:020}.json"
 
 
-def written(folder: Path, *numbers: int) -> HeldTable:
+def written(folder: Path, *numbers: int) -> DeltaTableWriter:
     """A table with a commit for each of the numbers, which is the position that goes with it, too."""
-    table = HeldTable(ATTEMPTS, str(folder))
+    table = DeltaTableWriter(ATTEMPTS, str(folder))
     for number in numbers:
         rows = rows_of(attempts.encode([attempt(f"n{number}", "s", "delivered")]))
         table.extend(rows, {"attempts-0": number})
@@ -70,7 +70,7 @@ def test_whole_table_is_left_alone(tmp_path: Path) -> None:
 def test_whatever_stands_in_a_row_is_no_damage(tmp_path: Path) -> None:
     strange = 'a\u2028b\x85c\x1cd\n\r\0"'
     made = attempt("n1", "s", "dead", error="connect", detail=strange, endpoint=strange)
-    HeldTable(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 1})
+    DeltaTableWriter(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 1})
 
     assert not mend(ATTEMPTS, str(tmp_path))
     assert ids(tmp_path) == ["n1"]
@@ -81,7 +81,7 @@ def test_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Ca
     written(tmp_path, 1, 2, 3, 4)
     damage(commit(tmp_path, 3))
 
-    table = HeldTable(ATTEMPTS, str(tmp_path))
+    table = DeltaTableWriter(ATTEMPTS, str(tmp_path))
 
     assert table.positions("attempts") == {0: 2}
     assert ids(tmp_path) == ["n1", "n2"]
@@ -99,7 +99,7 @@ def test_data_file_that_is_not_whole_takes_the_table_back_before_it(
     written(tmp_path, 1, 2, 3, 4)
     damage(data_file(tmp_path, 3))
 
-    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
     assert ids(tmp_path) == ["n1", "n2"]
 
 
@@ -109,7 +109,7 @@ def test_files_that_were_joined_serve_when_what_they_became_is_damaged(tmp_path:
     table = written(tmp_path, 5)
     half(data_file(tmp_path, 5))
 
-    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 4}
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 4}
     assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
     assert table.location == str(tmp_path)
 
@@ -124,7 +124,7 @@ def test_torn_checkpoint_of_the_log_costs_nothing(tmp_path: Path, damage: Callab
     damage_pointer = tmp_path / "_delta_log" / "_last_checkpoint"
     half(damage_pointer)
 
-    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
     assert ids(tmp_path) == ["n1", "n2", "n3"]
 
 
@@ -148,7 +148,7 @@ def test_old_damage_costs_the_rows_of_the_file_and_no_others(tmp_path: Path) -> 
         commit(tmp_path, version).unlink()
     half(damaged)
 
-    assert HeldTable(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
     assert ids(tmp_path) == ["n2", "n3"]
 
 
@@ -157,7 +157,7 @@ def test_log_of_which_nothing_is_left_makes_the_table_anew(tmp_path: Path) -> No
     written(folder, 1, 2)
     empty(commit(folder, 0))
 
-    assert HeldTable(ATTEMPTS, str(folder)).positions("attempts") == {}
+    assert DeltaTableWriter(ATTEMPTS, str(folder)).positions("attempts") == {}
     assert ids(folder) == []
     (kept,) = tmp_path.glob("attempts.damaged-*")
     assert len(list(kept.rglob("*.parquet"))) == 2
@@ -165,7 +165,7 @@ def test_log_of_which_nothing_is_left_makes_the_table_anew(tmp_path: Path) -> No
 
 def test_table_of_what_is_begins_anew_when_it_cannot_be_taken_back(tmp_path: Path) -> None:
     folder = tmp_path / "topics"
-    table = HeldTable(TOPICS, str(folder))
+    table = DeltaTableWriter(TOPICS, str(folder))
     table.replace(TOPICS.arrow([]), {"control-0": 1})
     table.append(TOPICS.arrow([_topic("a")]), "x", 1)
     DeltaTable(str(folder)).create_checkpoint()
@@ -174,7 +174,7 @@ def test_table_of_what_is_begins_anew_when_it_cannot_be_taken_back(tmp_path: Pat
         commit(folder, version).unlink()
     half(damaged)
 
-    assert HeldTable(TOPICS, str(folder)).positions("control") == {}
+    assert DeltaTableWriter(TOPICS, str(folder)).positions("control") == {}
 
 
 def _topic(name: str) -> dict[str, object]:

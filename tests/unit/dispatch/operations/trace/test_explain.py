@@ -8,10 +8,9 @@ import pytest
 
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.operations.trace.control import ControlHistory
 from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import batch_of, made_at
-from dispatch.operations.trace.story import AttemptRow, Batch, DeliveryStory, Evaluated, Evidence
+from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, DeliveryStory, Evidence, MatchedBy
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
 from dispatch.tables.delta_table import rows_of
 from topic_model.expressions.conditions import XPATH_1
@@ -233,7 +232,7 @@ def test_current_message_is_for_one_subscription_alone() -> None:
 
 
 def test_batch_that_has_not_begun_is_said_to_be_awaited() -> None:
-    story = explain(evidence(history(subscription("s")), batch=Batch(None, begun=False, done=False)))
+    story = explain(evidence(history(subscription("s")), batch=BatchFate(None, begun=False, done=False)))
 
     assert story.steps[-1].what == "waits for the dispatch"
     assert story.deliveries[0].why == "the dispatch has not come to it yet"
@@ -262,9 +261,9 @@ def test_batch_is_found_in_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "commits" / "5").touch()
     place = str(tmp_path)
 
-    assert batch_of(place, "t", 1, 15) == Batch(5, begun=True, done=True)
-    assert batch_of(f"file://{place}", "t", 1, 20) == Batch(6, begun=True, done=False)
-    assert batch_of(place, "t", 1, 30) == Batch(None, begun=False, done=False)
+    assert batch_of(place, "t", 1, 15) == BatchFate(5, begun=True, done=True)
+    assert batch_of(f"file://{place}", "t", 1, 20) == BatchFate(6, begun=True, done=False)
+    assert batch_of(place, "t", 1, 30) == BatchFate(None, begun=False, done=False)
     assert batch_of("s3://bucket/push", "t", 1, 30) is None
     # Of what lies before the batches that Spark keeps, only that it is done is known.
     early = batch_of(place, "t", 1, 3)
@@ -273,7 +272,7 @@ def test_batch_is_found_in_the_checkpoint(tmp_path: Path) -> None:
     # A checkpoint that was not the first on these logs calls its batches otherwise than Spark does.
     (tmp_path / RANGES).mkdir()
     (tmp_path / RANGES / "2").touch()
-    assert batch_of(place, "t", 1, 15) == Batch(2 * RANGE + 5, begun=True, done=True)
+    assert batch_of(place, "t", 1, 15) == BatchFate(2 * RANGE + 5, begun=True, done=True)
 
 
 def test_ids_say_when_they_were_made() -> None:
@@ -314,7 +313,7 @@ def test_what_was_matched_is_known_to_the_record_when_the_batch_has_said_so() ->
     control.add(subscription("late", created_ms=ACCEPTED + 4), ACCEPTED + 5, 2)
     control.add(SubscriptionEnded("there", "unsubscribed", ACCEPTED + 6), ACCEPTED + 6, 3)
     first_push = attempt("there", 1, "delivered", ACCEPTED + 50, batch=7)
-    matched = Evaluated(ACCEPTED + 8, batch=7, control=2, subscriptions=1)
+    matched = MatchedBy(ACCEPTED + 8, batch=7, control=2, subscriptions=1)
     story = explain(evidence(control, first_push, evaluated=matched))
 
     assert [(each.subscription, each.outcome) for each in story.deliveries] == [("there", "delivered")]
@@ -323,7 +322,7 @@ def test_what_was_matched_is_known_to_the_record_when_the_batch_has_said_so() ->
     late = only(evidence(control, first_push, evaluated=matched), "late")
     assert late.why == "the subscription was made later, at 1970-01-01 00:01:40 UTC"
     # With the batch after that it is the other way round.
-    next_batch = Evaluated(ACCEPTED + 8, batch=8, control=4, subscriptions=1)
+    next_batch = MatchedBy(ACCEPTED + 8, batch=8, control=4, subscriptions=1)
     after = explain(evidence(control, evaluated=next_batch))
     assert [(each.subscription, each.outcome) for each in after.deliveries] == [("late", "pending")]
     assert "had ended before" in only(evidence(control, evaluated=next_batch), "there").why
@@ -403,7 +402,7 @@ def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenev
     control = ControlHistory()
     for offset, record in enumerate(changes):
         control.add(record, ACCEPTED + 1_000 if offset >= at else 1_000, offset)
-    matched = Evaluated(ACCEPTED + 60_000, batch=7, control=len(changes), subscriptions=4)
+    matched = MatchedBy(ACCEPTED + 60_000, batch=7, control=len(changes), subscriptions=4)
     story = explain(stamped(control, at, evaluated=matched))
 
     whys = {each.subscription: (each.outcome, each.why) for each in story.deliveries}

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from dispatch.spark import query_keeper
-from dispatch.spark.query_keeper import Keeper, StopGate, pause_after
+from dispatch.spark import query_supervisor
+from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, pause_after
 
 
 class PlayedQuery:
@@ -36,7 +36,7 @@ def test_pause_grows_to_a_limit() -> None:
 
 
 def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_keeper, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(query_supervisor, "FIRST_PAUSE_S", 0.01)
     gate = StopGate()
     queries: list[PlayedQuery] = []
     second = threading.Event()
@@ -49,7 +49,7 @@ def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pyt
             second.set()
         return queries[-1]
 
-    kept = Keeper("test", start, gate)  # type: ignore[arg-type]
+    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
     kept.start()
     assert second.wait(10)
     assert kept.wait_running(10)
@@ -61,30 +61,8 @@ def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pyt
     assert not kept.gave_up
 
 
-def test_query_that_is_not_essential_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_keeper, "FIRST_PAUSE_S", 0.0)
-    gate = StopGate()
-    tries: list[int] = []
-    often = threading.Event()
-
-    def start() -> PlayedQuery:
-        tries.append(1)
-        if len(tries) > 2 * query_keeper.MAX_FAILURES:
-            often.set()
-        raise RuntimeError("no")
-
-    kept = Keeper("test", start, gate, essential=False)  # type: ignore[arg-type]
-    kept.start()
-
-    assert often.wait(10)
-    assert not gate.closed
-    gate.close()
-    kept.stop(10)
-    assert not kept.gave_up
-
-
 def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_keeper, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(query_supervisor, "FIRST_PAUSE_S", 0.0)
     gate = StopGate()
     tries = []
 
@@ -92,10 +70,10 @@ def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.Mon
         tries.append(1)
         raise RuntimeError("no")
 
-    kept = Keeper("test", start, gate)  # type: ignore[arg-type]
+    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
     kept.start()
 
     assert gate.wait_closed(10)
     kept.stop(10)
     assert kept.gave_up
-    assert len(tries) == query_keeper.MAX_FAILURES
+    assert len(tries) == query_supervisor.MAX_FAILURES

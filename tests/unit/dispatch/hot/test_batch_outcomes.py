@@ -4,8 +4,8 @@ from dispatch.delivery.health import Sign
 from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.delivery.verdict import Push
+from dispatch.hot.batch_outcomes import BatchOutcomes, waits
 from dispatch.hot.lanes import Received
-from dispatch.hot.settlement import Settlement, waits
 from dispatch.logs.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
@@ -21,7 +21,7 @@ def settled(
     result: PushResult,
     target: Subscription | None = None,
     push: PushSettings = PushSettings(),  # noqa: B008
-) -> tuple[FakeJournal, Settlement]:
+) -> tuple[FakeJournal, BatchOutcomes]:
     """The settlement of one push of one message."""
     journal, settlement = made(push)
     target = target or subscription()
@@ -31,9 +31,9 @@ def settled(
     return journal, settlement
 
 
-def made(push: PushSettings = PushSettings()) -> tuple[FakeJournal, Settlement]:  # noqa: B008 - immutable
+def made(push: PushSettings = PushSettings()) -> tuple[FakeJournal, BatchOutcomes]:  # noqa: B008 - immutable
     journal = FakeJournal()
-    return journal, Settlement(journal, push, RETRY, 3, now=lambda: NOW_MS / 1000, chance=lambda: 0.0)
+    return journal, BatchOutcomes(journal, push, RETRY, 3, now=lambda: NOW_MS / 1000, chance=lambda: 0.0)
 
 
 def subscription(**policy: object) -> Subscription:
@@ -61,7 +61,7 @@ def test_only_one_attempt_asked_for_is_a_dead_letter_at_once() -> None:
 def test_endpoint_that_asks_to_be_left_alone_is_reported_with_the_time() -> None:
     journal, settlement = settled(PushResult(503, retry_after_s=30.0))
 
-    assert settlement.report.signs == [("http://s/", Sign("away", "n", 30_000))]
+    assert settlement.report.signs == [("http://s/", Sign("unreachable", "n", 30_000))]
     assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 30_000, NOW_MS)}
 
 
@@ -80,7 +80,7 @@ def test_time_out_is_the_receivers_when_the_batch_gave_it_all_its_time() -> None
     journal, settlement = settled(PushResult(0, "timeout"), push=PushSettings(total_timeout_s=2.0))
 
     assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 1000, NOW_MS)}
-    assert settlement.report.signs == [("http://s/", Sign("away", "n"))]
+    assert settlement.report.signs == [("http://s/", Sign("unreachable", "n"))]
 
 
 def test_what_was_too_old_when_it_was_read_expires_untried() -> None:

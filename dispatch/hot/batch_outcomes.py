@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from dispatch.delivery.capacity import scopes_of
 from dispatch.delivery.health import Sign, quick_s
+from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
-from dispatch.delivery.retry import History, policy_of
-from dispatch.delivery.verdict import DELIVERED, Push, Verdict, attempt, judge, untried
+from dispatch.delivery.verdict import DELIVERED, GIVEN_UP, Push, Verdict, attempt, judge, policy_of, untried
 from dispatch.hot.lanes import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
@@ -23,29 +23,10 @@ from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.subscriptions import Subscription
 
-# So many endpoints of one host that do not answer, and none that does: the host is away.
-_AWAY_ENDPOINTS = 4
+# So many endpoints of one host that do not answer, and none that does: the host is unreachable.
+_SILENT_ENDPOINTS = 4
 
 UNTRIED = Tries()
-
-
-class Journal(Protocol):
-    """Where it is written down."""
-
-    def record(self, attempt: Attempt) -> None:
-        """A delivery was made, or is not wanted any more."""
-
-    def park(self, subscription: Subscription, received: Received, tries: Tries, attempt: Attempt) -> None:
-        """A delivery is to be made later; the row that says so."""
-
-    def bury(self, subscription: Subscription, received: Received, attempt: Attempt) -> None:
-        """A delivery was given up for good; the row that says so."""
-
-    def write_due(self) -> bool:
-        """Have what is due written, without waiting; False when more should not be added before it is."""
-
-    def catch_up(self) -> None:
-        """Return when everything is written. Raises InfrastructureError when that takes too long."""
 
 
 class PutOff(NamedTuple):
@@ -65,7 +46,7 @@ def cancelled(detail: str) -> PutOff:
     return PutOff(Verdict("cancelled"), failed("ended", detail))
 
 
-class Settlement:
+class BatchOutcomes:
     """One partition of one batch. `report` is what it has learned."""
 
     def __init__(
@@ -87,7 +68,7 @@ class Settlement:
         self._now = now
         self._chance = chance
         self._failures: dict[str, int] = {}  # in a row, by lane
-        self._away: set[str] = set()
+        self._unreachable: set[str] = set()
         self._silent: dict[str, set[str]] = {}  # endpoints without an answer, by host
         self._answering: set[str] = set()  # hosts
 
@@ -108,21 +89,21 @@ class Settlement:
         if verdict.state == "cancelled":
             self.report.gone.add(subscription.id)
             return cancelled("its receiver is gone (410)")
-        if outcome.endpoint_away:
+        if outcome.endpoint_unreachable:
             return waits(f"the push before it ended with {outcome.error!r}")
         failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1
         if failures >= self._retry.breaker_failures:
             return waits(f"the {failures} pushes before it failed, the last with {outcome.error!r}")
         return None
 
-    def away(self, subscription: Subscription) -> PutOff | None:
+    def unreachable(self, subscription: Subscription) -> PutOff | None:
         """Whether this batch has found out that nothing need be tried there, and what is done instead."""
         endpoint = subscription.consumer.address
-        if endpoint in self._away:
+        if endpoint in self._unreachable:
             return waits("its endpoint did not answer another push of the same batch")
         if self._silent:
             host = scopes_of(endpoint)[1][1]
-            if host not in self._answering and len(self._silent.get(host, ())) >= _AWAY_ENDPOINTS:
+            if host not in self._answering and len(self._silent.get(host, ())) >= _SILENT_ENDPOINTS:
                 return waits("its host did not answer other pushes of the same batch")
         return None
 
@@ -141,7 +122,7 @@ class Settlement:
             row = untried(
                 subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, self._batch
             )
-            self._write(subscription, received, row, UNTRIED)
+            self._write(received, row, UNTRIED)
 
     def expired(self, subscription: Subscription, received: Received) -> bool:
         """Whether a notification has lived too long to be tried at all; then that is written down."""
@@ -156,26 +137,24 @@ class Settlement:
     def _judged(
         self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool
     ) -> Verdict:
-        notification, now_ms = received.notification, self._now_ms()
+        now_ms, counted, verdict = self._now_ms(), 1, DELIVERED
         if cut_off:
             # The batch was impatient, which says nothing about how often the receiver may be asked.
             verdict, counted = Verdict("parked", now_ms), 0
-        elif outcome.delivered:
-            verdict, counted = DELIVERED, 1
-        else:
-            counted = 1
-            history = History(notification.accepted_ms, counted, companions=len(push.notifications) - 1)
+        elif not outcome.delivered:
             policy = policy_of(subscription.policy, self._retry)
-            verdict = judge(outcome, policy, history, now_ms, self._chance(), push.result.retry_after_s)
-        row = attempt(subscription, notification, 1, verdict, outcome, push, self._batch)
-        self._write(subscription, received, row, Tries(1, counted, verdict.next_ms, now_ms))
+            verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
+        row = attempt(subscription, received.notification, 1, verdict, outcome, push, self._batch)
+        self._write(received, row, Tries(1, counted, verdict.next_ms, now_ms))
         return verdict
 
-    def _write(self, subscription: Subscription, received: Received, row: Attempt, tries: Tries) -> None:
+    def _write(self, received: Received, row: Attempt, tries: Tries) -> None:
         if row.state == "parked":
-            self._journal.park(subscription, received, tries, row)
-        elif row.state in ("dead", "expired"):
-            self._journal.bury(subscription, received, row)
+            delivery = received.delivery(row.subscription, self._batch)
+            self._journal.park(delivery, received.notification, tries, row)
+        elif row.state in GIVEN_UP:
+            delivery = received.delivery(row.subscription, self._batch)
+            self._journal.write_dead_letter(delivery, received.notification, row)
         else:
             self._journal.record(row)
 
@@ -193,12 +172,12 @@ class Settlement:
         message = push.notifications[0].id
         if cut_off:
             self.report.signs.append((endpoint, Sign("slow")))
-        elif outcome.endpoint_away:
-            self.report.signs.append((endpoint, Sign("away", message, int(push.result.retry_after_s * 1000))))
+        elif outcome.endpoint_unreachable:
+            self.report.signs.append((endpoint, Sign("unreachable", message, int(push.result.retry_after_s * 1000))))
         else:
             self.report.signs.append((endpoint, Sign("quick" if outcome.blames_message else "failing", message)))
-        if outcome.endpoint_away:
-            self._away.add(endpoint)
+        if outcome.endpoint_unreachable:
+            self._unreachable.add(endpoint)
             if not outcome.status:
                 self._silent.setdefault(scopes_of(endpoint)[1][1], set()).add(endpoint)
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from dispatch.delivery.capacity import Bounds
-from dispatch.redelivery.waiting_room import WaitingRoom
+from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
 
-A, B, C = "http://host/a", "http://host/b", "http://other/c"
+A, B, C = (scopes_of(each) for each in ("http://host/a", "http://host/b", "http://other/c"))
 
 
 def test_who_finds_no_room_goes_on_when_somebody_leaves_in_the_order_of_coming() -> None:
-    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
     assert not room.wait("first", A)
     room.enter(A)
     assert room.wait("second", A)
@@ -21,7 +20,7 @@ def test_who_finds_no_room_goes_on_when_somebody_leaves_in_the_order_of_coming()
 
 
 def test_a_host_that_is_full_holds_all_its_endpoints_and_no_other_host() -> None:
-    room = WaitingRoom(Bounds(per_endpoint=5, per_host=2))
+    room = CapacityWaiters(Limits(per_endpoint=5, per_host=2))
     room.enter(A)
     room.enter(B)
     assert room.wait("third", A)
@@ -32,7 +31,7 @@ def test_a_host_that_is_full_holds_all_its_endpoints_and_no_other_host() -> None
 
 
 def test_who_does_not_use_the_room_passes_it_on() -> None:
-    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     assert room.wait("second", A)
     assert room.wait("third", A)
@@ -43,7 +42,7 @@ def test_who_does_not_use_the_room_passes_it_on() -> None:
 
 
 def test_a_lane_that_is_over_waits_no_more() -> None:
-    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     assert room.wait("second", A)
 
@@ -54,7 +53,7 @@ def test_a_lane_that_is_over_waits_no_more() -> None:
 
 
 def test_a_lane_that_asks_again_keeps_its_place_and_has_only_one() -> None:
-    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     assert room.wait("second", A)
     assert room.wait("third", A)
@@ -78,7 +77,7 @@ class Counted(str):
 
 
 def test_ten_thousand_that_end_together_are_not_searched_for_one_by_one() -> None:
-    room = WaitingRoom(Bounds(per_endpoint=1, per_host=10))
+    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     lanes = [Counted(f"lane{number}") for number in range(10_000)]
     for lane in lanes:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.matching.bases import FileBase, FileBases, Rebasing, SharedBase
+from dispatch.matching.bases import FileBase, FileBases, SharedBase, SnapshotRebuilder
 from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from topic_model.routing import RoutingTable
 from topic_model.snapshot import Snapshot, SnapshotView
@@ -64,15 +64,15 @@ class KeptBases:
         """Nothing is left anywhere."""
 
 
-def matched(rebasing: Rebasing, topic: str = "a") -> list[str]:
-    base, overlay = rebasing.current()
+def matched(rebuilder: SnapshotRebuilder, topic: str = "a") -> list[str]:
+    base, overlay = rebuilder.current()
     return [each.id for each in SnapshotView(base.open(), overlay).match(TopicPath(topic))]
 
 
-def wait_for_thread(rebasing: Rebasing) -> None:
-    assert rebasing._build is not None
-    assert rebasing._build.thread is not None
-    rebasing._build.thread.join(10)
+def wait_for_thread(rebuilder: SnapshotRebuilder) -> None:
+    assert rebuilder._build is not None
+    assert rebuilder._build.thread is not None
+    rebuilder._build.thread.join(10)
 
 
 def changed(table: RoutingTable, numbers: range) -> None:
@@ -83,9 +83,9 @@ def changed(table: RoutingTable, numbers: range) -> None:
 def test_nothing_changed_is_the_very_same_answer() -> None:
     table = RoutingTable()
     changed(table, range(3))
-    rebasing = Rebasing(table, KeptBases())
+    rebuilder = SnapshotRebuilder(table, KeptBases())
 
-    (base, overlay), (base_again, overlay_again) = rebasing.current(), rebasing.current()
+    (base, overlay), (base_again, overlay_again) = rebuilder.current(), rebuilder.current()
 
     assert base is base_again
     assert overlay is overlay_again
@@ -94,37 +94,37 @@ def test_nothing_changed_is_the_very_same_answer() -> None:
 
 def test_old_base_serves_with_all_changes_until_the_new_one_is_there() -> None:
     table, bases = RoutingTable(), KeptBases()
-    rebasing = Rebasing(table, bases, min_overlay=3)
-    first, _ = rebasing.current()
+    rebuilder = SnapshotRebuilder(table, bases, min_overlay=3)
+    first, _ = rebuilder.current()
     bases.go.clear()
 
     changed(table, range(5))
-    assert matched(rebasing) == ["s0", "s1", "s2", "s3", "s4"]
+    assert matched(rebuilder) == ["s0", "s1", "s2", "s3", "s4"]
     table.apply(SubscriptionEnded("s1", "unsubscribed", 1))
     changed(table, range(5, 7))
-    assert matched(rebasing) == ["s0", "s2", "s3", "s4", "s5", "s6"]
-    assert rebasing.current()[0] is first
+    assert matched(rebuilder) == ["s0", "s2", "s3", "s4", "s5", "s6"]
+    assert rebuilder.current()[0] is first
 
     bases.go.set()
-    wait_for_thread(rebasing)
-    base, overlay = rebasing.current()
+    wait_for_thread(rebuilder)
+    base, overlay = rebuilder.current()
     assert base is not first
     assert overlay.size == 3, "what changed while the base was made: one gone, two came"
     assert 0 <= len(pickle.dumps(overlay)) - overlay.packed_size() < 200, "what travels, but for what pickle adds"
-    assert matched(rebasing) == ["s0", "s2", "s3", "s4", "s5", "s6"]
+    assert matched(rebuilder) == ["s0", "s2", "s3", "s4", "s5", "s6"]
     assert bases.discarded == [first]
 
 
 def test_no_second_build_while_one_is_under_way() -> None:
     table, bases = RoutingTable(), KeptBases()
-    rebasing = Rebasing(table, bases, min_overlay=3)
-    rebasing.current()
+    rebuilder = SnapshotRebuilder(table, bases, min_overlay=3)
+    rebuilder.current()
     bases.go.clear()
     for start in range(0, 50, 10):
         changed(table, range(start, start + 10))
-        rebasing.current()
+        rebuilder.current()
     bases.go.set()
-    wait_for_thread(rebasing)
+    wait_for_thread(rebuilder)
 
     assert len(bases.shared) == 2
 
@@ -133,36 +133,36 @@ def test_base_that_cannot_be_made_leaves_the_old_one_in_use_and_is_tried_again_l
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     table, bases = RoutingTable(), KeptBases()
-    rebasing = Rebasing(table, bases, min_overlay=3)
-    first, _ = rebasing.current()
+    rebuilder = SnapshotRebuilder(table, bases, min_overlay=3)
+    first, _ = rebuilder.current()
     bases.fail = True
     changed(table, range(4))
-    rebasing.current()
-    wait_for_thread(rebasing)
-    assert matched(rebasing) == ["s0", "s1", "s2", "s3"]
+    rebuilder.current()
+    wait_for_thread(rebuilder)
+    assert matched(rebuilder) == ["s0", "s1", "s2", "s3"]
     assert "no space left" in caplog.text
-    assert rebasing._build is None, "not again with every batch"
+    assert rebuilder._build is None, "not again with every batch"
 
     bases.fail = False
     changed(table, range(4, 10))
-    rebasing.current()
-    wait_for_thread(rebasing)
+    rebuilder.current()
+    wait_for_thread(rebuilder)
 
-    assert rebasing.current()[0] is not first
-    assert len(matched(rebasing)) == 10
+    assert rebuilder.current()[0] is not first
+    assert len(matched(rebuilder)) == 10
 
 
 def test_overlay_may_grow_with_the_base() -> None:
     table, bases = RoutingTable(), KeptBases()
     changed(table, range(1_000))
-    rebasing = Rebasing(table, bases, min_overlay=3)
-    rebasing.current()
+    rebuilder = SnapshotRebuilder(table, bases, min_overlay=3)
+    rebuilder.current()
     changed(table, range(1_000, 1_020))
-    rebasing.current()
-    assert rebasing._build is None
+    rebuilder.current()
+    assert rebuilder._build is None
     changed(table, range(1_020, 1_021))
-    rebasing.current()
-    assert rebasing._build is not None
+    rebuilder.current()
+    assert rebuilder._build is not None
 
 
 @given(
@@ -178,8 +178,8 @@ def test_overlay_may_grow_with_the_base() -> None:
 def test_view_always_answers_as_the_table(steps: list[tuple[str, int]]) -> None:
     """Whenever the builds happen to finish, nobody is missed and nobody who left is served."""
     table, bases = RoutingTable(), KeptBases()
-    rebasing = Rebasing(table, bases, min_overlay=2)
-    rebasing.current()
+    rebuilder = SnapshotRebuilder(table, bases, min_overlay=2)
+    rebuilder.current()
     actions: dict[str, Callable[[int], object]] = {
         "put": lambda number: table.apply(record(number, "a//." if number % 3 else "a/b")),
         "end": lambda number: table.apply(SubscriptionEnded(f"s{number}", "unsubscribed", 1)),
@@ -191,10 +191,10 @@ def test_view_always_answers_as_the_table(steps: list[tuple[str, int]]) -> None:
         for what, number in steps:
             actions[what](number)
             for topic in ("a", "a/b"):
-                assert matched(rebasing, topic) == [each.id for each in table.match(TopicPath(topic))]
+                assert matched(rebuilder, topic) == [each.id for each in table.match(TopicPath(topic))]
     finally:
         bases.go.set()
-        rebasing.close()
+        rebuilder.close()
 
 
 def test_files_come_and_go(tmp_path: Path) -> None:
@@ -204,21 +204,21 @@ def test_files_come_and_go(tmp_path: Path) -> None:
     table = RoutingTable()
     changed(table, range(2))
     bases = FileBases(folder)
-    rebasing = Rebasing(table, bases, min_overlay=1)
+    rebuilder = SnapshotRebuilder(table, bases, min_overlay=1)
 
-    first, _ = rebasing.current()
+    first, _ = rebuilder.current()
     assert isinstance(first, FileBase)
     opened = first.open()
     assert first.size == opened.size > 0
     assert [file.name for file in folder.iterdir()] == [Path(first.file).name]
     changed(table, range(2, 5))
-    rebasing.current()
-    wait_for_thread(rebasing)
-    second, _ = rebasing.current()
+    rebuilder.current()
+    wait_for_thread(rebuilder)
+    second, _ = rebuilder.current()
 
     assert isinstance(second, FileBase)
     assert [file.name for file in folder.iterdir()] == [Path(second.file).name]
     assert [each.id for each in SnapshotView(opened).match(TopicPath("a"))] == ["s0", "s1"], "mapped stays mapped"
     assert len(SnapshotView(second.open()).match(TopicPath("a"))) == 5
-    rebasing.close()
+    rebuilder.close()
     assert not folder.exists()

@@ -9,7 +9,7 @@ import itertools
 _STALE = 1_000
 
 
-class Agenda:
+class TimerQueue:
     """Names and times. Those who are due are served in the order of their times, then of asking."""
 
     def __init__(self) -> None:

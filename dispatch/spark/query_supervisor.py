@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Stopping(Exception):
+class StopRequested(Exception):
     """Raised to end a query where nothing is half done: at the beginning of a batch, or between two of its rounds."""
 
 
@@ -35,10 +35,10 @@ class StopGate:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Around a batch. Raises Stopping once the gate is closed."""
+        """Around a batch. Raises StopRequested once the gate is closed."""
         with self._condition:
             if self._closed:
-                raise Stopping
+                raise StopRequested
             self._inside += 1
         try:
             yield
@@ -48,9 +48,9 @@ class StopGate:
                 self._condition.notify_all()
 
     def pass_on(self) -> None:
-        """Between two rounds of a batch. Raises Stopping once the gate is closed."""
+        """Between two rounds of a batch. Raises StopRequested once the gate is closed."""
         if self._closed:
-            raise Stopping
+            raise StopRequested
 
     def close(self) -> None:
         """From now on no batch begins."""
@@ -85,15 +85,14 @@ CATCH_UP_S = 5.0
 MAX_FAILURES = 10
 
 
-class Keeper:
+class QuerySupervisor:
     """Starts a query again, from its checkpoint, when it dies: Kafka was away for long, or a task failed too often.
 
-    Runs in a thread of its own until the gate closes. When an essential query dies MAX_FAILURES times in a row the
-    gate is closed and `gave_up` is true; any other is tried for ever.
+    Runs in a thread of its own until the gate closes. When the query dies MAX_FAILURES times in a row the gate is
+    closed and `gave_up` is true.
     """
 
-    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate, essential: bool = True) -> None:
-        self.essential = essential
+    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate) -> None:
         self._start = start
         self._gate = gate
         self._query: StreamingQuery | None = None
@@ -151,7 +150,7 @@ class Keeper:
             if self._gate.wait_closed(0):
                 return
             self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
-            if self.essential and self.failures >= MAX_FAILURES:
+            if self.failures >= MAX_FAILURES:
                 logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)
                 self.gave_up = True
                 self._gate.close()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.delivery.health import Health, HealthBook, Sign
+from dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
 from dispatch.settings import RetrySettings
 
 HERE = "http://here/"
@@ -19,22 +19,22 @@ def used() -> set[str]:
 
 
 @pytest.fixture
-def book(used: set[str]) -> HealthBook:
-    return HealthBook(RetrySettings(), used.__contains__)
+def book(used: set[str]) -> EndpointHealthRegistry:
+    return EndpointHealthRegistry(RetrySettings(), used.__contains__)
 
 
-def fall(book: HealthBook) -> Health:
+def fall(book: EndpointHealthRegistry) -> Health:
     """The breaker opens, and its probe begins."""
     for message in "abc":
-        book.note(HERE, Sign("away", message), NOW_MS)
+        book.note(HERE, Sign("unreachable", message), NOW_MS)
     assert book.begin_push(HERE)
     health = book.get(HERE)
     assert health.breaker == "half-open"
     return health
 
 
-def test_probe_of_a_killed_process_does_not_keep_the_breaker_for_ever(book: HealthBook) -> None:
-    kept = {HERE: fall(HealthBook(RetrySettings(), {HERE}.__contains__))}
+def test_probe_of_a_killed_process_does_not_keep_the_breaker_for_ever(book: EndpointHealthRegistry) -> None:
+    kept = {HERE: fall(EndpointHealthRegistry(RetrySettings(), {HERE}.__contains__))}
 
     book.restore(kept)
 
@@ -42,10 +42,10 @@ def test_probe_of_a_killed_process_does_not_keep_the_breaker_for_ever(book: Heal
     assert book.get(HERE).may_try(book.get(HERE).probe_at_ms)
 
 
-def test_probe_of_a_failed_shift_is_forgotten(book: HealthBook) -> None:
+def test_probe_of_a_failed_shift_is_forgotten(book: EndpointHealthRegistry) -> None:
     fall(book)
 
-    book.note("http://there/", Sign("away", "m"), NOW_MS)
+    book.note("http://there/", Sign("unreachable", "m"), NOW_MS)
     closed = book.get("http://there/")
 
     book.forget_probes()
@@ -54,7 +54,7 @@ def test_probe_of_a_failed_shift_is_forgotten(book: HealthBook) -> None:
     assert book.get("http://there/") == closed
 
 
-def test_what_is_known_already_is_newer_than_what_was_kept(book: HealthBook) -> None:
+def test_what_is_known_already_is_newer_than_what_was_kept(book: EndpointHealthRegistry) -> None:
     known = fall(book)
 
     book.restore({HERE: Health(), "http://there/": Health(failures=1)})
@@ -63,7 +63,7 @@ def test_what_is_known_already_is_newer_than_what_was_kept(book: HealthBook) -> 
     assert book.get("http://there/") == Health(failures=1)
 
 
-def test_endpoints_that_are_well_take_no_memory(book: HealthBook) -> None:
+def test_endpoints_that_are_well_take_no_memory(book: EndpointHealthRegistry) -> None:
     assert book.note(HERE, Sign("quick"), NOW_MS) == Health()
     assert book.everything() == {}
 
@@ -77,16 +77,18 @@ def test_endpoints_that_are_well_take_no_memory(book: HealthBook) -> None:
     assert book.everything() == {}
 
 
-def test_batches_pass_over_the_sick_and_report_the_first_success_of_those_that_fail(book: HealthBook) -> None:
+def test_batches_pass_over_the_degraded_and_report_the_first_success_of_those_that_fail(
+    book: EndpointHealthRegistry,
+) -> None:
     book.note(HERE, Sign("failing", "a"), NOW_MS)
     book.note("http://slow/", Sign("slow"), NOW_MS)
 
-    assert book.sick() == {"http://slow/"}
+    assert book.degraded() == {"http://slow/"}
     assert book.watched() == {HERE}
 
 
-def test_a_push_to_an_endpoint_without_an_open_breaker_is_no_probe(book: HealthBook) -> None:
-    book.note(HERE, Sign("away", "a"), NOW_MS)
+def test_a_push_to_an_endpoint_without_an_open_breaker_is_no_probe(book: EndpointHealthRegistry) -> None:
+    book.note(HERE, Sign("unreachable", "a"), NOW_MS)
     before = book.everything()
 
     assert not book.begin_push(HERE)
@@ -94,9 +96,9 @@ def test_a_push_to_an_endpoint_without_an_open_breaker_is_no_probe(book: HealthB
     assert book.everything() == before
 
 
-def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book: HealthBook) -> None:
+def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book: EndpointHealthRegistry) -> None:
     for message in "abc":
-        book.note(HERE, Sign("away", message), NOW_MS)
+        book.note(HERE, Sign("unreachable", message), NOW_MS)
     opened = book.get(HERE)
 
     book.forgive(HERE, NOW_MS + 10)
@@ -112,7 +114,9 @@ def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book:
     assert book.get(HERE).probe_at_ms == NOW_MS + 10
 
 
-def test_an_endpoint_that_nobody_has_any_more_is_forgotten_however_sick_it_is(book: HealthBook, used: set[str]) -> None:
+def test_an_endpoint_that_nobody_has_any_more_is_forgotten_however_sick_it_is(
+    book: EndpointHealthRegistry, used: set[str]
+) -> None:
     fall(book)
     book.note(THERE, Sign("slow"), NOW_MS)
     used.remove(HERE)
@@ -121,26 +125,28 @@ def test_an_endpoint_that_nobody_has_any_more_is_forgotten_however_sick_it_is(bo
     book.forget("http://never/")
 
     assert list(book.everything()) == [THERE]
-    assert book.sick() == {THERE}
+    assert book.degraded() == {THERE}
     assert not book.watched()
     assert book.get(HERE) == Health()
 
 
-def test_what_a_push_says_that_ends_after_its_subscription_is_not_kept(book: HealthBook, used: set[str]) -> None:
+def test_what_a_push_says_that_ends_after_its_subscription_is_not_kept(
+    book: EndpointHealthRegistry, used: set[str]
+) -> None:
     fall(book)
     used.remove(HERE)
     book.forget(HERE)
 
-    assert book.note(HERE, Sign("away", "late"), NOW_MS) == Health()
+    assert book.note(HERE, Sign("unreachable", "late"), NOW_MS) == Health()
 
     assert not book.begin_push(HERE)
     assert book.everything() == {}
     used.add(HERE)
-    assert book.note(HERE, Sign("away", "later"), NOW_MS).failures == 1
+    assert book.note(HERE, Sign("unreachable", "later"), NOW_MS).failures == 1
 
 
-def test_a_restart_brings_back_nothing_that_nobody_has(book: HealthBook) -> None:
-    sick = Health(sick=True)
+def test_a_restart_brings_back_nothing_that_nobody_has(book: EndpointHealthRegistry) -> None:
+    sick = Health(degraded=True)
 
     book.restore({HERE: sick, "http://gone/": sick})
 

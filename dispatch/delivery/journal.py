@@ -1,0 +1,97 @@
+"""Where it is written down what became of deliveries: rows to `attempts`, what waits to `parked`, what was given up to
+`dead`.
+
+A row that says that a message is kept elsewhere (parked, dead) is written after the record that keeps it: a repeated
+batch leaves out what has a row, so the other way round a crash could lose the message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from core.eventlog.writers import DurableWriter
+from dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog
+from dispatch.logs.dead_letters import letter_of
+from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from topic_model.records.notifications import Notification
+
+# Rows that wait for the record that keeps their message: half a kilobyte each.
+_MOST_HELD_BACK = 5_000
+
+
+class _HeldBack(NamedTuple):
+    """A row, and the record that keeps its message, sent at this time of the monotonic clock."""
+
+    row: Attempt
+    log: DurableWriter
+    number: int
+    sent_at: float
+
+
+class Journal:
+    """Used by one thread. Whatever fails raises InfrastructureError; then nothing is known of what was asked for.
+
+    `timeout_s` is how long it may take until Kafka has something.
+    """
+
+    def __init__(
+        self,
+        attempts: AttemptsLog,
+        dead: DeadLetterLog,
+        parking: ParkingLog,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._attempts = attempts
+        self._dead = dead
+        self._parking = parking
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._held_back: deque[_HeldBack] = deque()
+
+    def record(self, attempt: Attempt) -> None:
+        """A push had an outcome, or a delivery ended without one."""
+        self._attempts.add(attempt)
+
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None:
+        """A delivery is to be made later; the row that says so."""
+        self._hold_back(attempt, self._parking, self._parking.park(delivery, notification, tries))
+
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
+        """A delivery was given up for good; the row that says so."""
+        number = self._dead.write_dead_letter(delivery, letter_of(attempt, notification))
+        self._hold_back(attempt, self._dead, number)
+
+    def write_due(self) -> bool:
+        """Have what is due written, without waiting; False while Kafka is slow to take what it was sent."""
+        self._release()
+        self._attempts.write_due()
+        late = bool(self._held_back) and self._clock() - self._held_back[0].sent_at > BEHIND_S
+        return not (late or self._attempts.behind())
+
+    def catch_up(self) -> None:
+        """Return when everything is written."""
+        self._dead.settle(self._timeout_s)
+        self._parking.settle(self._timeout_s)
+        self._release()
+        self._attempts.settle(self._timeout_s)
+
+    def close(self) -> None:
+        """Drop the connections and what is not acknowledged."""
+        self._held_back.clear()
+        for log in (self._attempts, self._parking, self._dead):
+            log.close()
+
+    def _hold_back(self, row: Attempt, log: DurableWriter, number: int) -> None:
+        self._held_back.append(_HeldBack(row, log, number, self._clock()))
+        if len(self._held_back) >= _MOST_HELD_BACK:
+            self._dead.settle(self._timeout_s)
+            self._parking.settle(self._timeout_s)
+            self._release()
+
+    def _release(self) -> None:
+        while self._held_back and self._held_back[0].log.has(self._held_back[0].number):
+            self._attempts.add(self._held_back.popleft().row)

@@ -1,0 +1,130 @@
+"""A push, from the messages that it carries to its outcome. Both drivers, the hot path and the redelivery, begin theirs
+here; what follows from the outcome is `verdict`'s to say.
+
+All I/O is the transport's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from core.recent import Recent
+from core.telemetry.tracing import Span, Tracing, TracingSettings, make_tracing, sampled, shared
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.outcomes import Outcome, classify, unwritable
+from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from dispatch.delivery.verdict import Push
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
+
+# Bytes for those of which the log has said that no envelope can be made, twice: some thousands.
+_UNWRITABLE = 1024 * 1024
+
+_NO_RESULT = PushResult(0)
+
+_NO_REQUEST = PushRequest("", (), b"")
+
+
+def make_push_spans(settings: TracingSettings) -> PushSpans | None:
+    """The spans of this process's pushes; None when none are wanted. Raises ConfigError."""
+    # Which notifications have spans was decided at the gateway.
+    tracing = make_tracing(settings, "dispatch", ratio=1.0)
+    return None if tracing is None else PushSpans(tracing)
+
+
+class PushSpans:
+    """Begins spans for those pushes that are to have one: in the trace of what a push carries or, where it carries
+    several traces, in one that is linked to them."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def begin(self, subscription: Subscription, notifications: Sequence[Notification], attempt: int) -> Span | None:
+        """The span of a push that leaves now; None when nothing in it is of a trace that is recorded."""
+        contexts = sampled([notification.traceparent for notification in notifications])
+        if not contexts:
+            return None
+        parent = shared(contexts)
+        facts: dict[str, str | int] = {
+            "arborcast.subscription": subscription.id,
+            "arborcast.notification": ",".join(notification.original_id for notification in notifications),
+            "arborcast.attempt": attempt,
+            "server.address": urlsplit(subscription.consumer.address).hostname or "",
+        }
+        return self._tracing.begin("push", "client", parent, () if parent else contexts, facts)
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._tracing.close()
+
+
+class Pusher:
+    """Begins pushes. Used by one thread."""
+
+    def __init__(self, transport: Transport, spans: PushSpans | None = None) -> None:
+        self._transport = transport
+        self._spans = spans
+        self._unwritable: Recent[str, bool] = Recent(_UNWRITABLE, age_s=3_600.0)
+        self._prefix = uuid.uuid4().hex[:16]
+        self._numbers = itertools.count(1)
+
+    @property
+    def in_flight(self) -> int:
+        """Pushes under way."""
+        return self._transport.in_flight
+
+    def drive(self, timeout_s: float) -> None:
+        """Take outcomes in, waiting this long at most for the first."""
+        self._transport.drive(timeout_s)
+
+    def begin(
+        self,
+        subscription: Subscription,
+        notifications: Sequence[Notification],
+        number: int,
+        started_ms: int,
+        envelope_of: Callable[[Subscription], Envelope],
+        finished: Callable[[Push, Outcome], None],
+        leaves: Callable[[], None] | None = None,
+    ) -> tuple[Push, Outcome] | None:
+        """Push these, as the `number`th try. `leaves` is called just before, `finished` by a later `drive`. Where no
+        message could be made neither is called: that outcome is returned at once."""
+        span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
+        try:
+            envelope = envelope_of(subscription)
+            traceparent = span.traceparent if span is not None else None
+            request = envelope.request(notifications, number, started_ms / 1000, traceparent)
+        except Exception as error:
+            # One subscription that we cannot write an envelope for must not stop all the others.
+            if not self._unwritable.get(subscription.id):
+                # Once for each, for a while: what becomes of every message is in the tables.
+                self._unwritable.put(subscription.id, True, len(subscription.id))
+                logger.exception("no envelope could be made", extra={"subscription": subscription.id})
+            outcome = unwritable(error)
+            _end(span, outcome)
+            return Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms), outcome
+
+        def answered(result: PushResult) -> None:
+            outcome = classify(result)
+            _end(span, outcome)
+            if result.response:
+                result = dataclasses.replace(result, response=envelope.redact(result.response))
+            push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, started_ms)
+            finished(push, outcome)
+
+        if leaves is not None:
+            leaves()
+        self._transport.submit(request, answered)
+        return None
+
+
+def _end(span: Span | None, outcome: Outcome) -> None:
+    if span is not None:
+        span.end(outcome.error, {"http.response.status_code": outcome.status} if outcome.status else None)

@@ -81,14 +81,14 @@ def test_a_full_disk_is_waited_for(
     share: Share, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workers, "_PUBLISH_S", 0.0)
-    write, left = Path.write_text, [OSError(errno.ENOSPC, "No space left on device")] * 3
+    left = [OSError(errno.ENOSPC, "No space left on device")] * 3
 
-    def full(path: Path, text: str) -> int:
+    def full(path: Path, text: str, *, durable: bool) -> Stamp:
         if left:
             raise left.pop()
-        return write(path, text)
+        return write_atomically(path, text, durable=durable)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(workers, "write_atomically", full)
     publish(WorkerMetrics(share), (share.folder / "0.ready").exists)
     assert [record.levelname for record in caplog.records if "No space" in record.getMessage()][:1] == ["ERROR"]
 

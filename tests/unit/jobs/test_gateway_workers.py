@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from core.files import Stamp, write_atomically
 from jobs.gateway import workers
 from jobs.gateway.workers import Share, WorkerMetrics
 

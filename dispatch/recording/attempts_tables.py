@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from core.eventlog.consumer import Replaced
+from core.eventlog.follower import Tail
 from core.eventlog.settings import KafkaSettings
-from core.eventlog.tail import Tail
 from dispatch.recording.deliveries import EndedDeliveries
 from dispatch.settings import TableSettings
 from dispatch.spark.checkpoint_repair import go_back, mended

@@ -30,7 +30,7 @@ from dispatch.tables import (
     TableSpec,
 )
 from topic_model.projections.suspensions import State
-from topic_model.routing.routes import Route
+from topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Reading a log: where it begins and ends, and what comes from a position on. All readers of logs are built on this."""
+"""Reading a log: where it begins and ends, and what comes from a position on. The readers of logs are built on this."""
 
 from __future__ import annotations
 

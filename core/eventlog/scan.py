@@ -27,8 +27,8 @@ class Stretch(NamedTuple):
 
 
 class LogScan(LogConsumer):
-    """Reads what is in a log now; see LogConsumer. While it is read something must come within `request_timeout_s`;
-    with `within_s` all must have come within so many seconds from now."""
+    """Reads what is in a log now; see LogConsumer. Something must come within `request_timeout_s`; or, with `within_s`,
+    everything within so many seconds from now, however long the broker is away meanwhile."""
 
     def __init__(self, kafka: KafkaSettings, name: str, within_s: float | None = None) -> None:
         super().__init__(kafka, name, wait_ms=50, max_records=_POLL_RECORDS)
@@ -69,18 +69,25 @@ class LogScan(LogConsumer):
             for number in done:
                 del left[number]
             now = time.monotonic()
+            if done and left:
+                # Fetch no more of what was read to its end.
+                self.seek({number: positions[number] for number in left})
             if polled or done:
-                if done and left:
-                    # Fetch no more of what was read to its end.
-                    self.seek({number: positions[number] for number in left})
                 heard = now
-            elif now > heard + self.kafka.request_timeout_s:
-                raise self._not_read(f"nothing came for {self.kafka.request_timeout_s:g} s")
-            if left and self._within_s is not None and now > self._began + self._within_s:
-                raise self._not_read(f"it took longer than {self._within_s:g} s")
+            if left:
+                self._check_time(heard, now)
 
-    def _not_read(self, why: str) -> InfrastructureError:
-        return InfrastructureError(f"the {self.name} log could not be read to its end: {why}", RETRY_AFTER_S)
+    def _check_time(self, heard: float, now: float) -> None:
+        if self._within_s is None and now > heard + self.kafka.request_timeout_s:
+            why = f"nothing came for {self.kafka.request_timeout_s:g} s"
+        elif self._within_s is not None and now > self._began + self._within_s:
+            why = f"it took longer than {self._within_s:g} s"
+        else:
+            return
+        raise InfrastructureError(f"the {self.name} log could not be read to its end: {why}", RETRY_AFTER_S)
+
+    def _timeout_ms(self, timeout_s: float | None) -> int:
+        return super()._timeout_ms(self._within_s if timeout_s is None else timeout_s)
 
 
 class LogReader:

@@ -26,7 +26,7 @@ from topic_model.projections.suspensions import State
 from topic_model.records.control import ControlRecord, subscription_of
 from topic_model.records.control_log import ControlFollower
 from topic_model.routing import History, Overlay, PackedPast, Recipients
-from topic_model.routing.routes import Route
+from topic_model.routing.table import Route
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath

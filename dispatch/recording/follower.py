@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from core.eventlog.consumer import Replaced
-from core.eventlog.tail import Tail
+from core.eventlog.follower import Tail
 from dispatch.tables.delta_table import DeltaTableWriter
 
 logger = logging.getLogger(__name__)

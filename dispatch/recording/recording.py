@@ -40,7 +40,7 @@ from dispatch.tables import (
 )
 from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.projections.suspensions import State
-from topic_model.routing.routes import Route
+from topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 

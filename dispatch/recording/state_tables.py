@@ -13,13 +13,13 @@ from typing import Protocol
 import pyarrow as pa
 
 from core.eventlog.client import ConsumerRecord
+from core.eventlog.follower import Tail
 from core.eventlog.settings import KafkaSettings
-from core.eventlog.tail import Tail
 from dispatch.recording.follower import TableFollower
 from dispatch.tables import ROUTES, TableSpec
 from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
 from topic_model.projections.suspensions import State
-from topic_model.routing.routes import Route
+from topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 

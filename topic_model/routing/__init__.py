@@ -8,20 +8,16 @@ rest        patterns with steps below their anchor, found by where they begin an
 expiry      which subscriptions are due
 sharing     equal parts of a million subscriptions, stored once
 links       the expansion of selectors that are more than one such key, in step with the tree
-checkpoint  a frozen copy, from which a snapshot is made
-overlay     what changed since a checkpoint, for those who hold a snapshot
+overlay     checkpoints, from which snapshots are made, and what changed since
 history     what changed lately: whom a notification belongs to that was accepted before
 table       the fold itself
-routes      what it tells about itself
 """
 
 from __future__ import annotations
 
-from topic_model.routing.checkpoint import Checkpoint
 from topic_model.routing.history import Found, History, PackedPast, Recipients
-from topic_model.routing.overlay import Delta, Overlay
-from topic_model.routing.routes import Route, Statistics
-from topic_model.routing.table import RoutingTable
+from topic_model.routing.overlay import Checkpoint, Delta, Overlay
+from topic_model.routing.table import Route, RoutingTable, Statistics
 
 __all__ = [
     "Checkpoint",

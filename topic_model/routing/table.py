@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+import msgspec
+
 from core.errors import ExpressionError
 from topic_model.projections.resealing import Resealings
 from topic_model.records.control import (
@@ -22,16 +24,14 @@ from topic_model.records.control import (
     topic_key,
 )
 from topic_model.records.notifications import UNSTAMPED
-from topic_model.routing.checkpoint import Checkpoint
 from topic_model.routing.expiry import Expiry
 from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
 from topic_model.routing.history import Change, History, PackedPast, Recipients
 from topic_model.routing.links import Links
 from topic_model.routing.members import Answer
-from topic_model.routing.overlay import Overlay, OverlayChanges
+from topic_model.routing.overlay import Checkpoint, Overlay, OverlayChanges
 from topic_model.routing.resolver import Resolver
 from topic_model.routing.rest import LinkTarget, RestIndex
-from topic_model.routing.routes import Route, Statistics
 from topic_model.routing.selectors import (
     compile_selector,
     is_canonical,
@@ -50,6 +50,31 @@ _log = logging.getLogger(__name__)
 _TOPIC_KEY = topic_key(TopicPath(""))
 _SUBSCRIPTION_KEY = subscription_key("")
 _RESEALING_KEY = resealing_key("")
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A topic, a subscription that it goes to, and the normal form of the filter through which."""
+
+    topic: TopicPath
+    expression: str
+    subscription: Subscription
+
+    @property
+    def subscription_id(self) -> str:
+        """The subscription's id."""
+        return self.subscription.id
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """Sizes of a routing table, for the metrics."""
+
+    topics: int
+    subscriptions: int
+    selectors: int
+    links: int
+    steps: int
+    answers: int
+    termination_entries: int
 
 
 class RoutingTable(Resolver):

@@ -21,9 +21,8 @@ from core.errors import InfrastructureError
 from core.files import write_atomically
 from core.recent import Recent
 from topic_model.patterns.patterns import parse_normal
-from topic_model.routing.checkpoint import Checkpoint, Frozen
 from topic_model.routing.members import Answer, answer_of, replaced
-from topic_model.routing.overlay import Overlay
+from topic_model.routing.overlay import Checkpoint, Frozen, Overlay
 from topic_model.routing.resolver import Resolver
 from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import compile_selector

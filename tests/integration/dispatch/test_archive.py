@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 
 from core.eventlog.client import make_producer
+from core.eventlog.follower import Tail
 from core.eventlog.settings import KafkaSettings
-from core.eventlog.tail import Tail
 from core.eventlog.topics import ensure_topics
 from dispatch.recording.archive import Archive, Logged, notification_rows
 from dispatch.tables import NOTIFICATIONS

@@ -110,8 +110,9 @@ def test_silence_is_not_waited_for_longer_than_a_request_may_take(scan_of: Any) 
         list(scan.read_all())
 
 
-def test_a_scan_with_a_limit_ends_though_there_is_always_something(scan_of: Any) -> None:
-    log = PlayedLog((range(1_000), 1_000))
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_scan_with_a_limit_ends_by_then_and_not_before_whatever_comes(scan_of: Any, silent: bool) -> None:
+    log = PlayedLog((range(1_000), 1_000), silent=silent)
     with scan_of(log, within_s=10) as scan, pytest.raises(InfrastructureError, match="longer than 10 s"):
         list(scan.read_all())
     assert log.now == 11

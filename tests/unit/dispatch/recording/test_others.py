@@ -16,7 +16,7 @@ from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ENDPOINT_HEALTH, RETRIES
 from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.projections.suspensions import State
-from topic_model.routing.routes import Route
+from topic_model.routing.table import Route
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 

@@ -15,8 +15,7 @@ from core.security.outbound import AddressPolicy
 from core.telemetry.tracing import Tracing
 from ingest.access.gate import Gate
 from ingest.addresses import Kind, NotificationIds, OwnAddresses, Target
-from ingest.consumers.http_post import DIRECT, OutboundRoute
-from ingest.consumers.ownership import DnsCheck, OwnershipProof
+from ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
 from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
 from ingest.errors import NotRegistered, OperationRefused

@@ -13,7 +13,7 @@ from core.errors import ExpressionError, TopicNotSupported
 from ingest import addresses
 from ingest.access.grants import check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target, resource_id
-from ingest.consumers.ownership import check_name
+from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
 from ingest.elements.protection import RequestedProtection, required, secret_element

@@ -10,7 +10,6 @@ import msgspec
 from lxml import etree
 
 from core.errors import ExpressionError, TopicNotSupported
-from ingest import addresses
 from ingest.access.grants import check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers import check_name
@@ -126,7 +125,7 @@ async def _renewed_equal(
 ) -> tuple[Subscription, str, Since]:
     """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none.
 
-    It is protected as requested, else as it was. Also returns the signing secret that was made for it, empty if none was,
+    It is protected as requested, else as it was. Also returns the signing secret that was made for it (empty for none),
     and since when it is as it is.
     """
     async with gateway.locks.hold(wanted.identity()):
@@ -288,13 +287,6 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
     tree = gateway.table.topics
     if not (pattern.select(tree) if isinstance(pattern, XPathPattern) else selects_any(pattern, tree)):
         raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
-
-
-def _refusal(name: str, fault: str, reason: str) -> Operation:
-    async def refuse(_gateway: Gateway, _request: Request, _target: Target) -> Reply | None:
-        raise OperationRefused(reason, fault)
-
-    return Operation(name, refuse, addresses.FACTORIES)
 
 
 OPERATIONS: tuple[Operation, ...] = (

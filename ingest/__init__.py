@@ -6,7 +6,7 @@
     operations/    one module per port type, with ONVIF's and the older system's
     state/         the logs: followed, changed, appended to
     access/        who may do what, and how much of it
-    consumers/     how the gateway itself calls somebody, and what it asks of consumers
+    consumers      how the gateway itself calls somebody, and what it asks of consumers
     demand/        subscribing at publishers while somebody wants what they offer
     client/        for publishers and subscribers written in Python
 

@@ -164,6 +164,9 @@ def review(
 ) -> Iterator[ReviewFinding]:
     """The subscriptions that their owners may not have (any more), those with no owner included.
 
+    Rights are checked when a subscription is made. To check them with each push would put users, groups and policy
+    into every worker and on the path of every delivery; so an operator, or a timer, has them reviewed.
+
     `find` knows the users that are here; with `others_know_users` (bearer tokens, or certificates that count for
     themselves) there are more, and their groups are not known: what only such a group may allow is not certain.
     """

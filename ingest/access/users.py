@@ -33,7 +33,12 @@ _MOST_OF_A_NAME = 200
 
 
 class Guesses:
-    """Counts for each address, and for each name from each address. An address has at least what one name has."""
+    """Wrong credentials: how many one address may send, for one name and in all.
+
+    For each name, because many people may be behind one address: one who gets a name wrong again and again must not
+    keep the others out. In all, because one password may be tried with many names. An address may send at least as
+    many as one name.
+    """
 
     def __init__(self, per_minute: int, of_address: int, clock: Callable[[], float] = time.monotonic) -> None:
         of_address = max(per_minute, of_address)

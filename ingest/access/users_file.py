@@ -42,7 +42,10 @@ MAX_PASSWORD = 1_024
 
 
 def hash_password(password: str, *, log_n: int = _LOG_N) -> str:
-    """What is stored instead of a password."""
+    """What is stored instead of a password, with the parameters of scrypt, so that they can be made harder later.
+
+    scrypt$<log2 N>$<r>$<p>$<salt>$<hash>      both in base64
+    """
     salt = os.urandom(_SALT_BYTES)
     parts = ("scrypt", str(log_n), str(_R), str(_P), _text(salt), _text(_scrypt(password, salt, log_n, _R, _P)))
     return "$".join(parts)

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from core.errors import PeerError, SignatureError
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
-from ingest.consumers.ownership import HEADER, agreement
+from ingest.consumers import HEADER, agreement
 from ingest.errors import UnreadableRequest
 from ingest.http.asgi import Receive, Scope, Send
 from ingest.http.http_protocol import GatewayProtocol

@@ -14,8 +14,7 @@ from lxml import etree
 
 from core.security.outbound import AddressPolicy
 from ingest.addresses import OwnAddresses
-from ingest.consumers import http_post
-from ingest.consumers.http_post import DIRECT, OutboundRoute
+from ingest.consumers import DIRECT, OutboundRoute, post
 from ingest.elements.endpoints import check_consumer, read_reference
 from ingest.errors import (
     ConsumerRefused,
@@ -144,9 +143,7 @@ class PublisherCalls:
 
     def _post(self, url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
         try:
-            return http_post.post(
-                url, headers, body, self._policy, self._route, total_s=_TOTAL_S, max_answer=_MAX_ANSWER
-            )
+            return post(url, headers, body, self._policy, self._route, total_s=_TOTAL_S, max_answer=_MAX_ANSWER)
         except NotCalled as error:
             raise PublisherRefused(str(error)) from error
         except NoAnswer as error:

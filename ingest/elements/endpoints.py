@@ -1,7 +1,7 @@
 """Endpoint references of others: reading them, and judging where we would push to.
 
 A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. Where a name leads is
-for `ingest.consumers.ownership`, and decided again by the side that connects, each time it does.
+for `ingest.consumers`, and decided again by the side that connects, each time it does.
 """
 
 from __future__ import annotations

@@ -27,7 +27,12 @@ _LONGEST_LIFESPAN_S = 366 * 86_400
 
 
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
-    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest."""
+    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest.
+
+        <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H"/>
+
+    Each attribute may be left out; then the engine's setting holds.
+    """
     element = policy.find(DELIVERY)
     if element is None:
         return DEFAULT_POLICY

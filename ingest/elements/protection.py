@@ -118,17 +118,19 @@ class Protector:
         self._settings = settings
         self._keys = keys or KeyFile(Path(settings.key_file))
 
-    def grant(self, subscription: Subscription, wish: RequestedProtection, now_ms: int) -> tuple[Subscription, str]:
-        """The subscription as wished, and the secret that was made for it, empty if none was.
+    def grant(
+        self, subscription: Subscription, requested: RequestedProtection, now_ms: int
+    ) -> tuple[Subscription, str]:
+        """The subscription as requested, and the secret that was made for it, empty if none was.
 
         Raises UnsupportedPolicy, or InvalidRequest.
         """
         made_secret = ""
-        if wish.credentials is not None:
-            subscription = self.with_credentials(subscription, wish.credentials)
-        if wish.signed:
+        if requested.credentials is not None:
+            subscription = self.with_credentials(subscription, requested.credentials)
+        if requested.signed:
             subscription, made_secret, _ = self.with_secret(
-                subscription, wish.secret, now_ms, self._settings.overlap_s * 1000
+                subscription, requested.secret, now_ms, self._settings.overlap_s * 1000
             )
         return subscription, made_secret
 

@@ -40,7 +40,11 @@ class _Written:
 
 
 class TopicSets:
-    """What was written last for each set of rights. Used on the event loop's thread only."""
+    """The answers that list topics: written once for all clients with the same rights.
+
+    A request of a few hundred bytes asks for megabytes here. So an answer is written in a thread, one at a time, and
+    cached until a topic is added or removed; requests for the same one share it. On the event loop's thread only.
+    """
 
     def __init__(self, cached: int = _CACHED) -> None:
         self._cached = cached

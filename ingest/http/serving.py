@@ -39,7 +39,8 @@ class GatewayServer(uvicorn.Server):
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's would give a client that stalls in its TLS handshake a minute, and any number of them room."""
+        """Listen on these sockets. uvicorn's own `startup` would accept one connection in each turn of the loop, and
+        have no limit for TLS handshakes that stall."""
         loop = asyncio.get_running_loop()
         self.servers = []
         for listener in sockets or ():
@@ -63,14 +64,14 @@ class GatewayServer(uvicorn.Server):
         """The protocol for a connection that the event loop has accepted, and those that wait are accepted too.
 
         libuv accepts one in each turn of the loop. While large bodies come in on many connections a turn takes tens of
-        milliseconds, and whoever connects would wait for as many turns as there are others before it.
+        milliseconds, and a new client would wait for as many turns as there are others before it.
         """
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 connection, _address = listener.accept()
             except OSError:
-                break  # mostly: nobody waits. When there are no descriptors left, the event loop will find it too.
+                break  # mostly: no more wait. When there are no descriptors left, the event loop will find it too.
             connection.setblocking(False)
             task = loop.create_task(self._connect(connection))
             self._connecting.add(task)
@@ -79,7 +80,9 @@ class GatewayServer(uvicorn.Server):
 
     async def _connect(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it has gone already
-            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+            if self.should_exit:
+                transport.close()  # the stop has closed those that were there before
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

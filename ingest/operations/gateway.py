@@ -15,8 +15,7 @@ from core.security.outbound import AddressPolicy
 from core.telemetry.tracing import Tracing
 from ingest.access.gate import Gate
 from ingest.addresses import Kind, NotificationIds, OwnAddresses, Target
-from ingest.consumers.http_post import DIRECT, OutboundRoute
-from ingest.consumers.ownership import DnsCheck, OwnershipProof
+from ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
 from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
 from ingest.errors import NotRegistered, OperationRefused
@@ -43,7 +42,12 @@ _WINDOW_S = 60
 
 
 class TopicAdmission:
-    """Decides for one gateway. Keeps how many topics it let in during each of the last sixty seconds, no more."""
+    """Open topic sets: may a first notification on an unknown topic add it?
+
+    Topics cost memory in every process and an entry in the directory, and notifications come from anyone: without
+    bounds a publisher with a counter in its topic names would fill the tree. So the set may only grow to a size, and
+    only so fast: this counts the topics that this gateway added in each of the last sixty seconds.
+    """
 
     def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings

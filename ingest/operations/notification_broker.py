@@ -10,10 +10,9 @@ import msgspec
 from lxml import etree
 
 from core.errors import ExpressionError, TopicNotSupported
-from ingest import addresses
 from ingest.access.grants import check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target, resource_id
-from ingest.consumers.ownership import check_name
+from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
 from ingest.elements.protection import RequestedProtection, required, secret_element
@@ -122,11 +121,11 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
 
 
 async def _renewed_equal(
-    gateway: Gateway, wanted: Subscription, wish: RequestedProtection | None
+    gateway: Gateway, wanted: Subscription, requested: RequestedProtection | None
 ) -> tuple[Subscription, str, Since]:
     """The subscription equal to `wanted`, with its termination time; `wanted` itself where there is none.
 
-    It is protected as wished, else as it was. Also returns the signing secret that was made for it, empty if none was,
+    It is protected as requested, else as it was. Also returns the signing secret that was made for it (empty for none),
     and since when it is as it is.
     """
     async with gateway.locks.hold(wanted.identity()):
@@ -136,14 +135,14 @@ async def _renewed_equal(
                     continue  # changed or ended while we waited for it
                 # Who subscribes again wants messages, whether or not it remembers that it paused.
                 renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
-                renewed, made_secret = _protected(gateway, renewed, wish)
+                renewed, made_secret = _protected(gateway, renewed, requested)
                 resumed = gateway.suspensions.taking_back(existing.id)
                 now_ms, offset = times.to_ms(gateway.now()), gateway.table.position - 1
                 if renewed != existing or resumed:
                     offset = await gateway.changes.commit([SubscriptionRecord(renewed), *resumed])
                 return renewed, made_secret, Since(offset, now_ms)
         check_room(gateway, wanted.owner)
-        wanted, made_secret = _protected(gateway, wanted, wish)
+        wanted, made_secret = _protected(gateway, wanted, requested)
         made, since = await commit_new(gateway, wanted)
         return made, made_secret, since
 
@@ -155,11 +154,11 @@ async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subs
 
 
 def _protected(
-    gateway: Gateway, subscription: Subscription, wish: RequestedProtection | None
+    gateway: Gateway, subscription: Subscription, requested: RequestedProtection | None
 ) -> tuple[Subscription, str]:
-    if wish is None:
+    if requested is None:
         return subscription, ""
-    return required(gateway.protector).grant(subscription, wish, times.to_ms(gateway.now()))
+    return required(gateway.protector).grant(subscription, requested, times.to_ms(gateway.now()))
 
 
 def termination_element(subscription: Subscription) -> str:
@@ -288,13 +287,6 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
     tree = gateway.table.topics
     if not (pattern.select(tree) if isinstance(pattern, XPathPattern) else selects_any(pattern, tree)):
         raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
-
-
-def _refusal(name: str, fault: str, reason: str) -> Operation:
-    async def refuse(_gateway: Gateway, _request: Request, _target: Target) -> Reply | None:
-        raise OperationRefused(reason, fault)
-
-    return Operation(name, refuse, addresses.FACTORIES)
 
 
 OPERATIONS: tuple[Operation, ...] = (

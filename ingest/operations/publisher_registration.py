@@ -9,7 +9,7 @@ from lxml import etree
 from core.errors import ExpressionError, UnknownDialect, UnknownResource
 from ingest.access.grants import check_offer, may_manage, owner_of
 from ingest.addresses import Kind, Target, resource_id
-from ingest.consumers.ownership import check_name
+from ingest.consumers import check_name
 from ingest.elements.endpoints import check_consumer, read_reference
 from ingest.elements.topics import read_filter
 from ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination

@@ -32,7 +32,10 @@ _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*>\s*")
 
 
 class PublishedDocuments:
-    """The documents in a jar, by their file names. They are read once: 130 kB in all."""
+    """The WSDL and schema files that OASIS published, as a jar carries them, by their file names; 130 kB in all.
+
+    They refer to one another by bare file names, so they can be served side by side without being rewritten.
+    """
 
     def __init__(self, jar: Path) -> None:
         """Raises InfrastructureError when the jar cannot be read, or is another one."""

@@ -23,6 +23,9 @@ from lxml import etree
 
 from ingest.errors import MalformedMessage
 
+# libxml2 takes any number of attributes and declarations, and so do we, in linear time. Receivers of a payload may not:
+# many a parser compares each attribute with each other. libxml2's own bounds (256 levels, names of 50,000 characters,
+# 10 MB in one text) stay on, see `make_parser`.
 MAX_ATTRIBUTES = 1_000
 
 """Attributes of one element, its namespace declarations among them."""

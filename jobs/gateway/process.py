@@ -15,8 +15,7 @@ from core.errors import ArborcastError, ConfigError, InfrastructureError
 from core.telemetry.metrics import Registry
 from core.telemetry.tracing import make_tracing
 from ingest.addresses import OwnAddresses
-from ingest.consumers.http_post import OutboundRoute
-from ingest.consumers.ownership import DnsCheck, OwnershipProof
+from ingest.consumers import DnsCheck, OutboundRoute, OwnershipProof
 from ingest.demand.worker import DemandWorker
 from ingest.elements.protection import Protector
 from ingest.http.app import GatewayApp

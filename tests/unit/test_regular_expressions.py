@@ -50,7 +50,7 @@ SEEN: dict[str, tuple[int, str]] = {
     "ingest.operations.legacy.messages._NOT_XML": (_ANY, "search"),
     "ingest.operations.legacy.messages._ONLY_BARE": (_ANY, "search"),
     "ingest.operations.legacy.messages._VERBATIM_OR_BARE": (_ANY, "search"),
-    "ingest.consumers.ownership._WORD": (_ANY, "match"),
+    "ingest.consumers._WORD": (_ANY, "match"),
     "ingest.elements.protection._CONTROL": (_ANY, "search"),
     "ingest.elements.protection._TOKEN": (_ANY, "match"),
     "ingest.operations.pull_points._NUMBER": (_ANY, "match"),

@@ -16,6 +16,9 @@ from topic_model import expressions, legacy_content
 from topic_model.namespaces import WSA, WSNT
 from topic_model.topics import TopicPath
 
+# Old clients put XML together as strings: ampersands stay bare, and whatever a user typed stands inside wsnt:Message,
+# be it XML or not. Some read UTF-8 bytes as Latin-1 and encode the result again. The functions here undo that.
+
 # What an ampersand may begin; of entities XML knows these five.
 _BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
 

@@ -23,7 +23,7 @@ from core.security.outbound import AddressPolicy, OutboundSettings
 from ingest import addresses
 from ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target
-from ingest.consumers.ownership import check_name
+from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer
 from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics

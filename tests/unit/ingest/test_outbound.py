@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from core.security.outbound import AddressPolicy, OutboundSettings
-from ingest.consumers.ownership import DnsCheck
+from ingest.consumers import DnsCheck
 from ingest.demand.calls import PublisherCalls
 from ingest.errors import PublisherRefused, PublisherUnreachable
 from ingest.http.app import _OPERATIONS

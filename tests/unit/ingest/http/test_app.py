@@ -3,11 +3,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import sys
 
 import pytest
 
 from core.errors import RecordVersionError
+from ingest.http import app
 from ingest.settings import GatewaySettings
+from ingest.soap.envelope import Request
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 
@@ -121,3 +124,16 @@ def test_a_failure_that_needs_an_operator_is_still_503() -> None:
     parts.control.error = RecordVersionError("upgrade first")
     answer = parts.post(soap.envelope(soap.subscribe()))
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"30")
+
+
+def test_while_a_thread_parses_the_event_loop_waits_less_for_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, parse, seen = sys.getswitchinterval(), app._parse_large, []
+
+    def watched(body: bytes, content_type: bytes) -> Request:
+        seen.append(sys.getswitchinterval())
+        return parse(body, content_type)
+
+    monkeypatch.setattr(app, "_parse_large", watched)
+    large = soap.notify(soap.message(payload=f"<a>{'x' * 100_000}</a>"))
+    assert GatewayParts().post(soap.envelope(large)).status == 202
+    assert seen[0] < usual == sys.getswitchinterval()

@@ -12,7 +12,7 @@ from core.security.outbound import AddressPolicy
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.delivery.transport.curl import CurlTransport
 from dispatch.settings import PushSettings
-from ingest.consumers import http_post
+from ingest.consumers import post
 from ingest.errors import NotCalled
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE
@@ -67,8 +67,8 @@ def test_calls_of_the_gateway() -> None:
     with Receiver() as receiver:
         before, children = sockets(), inherited()
         for _ in range(5):
-            http_post.post(receiver.url("/"), [], b"<x/>", THIS_MACHINE, total_s=5, max_answer=100)
+            post(receiver.url("/"), [], b"<x/>", THIS_MACHINE, total_s=5, max_answer=100)
             assert inherited() == children
         with pytest.raises(NotCalled):
-            http_post.post("http://10.0.0.1/", [], b"", AddressPolicy(), total_s=5, max_answer=100)
+            post("http://10.0.0.1/", [], b"", AddressPolicy(), total_s=5, max_answer=100)
         eventually(lambda: len(sockets()) <= len(before), "sockets are left")

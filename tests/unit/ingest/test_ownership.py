@@ -13,7 +13,7 @@ import requests
 from core.errors import InfrastructureError
 from core.security.outbound import AddressPolicy
 from ingest.client.listener import Listener
-from ingest.consumers.ownership import OwnershipProof
+from ingest.consumers import OwnershipProof
 from ingest.errors import ConsumerRefused
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.security.outbound import AddressPolicy
-from ingest.consumers import http_post
-from ingest.consumers.http_post import DIRECT, OutboundRoute
+from ingest.consumers import DIRECT, OutboundRoute, post
 from ingest.errors import NoAnswer, NotCalled
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.outbound import THIS_MACHINE
@@ -19,7 +18,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def call(url: str, route: OutboundRoute = DIRECT, policy: AddressPolicy = THIS_MACHINE) -> int:
-    return http_post.post(url, [], b"<x/>", policy, route, total_s=5, max_answer=1_000)[0]
+    return post(url, [], b"<x/>", policy, route, total_s=5, max_answer=1_000)[0]
 
 
 def test_servers_are_certified_by_the_same_authorities(certificates: Certificates) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dispatch.delivery.capacity import CapacityWaiters, Limits, Scopes, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
 from dispatch.logs.parked import Delivery, Place
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
@@ -74,7 +74,7 @@ class Lanes:
 
     def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._capacity = CapacityWaiters(in_flight)
+        self._capacity = InFlightLimiter(in_flight)
         self._lanes: dict[str, Lane] = {}
         self._ready: deque[Lane] = deque()
         self._busy: set[str] = set()
@@ -110,7 +110,8 @@ class Lanes:
         """The push of this lane has an outcome: the lane may go on. Whether it has anything to go on with."""
         self._busy.remove(subscription_id)
         lane = self._lanes[subscription_id]
-        self._go_on(self._capacity.leave(lane.scopes))
+        if names := self._capacity.leave(lane.scopes):
+            self._go_on(names)
         if lane.waiting:
             self._ready.append(lane)
             return True

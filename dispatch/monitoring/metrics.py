@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.telemetry.metrics import BUCKETS, Registry
-from dispatch.monitoring.sources import NoSources, Sources
+from dispatch.monitoring.sources import Sources
 from dispatch.spark.query_supervisor import StopRequested
 
 WINDOW_S = 300.0
@@ -116,7 +116,7 @@ class JobMetrics:
 
     def __init__(self, registry: Registry | None = None, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry or Registry()
-        self.sources: Sources = NoSources()
+        self.sources = Sources()
         self._clock = clock
         self._endpoints = EndpointsSeen()
         self._batch_began: float | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from core.eventlog.settings import KafkaSettings
 from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import CapacityWaiters, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
@@ -256,7 +256,7 @@ class Pushes:
         pusher: Pusher,
         lanes: ParkedLanes,
         endpoints: Endpoints,
-        capacity: CapacityWaiters,
+        capacity: InFlightLimiter,
         outcomes: RedeliveryOutcomes,
         stops: SubscriptionStops,
         envelope_of: Callable[[Subscription], Envelope],

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from dispatch.delivery.pushes import Pusher, PushSpans
@@ -83,7 +83,7 @@ class Redelivery:
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = ParkedLanes(store, context.held)
         self._choice = Choice(store, push)
-        self._capacity = CapacityWaiters(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
+        self._capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._endpoints = Endpoints(context.health, quick_s(retry), tell)
         self._outcomes = RedeliveryOutcomes(store, journal, chance, self._alarm)
         self._stops = SubscriptionStops(
@@ -123,7 +123,7 @@ class Redelivery:
 
     def due(self) -> int:
         """Lanes whose turn has come, and that wait for room."""
-        return self._lanes.overdue(self._clock.now_ms()) + len(self._capacity)
+        return self._lanes.overdue(self._clock.now_ms()) + self._capacity.waiting
 
     def found(self, name: str) -> None:
         """Something new waits in this lane."""

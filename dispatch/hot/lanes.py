@@ -1,4 +1,4 @@
-"""Lanes: one queue per subscription, so that order is kept within it and nobody waits behind somebody else's queue.
+"""Lanes: one queue per subscription, so that order is kept within it and none waits behind another's.
 
 Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane
 busy until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order.
@@ -94,7 +94,7 @@ class Lanes:
             lane = self._ready.popleft()
             name = lane.subscription.id
             if not lane.waiting:
-                # It was drained when its turn had not come.
+                # It was drained before its turn came.
                 del self._lanes[name]
                 self._go_on(self._capacity.pass_on(lane.scopes))
             elif self._capacity.wait(name, lane.scopes):

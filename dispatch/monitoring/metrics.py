@@ -127,7 +127,7 @@ class JobMetrics:
 
     @contextmanager
     def batch(self) -> Iterator[Stages]:
-        """Around a batch of the hot path; what was told about its stages counts if it comes to its end."""
+        """Around a batch of the hot path; what was measured of its stages counts if it comes to its end."""
         self._batch_began = self._clock()
         stages = Stages()
         try:

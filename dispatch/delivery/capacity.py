@@ -52,74 +52,59 @@ def _scopes(address: str) -> Scopes:
 
 
 class InFlightLimiter:
-    """Counts the pushes under way against the limits."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host}
-        self._under_way: dict[Scope, int] = {}
-
-    def full(self, scope: Scope) -> bool:
-        """Whether no further push may begin there."""
-        return self._under_way.get(scope, 0) >= self._limits[scope[0]]
-
-    def enter(self, scopes: Scopes) -> None:
-        """A push there begins."""
-        for scope in scopes:
-            self._under_way[scope] = self._under_way.get(scope, 0) + 1
-
-    def leave(self, scopes: Scopes) -> None:
-        """It has ended."""
-        for scope in scopes:
-            if self._under_way[scope] == 1:
-                del self._under_way[scope]
-            else:
-                self._under_way[scope] -= 1
-
-
-class CapacityWaiters:
-    """Which lanes wait for their endpoint or host, in order.
+    """Counts the pushes under way against the limits, and knows which lanes wait for their endpoint or host, in order.
 
     A lane that `leave` or `pass_on` names has the slot that became free reserved for it. When it does not use the slot
     `pass_on` has to be called, or the others would wait for ever.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limiter = InFlightLimiter(limits)
+        self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host}
+        self._under_way: dict[Scope, int] = {}
         # In order, and found by name: when ten thousand subscriptions at a host end, each leaves from the middle.
         self._waiting: dict[Scope, OrderedDict[str, None]] = {}
         self._where: dict[str, Scope] = {}
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
+        """How many lanes wait."""
         return len(self._where)
 
     def enter(self, scopes: Scopes) -> None:
         """A push there begins."""
-        self._limiter.enter(scopes)
+        for scope in scopes:
+            self._under_way[scope] = self._under_way.get(scope, 0) + 1
 
     def leave(self, scopes: Scopes) -> list[str]:
         """A push there has ended: which lanes may go on now."""
-        self._limiter.leave(scopes)
-        return self.pass_on(scopes)
+        for scope in scopes:
+            left = self._under_way[scope] - 1
+            if left:
+                self._under_way[scope] = left
+            else:
+                del self._under_way[scope]
+        return self.pass_on(scopes) if self._where else []
 
     def wait(self, lane: str, scopes: Scopes) -> bool:
         """Whether no push may begin there; then the lane waits until it is named by `leave` or `pass_on`."""
         if lane in self._where:
             return True
         for scope in scopes:
-            if self._limiter.full(scope):
+            if self._under_way.get(scope, 0) >= self._limits[scope[0]]:
                 self._where[lane] = scope
-                self._waiting.setdefault(scope, OrderedDict())[lane] = None
+                waiting = self._waiting.get(scope)
+                if waiting is None:
+                    waiting = self._waiting[scope] = OrderedDict()
+                waiting[lane] = None
                 return True
         return False
 
     def pass_on(self, scopes: Iterable[Scope]) -> list[str]:
         """Frees the slot reserved for a lane that does not use it: which lanes may go on in its place."""
         released: list[str] = []
-        if not self._where:
-            return released
         for scope in scopes:
             waiting = self._waiting.get(scope)
-            if waiting and not self._limiter.full(scope):
+            if waiting is not None and self._under_way.get(scope, 0) < self._limits[scope[0]]:
                 lane, _ = waiting.popitem(last=False)
                 del self._where[lane]
                 released.append(lane)

@@ -2,9 +2,9 @@
 
 Two questions with two answers. The breaker: after so many failures in a row it opens; then nothing is tried until a
 probe is due, and the probe decides. The speed: an endpoint that could not be reached, or took too long for a batch, is
-`degraded`: its messages go through the redelivery, where nobody waits for them. The batches serve it again when it has
-answered quickly a few times and has not relapsed too recently. Each relapse costs a batch its budget once more, so the
-time until the endpoint is trusted again doubles with each.
+`degraded`: its messages go through the redelivery, where no batch waits for them. The batches serve it again when it
+has answered quickly a few times and has not relapsed too recently. Each relapse costs a batch its budget once more, so
+the time until the endpoint is trusted again doubles with each.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _quarantine_ms(relapses: int) -> int:
 
 
 class EndpointHealthRegistry:
-    """Remembers endpoints from their first bad sign until long after their recovery, or until nobody has them. Shared
-    by the driver's threads.
+    """Remembers endpoints from their first bad sign until long after their recovery, or until they have no
+    subscription. Shared by the driver's threads.
 
     What is known here travels with every batch and is kept for the next start, and subscribers choose the addresses. So
     of an address that no subscription has any more nothing is kept, however bad it was: else anybody could fill the
@@ -186,7 +186,7 @@ class EndpointHealthRegistry:
         return self._known.get(endpoint, WELL)
 
     def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
-        """Take a sign in; the endpoint's health from now on. Of one that nobody has (any more) nothing is known."""
+        """Take a sign in; the endpoint's health from now on. Of one without a subscription nothing is known."""
         with self._lock:
             if not self._in_use(endpoint):
                 return WELL
@@ -198,7 +198,7 @@ class EndpointHealthRegistry:
             return health
 
     def forget(self, endpoint: str) -> None:
-        """Nobody has this endpoint any more."""
+        """No subscription has this endpoint any more."""
         with self._lock:
             self._known.pop(endpoint, None)
 

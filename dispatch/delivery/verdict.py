@@ -66,7 +66,7 @@ def is_permanent(outcome: Outcome, policy: RetryPolicy) -> bool:
 
 
 def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: float) -> int:
-    """How long to wait after the `counted`th try. Jitter only ever adds: nobody is asked earlier than promised."""
+    """How long to wait after the `counted`th try. Jitter only adds: no receiver is asked earlier than promised."""
     if retry_after_s > 0:
         base = min(max(retry_after_s * 1000, policy.first_wait_ms), policy.longest_retry_after_ms)
     else:

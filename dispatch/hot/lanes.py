@@ -1,4 +1,4 @@
-"""Lanes: one queue per subscription, so that order is kept within it and nobody waits behind somebody else's queue.
+"""Lanes: one queue per subscription, so that order is kept within it and none waits behind another's.
 
 Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane
 busy until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dispatch.delivery.capacity import CapacityWaiters, Limits, Scopes, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
 from dispatch.logs.parked import Delivery, Place
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
@@ -74,7 +74,7 @@ class Lanes:
 
     def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._capacity = CapacityWaiters(in_flight)
+        self._capacity = InFlightLimiter(in_flight)
         self._lanes: dict[str, Lane] = {}
         self._ready: deque[Lane] = deque()
         self._busy: set[str] = set()
@@ -94,7 +94,7 @@ class Lanes:
             lane = self._ready.popleft()
             name = lane.subscription.id
             if not lane.waiting:
-                # It was drained when its turn had not come.
+                # It was drained before its turn came.
                 del self._lanes[name]
                 self._go_on(self._capacity.pass_on(lane.scopes))
             elif self._capacity.wait(name, lane.scopes):
@@ -110,7 +110,8 @@ class Lanes:
         """The push of this lane has an outcome: the lane may go on. Whether it has anything to go on with."""
         self._busy.remove(subscription_id)
         lane = self._lanes[subscription_id]
-        self._go_on(self._capacity.leave(lane.scopes))
+        if names := self._capacity.leave(lane.scopes):
+            self._go_on(names)
         if lane.waiting:
             self._ready.append(lane)
             return True

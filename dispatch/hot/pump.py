@@ -83,8 +83,8 @@ class Pump:
         self._clock = clock
 
     def run(self, lanes: Lanes, outcomes: BatchOutcomes, tell: Callable[[int], None] = nobody) -> None:
-        """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is told how many
-        pushes are under way, once per round.
+        """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is called with how
+        many pushes are under way, once per round.
 
         Outcomes are written down on the way. While they cannot be, nothing more is pushed: after a crash it would be
         pushed again, and the batch has to wait for them anyway. Raises InfrastructureError when that takes too long.

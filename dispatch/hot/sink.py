@@ -235,7 +235,7 @@ class _Worker:
         settlement.write_due()
 
     def _keep_unjudged(self, settlement: BatchOutcomes, subscription: Subscription, received: Received) -> None:
-        """Nobody has asked its conditions: it waits until someone resumes the subscription."""
+        """Its conditions were not evaluated: it waits until the subscription is resumed."""
         if subscription.pull_point:
             # A pull point holds what may be fetched now, and nothing that is still to be judged.
             settlement.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
@@ -307,7 +307,7 @@ def _settled_before(job: SinkJob) -> Settled:
 
 
 def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
-    """A batch waits for nobody longer than the hot budget."""
+    """A batch waits for no receiver longer than the hot budget."""
     return dataclasses.replace(
         push,
         connect_timeout_s=min(push.connect_timeout_s, retry.batch_wait_s),

@@ -24,7 +24,8 @@ from topic_model.subscriptions import Subscription
 
 
 def stored_element(notification: Notification, subscription: Subscription) -> bytes:
-    """The wsnt:NotificationMessage as it waits: self-contained, since nobody knows what it will be answered in."""
+    """The wsnt:NotificationMessage as it waits: self-contained, since the answer that it will be part of is not
+    known."""
     return b"".join(
         (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'

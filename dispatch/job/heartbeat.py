@@ -1,4 +1,4 @@
-"""The job's heartbeat: as long as all of it comes round, somebody outside is told so every other second.
+"""The job's heartbeat: as long as all of it comes round, the world outside sees a beat every other second.
 
 It is given by a thread of the driver that asks the JVM, looks whether the redelivery has come round, and watches over
 the Python workers. When the driver is stopped, or the JVM does not answer, nobody gives it. Workers that hang are

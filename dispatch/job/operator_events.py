@@ -1,4 +1,4 @@
-"""What operators are told, as notifications on topics of our own: whoever wants to know subscribes to them.
+"""Events for operators, as notifications on topics of our own: who wants to know subscribes to them.
 
     {urn:arborcast}system/breaker/{opened,closed}
     {urn:arborcast}system/subscription/{failing,recovered,suspended,gone}

@@ -73,7 +73,7 @@ class BeatSlot:
 
     @property
     def free(self) -> bool:
-        """Whether nobody has it, or whoever had it is gone."""
+        """Whether it is free, or its process is gone."""
         pid = self._numbers[self._at + _PID]
         return pid == 0 or (pid != _RESERVED and not _started(pid))
 
@@ -225,7 +225,7 @@ def _started(pid: int) -> int:
 
 
 def new_file(file: Path) -> memoryview:
-    """The driver's memory. Made anew: workers of a job that was killed may have the last one still."""
+    """The driver's memory. A new file: workers of a job that was killed may have the last one still."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
     file.write_bytes(bytes(_BYTES))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.telemetry.metrics import BUCKETS, Registry
-from dispatch.monitoring.sources import NoSources, Sources
+from dispatch.monitoring.sources import Sources
 from dispatch.spark.query_supervisor import StopRequested
 
 WINDOW_S = 300.0
@@ -116,7 +116,7 @@ class JobMetrics:
 
     def __init__(self, registry: Registry | None = None, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry or Registry()
-        self.sources: Sources = NoSources()
+        self.sources = Sources()
         self._clock = clock
         self._endpoints = EndpointsSeen()
         self._batch_began: float | None = None
@@ -127,7 +127,7 @@ class JobMetrics:
 
     @contextmanager
     def batch(self) -> Iterator[Stages]:
-        """Around a batch of the hot path; what was told about its stages counts if it comes to its end."""
+        """Around a batch of the hot path; what was measured of its stages counts if it comes to its end."""
         self._batch_began = self._clock()
         stages = Stages()
         try:

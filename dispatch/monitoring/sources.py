@@ -105,47 +105,32 @@ class ViewSize(NamedTuple):
     overlay_bytes: int = 0
 
 
-class Sources(Protocol):
-    """Where the figures come from that are only looked up when somebody asks."""
+class Sources:
+    """Where the figures come from that are only looked up when somebody asks. This one is of a job that has not
+    begun."""
 
     def lag(self) -> Mapping[str, Lag]:
-        """By query."""
+        """By who follows a log."""
+        return {}
 
     def progress(self) -> Mapping[str, Progress]:
-        """By query."""
+        """By who follows a log."""
+        return {}
 
     def view(self) -> ViewSize:
         """The workers' view."""
-
-    def waiting(self) -> Mapping[str, float]:
-        """By kind: `parked`, `due`."""
-
-    def breakers(self) -> Mapping[str, float]:
-        """Endpoints by the state of their breaker."""
-
-    def pushes(self) -> Mapping[str, float]:
-        """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
-
-
-class NoSources:
-    """A job that has not begun."""
-
-    def lag(self) -> Mapping[str, Lag]:
-        return {}
-
-    def progress(self) -> Mapping[str, Progress]:
-        return {}
-
-    def view(self) -> ViewSize:
         return ViewSize()
 
     def waiting(self) -> Mapping[str, float]:
+        """By kind: `parked`, `due`."""
         return {}
 
     def breakers(self) -> Mapping[str, float]:
+        """Endpoints by the state of their breaker."""
         return {}
 
     def pushes(self) -> Mapping[str, float]:
+        """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
         return {}
 
 
@@ -183,8 +168,8 @@ def watched_query(log: str, supervisor: HasQuery) -> Watched:
     return Watched(log, lambda: progress_of(supervisor.query))
 
 
-class JobSources:
-    """See `sources.Sources`. Nothing is asked of Spark or Kafka more than once a second, or by itself."""
+class JobSources(Sources):
+    """Nothing is asked of Spark or Kafka more than once a second, or by itself."""
 
     def __init__(
         self,
@@ -203,9 +188,9 @@ class JobSources:
         self._looked = 0.0
         self._progress: dict[str, Progress] = {}
         self._lag: dict[str, Lag] = {}
-        self.waiting = waiting
-        self.breakers = breakers
-        self.pushes = pushes
+        self._waiting = waiting
+        self._breakers = breakers
+        self._pushes = pushes
 
     def progress(self) -> Mapping[str, Progress]:
         self._look()
@@ -217,6 +202,15 @@ class JobSources:
 
     def view(self) -> ViewSize:
         return self._view.size
+
+    def waiting(self) -> Mapping[str, float]:
+        return self._waiting()
+
+    def breakers(self) -> Mapping[str, float]:
+        return self._breakers()
+
+    def pushes(self) -> Mapping[str, float]:
+        return self._pushes()
 
     def _look(self) -> None:
         with self._lock:

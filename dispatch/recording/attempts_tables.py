@@ -29,7 +29,7 @@ _NEWEST = "newest-batch"
 # What was accepted by then (ms since the epoch) may have been delivered under an older checkpoint as well.
 _CHECKPOINT = "newest-checkpoint-ms"
 
-# Accepted and ended are told by clocks of several machines.
+# Accepted and ended are times of the clocks of several machines.
 _CLOCKS_MS = 60_000
 
 _Key = tuple[str, str]

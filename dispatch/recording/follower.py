@@ -17,7 +17,7 @@ class TableFollower(ABC):
     """Follows a log, in steps, from where its tables say that they are.
 
     Nothing that is held in memory outlives a failure, for it may have come between a commit and its answer: the next
-    step asks the tables again. A log that was made anew is followed from its beginning.
+    step asks the tables again. A log that was created again is followed from its beginning.
     """
 
     def __init__(self, log: str, tables: Sequence[DeltaTableWriter]) -> None:

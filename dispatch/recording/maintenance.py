@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # A file of this size is left as it is.
 TARGET_BYTES = 128 * 1024 * 1024
 
-# In tables that are merged into: each merge writes the files anew in which a row changes.
+# In tables that are merged into: each merge rewrites the files in which a row changes.
 MERGED_TARGET_BYTES = 16 * 1024 * 1024
 
 # Fewer small files than this are not worth the writing.

@@ -1,4 +1,4 @@
-"""What operators are told of the redelivery, as plain values: the job publishes them."""
+"""Events of the redelivery for operators, as plain values: the job publishes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OperatorEvent:
 
 EventListener = Callable[[OperatorEvent], None]
 
-# Dead letters come in thousands when they come: they are told of at most this often.
+# Dead letters come in thousands when they come: an event at most this often.
 _DEAD_EVERY_MS = 60_000
 
 

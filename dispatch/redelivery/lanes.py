@@ -142,20 +142,20 @@ class ParkedLanes:
         self._turns.cancel(lane.name)
 
     def turn(self, lane: ParkedLane, at_ms: int) -> None:
-        """Its next turn is then, whatever was said before."""
+        """Set the time of its next turn; it replaces an earlier one."""
         self._turns.set(lane.name, at_ms)
 
     def go_on(self, names: Iterable[str], now_ms: int) -> None:
-        """These have a turn now."""
+        """Give these a turn now."""
         for name in names:
             self._turns.set(name, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        """When the next turn is; None when nobody has one."""
+        """When the next turn is; None when no lane has one."""
         return self._turns.next_ms()
 
     def take_turn(self, now_ms: int) -> ParkedLane | None:
-        """Whose turn it is, without having one from now on; None when nobody is due."""
+        """Take the lane whose turn is due first; None when none is due."""
         name = self._turns.pop(now_ms)
         return None if name is None else self._lanes[name]
 

@@ -23,7 +23,7 @@ from dispatch.logs.parked import Delivery, Parked, Place, Tries
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
-# To be raised with every change of the tables: a file of another form is made anew from the log.
+# To be raised with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 3
 
 _SCHEMA = """
@@ -59,7 +59,7 @@ _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class SpoiltFile(InfrastructureError):
-    """The file is none of ours, or damaged: it is to be removed, and made anew from the log."""
+    """The file is none of ours, or damaged: remove it, and rebuild it from the log."""
 
 
 class WaitingDelivery(NamedTuple):
@@ -179,7 +179,7 @@ class ParkedStore:
         """The delivery of a lane to be settled first: one that was tried already, else the first in order of place.
 
         After a crash something with an earlier place may turn up behind one that was tried: what another partition
-        holds, or what somebody redrives. It has to wait until that one is settled.
+        holds, or what an operator redrives. It has to wait until that one is settled.
         """
         heads = self._read(lane, f"tried = 1 {_IN_ORDER}", 1) or self._read(lane, f"tried = 0 {_IN_ORDER}", 1)
         return heads[0] if heads else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from core.eventlog.settings import KafkaSettings
 from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import CapacityWaiters, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
@@ -91,7 +91,7 @@ class RedeliveryJournal(Journal):
         self._sent = False
 
 
-# How many deliveries that are over (too old, not wanted any more) are ended before another lane has its turn.
+# How many deliveries that are over (too old, not wanted any more) are ended before the next lane has its turn.
 _ENDED_AT_ONCE = 500
 
 # Later than any notification was accepted.
@@ -129,7 +129,7 @@ class SubscriptionStops:
     def push_failed(self, lane: ParkedLane, now_ms: int) -> None:
         """Suspend the lane, and all that wait for the same endpoint, when that has failed for too long.
 
-        The endpoint's time begins anew then, not only when someone resumes: that may happen while nobody listens.
+        The endpoint's time starts again then, not only at the resume: that may happen while the job is down.
         """
         endpoint = lane.endpoint
         health = self._endpoints.get(endpoint)
@@ -208,7 +208,7 @@ class RedeliveryOutcomes:
         return gone
 
     def cancel(self, lane: ParkedLane, now_ms: int) -> bool:
-        """End what waits in a lane, because nobody wants it any more; whether there may be more of it."""
+        """End what waits in a lane because the subscription is over; whether there may be more of it."""
         why = failed("ended", "the subscription is over")
         return self._end_accepted(lane, _EVER_MS, Verdict("cancelled"), why, now_ms)
 
@@ -256,7 +256,7 @@ class Pushes:
         pusher: Pusher,
         lanes: ParkedLanes,
         endpoints: Endpoints,
-        capacity: CapacityWaiters,
+        capacity: InFlightLimiter,
         outcomes: RedeliveryOutcomes,
         stops: SubscriptionStops,
         envelope_of: Callable[[Subscription], Envelope],

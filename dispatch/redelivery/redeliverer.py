@@ -52,8 +52,8 @@ _COSTLY = "its content or producer conditions cost more than push.conditions_ms,
 
 @dataclass(frozen=True)
 class RedeliveryStatistics:
-    """The redelivery at a moment. `due` counts lanes whose turn has come and that wait for room; `breakers` endpoints
-    by the state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
+    """The redelivery at a moment. `due` counts lanes whose turn has come or that wait for a free slot; `breakers`
+    endpoints by the state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
 
     parked: int = 0
     lanes: int = 0
@@ -66,7 +66,7 @@ class RedeliveryStatistics:
 
 
 class Redeliverer:
-    """Runs until `stop`. `lanes` and `health` are what batches are told; `tell` is called, in any thread and under no
+    """Runs until `stop`. Batches ask `lanes` and `health`; `tell` is called, in any thread and under no
     lock, with what operators want to know."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Redeliverer:
 
     def begin_stop(self, timeout_s: float) -> None:
         """Begin no more pushes; outcomes of those under way are taken in for three quarters of the time. Returns at
-        once, and what it does then needs nobody."""
+        once, and needs no further call."""
         if not self._stopping.is_set():
             self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
             self._stopping.set()
@@ -150,7 +150,7 @@ class Redeliverer:
             self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when it knows all that is parked now, whoever has parked it.
+        """Return when it knows all that is parked now, by batches or by operators.
 
         Raises InfrastructureError when that takes longer than `timeout_s`.
         """
@@ -251,7 +251,7 @@ class Redeliverer:
                 session.run(self._stopping, self._asked)
             session.end(self._pushes_until)
         finally:
-            # In this order: nobody sees them twice.
+            # In this order, or statistics would count them twice.
             self._session = None
             self._before.update(delivered=session.redelivery.delivered, dead=session.redelivery.dead)
 
@@ -279,7 +279,7 @@ class Redeliverer:
             self._control.append([record for each in there for record in ending(each, "gone", now_ms())])
 
     def _suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
-        """Write down that the conditions of these are not asked any more until someone resumes them.
+        """Write down that the conditions of these are not asked any more until they are resumed.
 
         Raises InfrastructureError.
         """
@@ -292,7 +292,7 @@ class Redeliverer:
             self._tell(OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY))
 
     def _suspend_subscriptions(self, since_ms: Mapping[str, int]) -> None:
-        """Write down that nothing is tried for these until someone resumes them. Raises InfrastructureError."""
+        """Write down that nothing is tried for these until they are resumed. Raises InfrastructureError."""
         at_ms = now_ms()
         self._control.append(
             [
@@ -300,7 +300,7 @@ class Redeliverer:
                 for each, since in sorted(since_ms.items())
             ]
         )
-        # Whoever ended one of them just before has taken back what was there then, not what we have written since.
+        # The end of one of them just before has taken back the suspension of then, not the one written since.
         self._subscriptions.catch_up(self._kafka.request_timeout_s)
         over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
         if over:

@@ -1,4 +1,4 @@
-"""The parking lane at work: whose turn it is, what travels, and what follows from the outcome.
+"""The scheduler of the redelivery: which lane has its turn, what travels, and what follows from the outcome.
 
 A lane has its turn when something in it may be due: then what is too old is ended, and one push begins at most, so
 that no lane keeps another waiting. Deliveries that were never tried leave in order, one push at a time; those that were
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from dispatch.delivery.pushes import Pusher, PushSpans
@@ -83,7 +83,7 @@ class Redelivery:
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = ParkedLanes(store, context.held)
         self._choice = Choice(store, push)
-        self._capacity = CapacityWaiters(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
+        self._capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._endpoints = Endpoints(context.health, quick_s(retry), tell)
         self._outcomes = RedeliveryOutcomes(store, journal, chance, self._alarm)
         self._stops = SubscriptionStops(
@@ -122,8 +122,8 @@ class Redelivery:
         return self._outcomes.delivered
 
     def due(self) -> int:
-        """Lanes whose turn has come, and that wait for room."""
-        return self._lanes.overdue(self._clock.now_ms()) + len(self._capacity)
+        """Lanes whose turn has come, or that wait for a free slot."""
+        return self._lanes.overdue(self._clock.now_ms()) + self._capacity.waiting
 
     def found(self, name: str) -> None:
         """Something new waits in this lane."""
@@ -137,7 +137,7 @@ class Redelivery:
             self._changed[subscription_id] = None
 
     def look_at_subscriptions(self) -> None:
-        """Of those that have changed, give those a turn that are over, paused, resumed, or something else now."""
+        """Give a turn to lanes whose subscription has ended, was paused or resumed, or has changed."""
         now_ms = self._clock.now_ms()
         while self._changed:
             # Others may add to it meanwhile: so one by one, and not by going through it.
@@ -155,7 +155,7 @@ class Redelivery:
         return min(turns, default=None)
 
     def work(self) -> None:
-        """Give everyone who is due their turn, as far as pushes may be under way."""
+        """Give every lane that is due its turn, while more pushes may be under way."""
         self._look_at_clock()
         now_ms = self._clock.now_ms()
         for _ in range(_TURNS_AT_ONCE):
@@ -176,7 +176,7 @@ class Redelivery:
         self._pusher.drive(timeout_s)
 
     def _look_at_clock(self) -> None:
-        """When it was put back, nobody's turn is at the time that was thought."""
+        """When the clock was put back, the times of all turns are wrong: every lane has one now."""
         back_ms = self._clock.put_back_ms()
         if back_ms:
             logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
@@ -240,7 +240,7 @@ class Redelivery:
         return wanted
 
     def _know(self, lane: ParkedLane, subscription: Subscription) -> RetryPolicy:
-        """What follows from the subscription, made anew only when that has changed."""
+        """What follows from the subscription, computed again only when that has changed."""
         if lane.policy is None or lane.seen is not subscription:
             if lane.endpoint != subscription.consumer.address:
                 self._endpoints.forget(lane.name, lane.endpoint)

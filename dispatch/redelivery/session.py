@@ -92,7 +92,7 @@ class WatchedSubscriptions(Subscriptions, Protocol):
     """The subscriptions, and learning of changes."""
 
     def listen(self, listener: SubscriptionListener) -> None:
-        """Have somebody told of all changes from now on."""
+        """Tell the listener of all changes from now on."""
 
     def catch_up(self, timeout_s: float) -> object:
         """Learn of all that happened until now, and tell of it. Raises InfrastructureError."""
@@ -174,7 +174,7 @@ class RedeliverySession:
         held.caught_up()
         parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
-            # Only now it is known which endpoints somebody has.
+            # Only now it is known which endpoints have subscriptions.
             self._memory.restore()
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
@@ -193,7 +193,7 @@ class RedeliverySession:
         self.figures = self._figures()
 
     def run(self, stopping: threading.Event, asked: threading.Event) -> None:
-        """Work until told to stop, or `asked` for something in between; outcomes may still be under way then.
+        """Work until `stopping`, or `asked` for something in between; outcomes may still be under way then.
 
         Raises InfrastructureError when it cannot go on.
         """
@@ -216,7 +216,7 @@ class RedeliverySession:
 
         A push that has no outcome by then is made again after the next start. Raises InfrastructureError.
         """
-        # First what is settled: nobody knows how much time there is.
+        # First what is settled: there may be no time for more.
         self._write_down()
         while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
             self.redelivery.drive(min(left_s, _COMMIT_S))

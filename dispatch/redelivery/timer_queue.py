@@ -1,16 +1,16 @@
-"""When somebody has their next turn: a clock with one alarm per name. Pure."""
+"""A priority queue of names by time, one time per name. Pure."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 
-# Alarms that were set anew stay in the heap until they would ring; with more of them than this it is made anew.
+# Entries that were replaced stay in the heap until their time; with more of them than this the heap is rebuilt.
 _STALE = 1_000
 
 
 class TimerQueue:
-    """Names and times. Those who are due are served in the order of their times, then of asking."""
+    """Names and times. Those that are due come in the order of their times, then of being set."""
 
     def __init__(self) -> None:
         self._times: dict[str, tuple[int, int]] = {}
@@ -18,7 +18,7 @@ class TimerQueue:
         self._ties = itertools.count()
 
     def set(self, name: str, at_ms: int) -> None:
-        """The next turn of this name is then, whatever was said before."""
+        """Set the time of a name; it replaces an earlier one."""
         entry = (at_ms, next(self._ties))
         self._times[name] = entry
         heapq.heappush(self._heap, (*entry, name))
@@ -27,17 +27,17 @@ class TimerQueue:
             heapq.heapify(self._heap)
 
     def set_by(self, name: str, at_ms: int) -> None:
-        """The next turn of this name is then at the latest."""
+        """Set the time of a name unless it has an earlier one."""
         known = self._times.get(name)
         if known is None or known[0] > at_ms:
             self.set(name, at_ms)
 
     def cancel(self, name: str) -> None:
-        """No turn for this name."""
+        """Remove the name."""
         self._times.pop(name, None)
 
     def next_ms(self) -> int | None:
-        """When the next turn is; None when nobody has one."""
+        """The earliest time; None when the queue is empty."""
         while self._heap:
             at_ms, tie, name = self._heap[0]
             if self._times.get(name) == (at_ms, tie):
@@ -46,7 +46,7 @@ class TimerQueue:
         return None
 
     def pop(self, now_ms: int) -> str | None:
-        """Whose turn it is, without having one from now on; None when nobody is due."""
+        """Remove and return the name that is due first; None when none is due."""
         at_ms = self.next_ms()
         if at_ms is None or at_ms > now_ms:
             return None

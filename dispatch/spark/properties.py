@@ -128,7 +128,7 @@ _FIXED: Mapping[str, str] = {
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
     # Never wait for a better placed slot.
     "spark.locality.wait": "0",
-    # The recording query must not queue the hot one behind it.
+    # The jobs that keep workers warm must not queue the hot one behind them.
     "spark.scheduler.mode": "FAIR",
     # -- idle cost ---------------------------------------------------------------------------------------------------
     # Progress events of an idle query: one a minute, not one every ten seconds.

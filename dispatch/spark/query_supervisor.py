@@ -59,7 +59,7 @@ class StopGate:
             self._condition.notify_all()
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until somebody closes the gate; whether that happened in time."""
+        """Wait until the gate is closed; whether that happened in time."""
         with self._condition:
             return self._condition.wait_for(lambda: self._closed, timeout_s)
 
@@ -81,7 +81,7 @@ HEALTHY_S = 60.0
 # A query with a backlog is ready, too.
 CATCH_UP_S = 5.0
 
-# After so many failures in a row this process may be what is broken: leave it to whoever watches over it.
+# After so many failures in a row this process may be what is broken: leave it to its own supervisor.
 MAX_FAILURES = 10
 
 

@@ -24,7 +24,7 @@ def read_log(
     most: int | None = None,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """The log, or some of its partitions, as a streaming frame with Kafka's columns. A batch has `most` records."""
+    """The log, or some of its partitions, as a streaming frame with Kafka's columns, with `most` records in a batch."""
     topic = kafka.topic(name)
     chosen = {"subscribe": topic} if partitions is None else {"assign": json.dumps({topic: list(partitions)})}
     options = (connection_options(kafka) | chosen) | {

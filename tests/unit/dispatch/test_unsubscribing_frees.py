@@ -11,7 +11,7 @@ import pytest
 from core.eventlog.settings import KafkaSettings
 from core.recent import Recent
 from dispatch.delivery import capacity
-from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import UrlJudge
@@ -132,7 +132,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     store = ParkedStore(None)
     memory = HealthMemory(store, health)
     endpoints = Endpoints(health, 1.0, lambda event: None)
-    waiting = CapacityWaiters(Limits(per_endpoint=1, per_host=1))
+    waiting = InFlightLimiter(Limits(per_endpoint=1, per_host=1))
     lanes = Lanes(LaneLimits(10, 10_000))
     urls = UrlJudge(THIS_MACHINE)
     envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(256 * 1024)

@@ -8,7 +8,7 @@ import pytest
 
 from dispatch.monitoring import metrics as endpoints_seen
 from dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
-from dispatch.monitoring.sources import Lag, Progress, ViewSize
+from dispatch.monitoring.sources import Lag, Progress, Sources, ViewSize
 from dispatch.tables import ATTEMPTS
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_stages_of_a_batch_and_batches_that_fail() -> None:
     assert "arborcast_dispatch_batch_under_way_seconds 0.0" in shown
 
 
-class _Sources:
+class _Sources(Sources):
     def lag(self) -> dict[str, Lag]:
         return {"push": Lag(3, 1.5)}
 

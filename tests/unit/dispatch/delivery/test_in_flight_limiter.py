@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dispatch.delivery.capacity import CapacityWaiters, Limits, scopes_of
+from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 
 A, B, C = (scopes_of(each) for each in ("http://host/a", "http://host/b", "http://other/c"))
 
 
 def test_who_finds_no_room_goes_on_when_somebody_leaves_in_the_order_of_coming() -> None:
-    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
+    room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     assert not room.wait("first", A)
     room.enter(A)
     assert room.wait("second", A)
@@ -16,11 +16,11 @@ def test_who_finds_no_room_goes_on_when_somebody_leaves_in_the_order_of_coming()
     assert room.leave(A) == ["second"]
     room.enter(A)
     assert room.leave(A) == ["third"]
-    assert len(room) == 0
+    assert room.waiting == 0
 
 
 def test_a_host_that_is_full_holds_all_its_endpoints_and_no_other_host() -> None:
-    room = CapacityWaiters(Limits(per_endpoint=5, per_host=2))
+    room = InFlightLimiter(Limits(per_endpoint=5, per_host=2))
     room.enter(A)
     room.enter(B)
     assert room.wait("third", A)
@@ -31,7 +31,7 @@ def test_a_host_that_is_full_holds_all_its_endpoints_and_no_other_host() -> None
 
 
 def test_who_does_not_use_the_room_passes_it_on() -> None:
-    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
+    room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     assert room.wait("second", A)
     assert room.wait("third", A)
@@ -42,18 +42,18 @@ def test_who_does_not_use_the_room_passes_it_on() -> None:
 
 
 def test_a_lane_that_is_over_waits_no_more() -> None:
-    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
+    room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     assert room.wait("second", A)
 
     room.forget("second")
     room.forget("second")
 
-    assert (room.leave(A), len(room)) == ([], 0)
+    assert (room.leave(A), room.waiting) == ([], 0)
 
 
 def test_a_lane_that_asks_again_keeps_its_place_and_has_only_one() -> None:
-    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
+    room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     assert room.wait("second", A)
     assert room.wait("third", A)
@@ -61,7 +61,7 @@ def test_a_lane_that_asks_again_keeps_its_place_and_has_only_one() -> None:
 
     assert room.leave(A) == ["second"]
     assert room.pass_on(A) == ["third"]
-    assert (room.pass_on(A), len(room)) == ([], 0)
+    assert (room.pass_on(A), room.waiting) == ([], 0)
 
 
 class Counted(str):
@@ -77,7 +77,7 @@ class Counted(str):
 
 
 def test_ten_thousand_that_end_together_are_not_searched_for_one_by_one() -> None:
-    room = CapacityWaiters(Limits(per_endpoint=1, per_host=10))
+    room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     room.enter(A)
     lanes = [Counted(f"lane{number}") for number in range(10_000)]
     for lane in lanes:
@@ -88,4 +88,4 @@ def test_ten_thousand_that_end_together_are_not_searched_for_one_by_one() -> Non
         room.forget(lane)
 
     assert Counted.compared < 2 * len(lanes)
-    assert (len(room), room.leave(A)) == (1, ["lane0"])
+    assert (room.waiting, room.leave(A)) == (1, ["lane0"])

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from core.eventlog.client import make_producer
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_process import ROOT, Bundle, DispatchProcess, running_job
 from topic_model.records import notifications

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from core.errors import ConfigError
-from core.settings import setting
+from core.security.outbound import AddressPolicy
+from core.settings import KafkaSettings, SecretSettings, setting
+from core.telemetry.tracing import NO_TRACING, TracingSettings
 
 
 @dataclass(frozen=True)
@@ -288,3 +290,23 @@ class TableSettings:
                 raise ConfigError(f"tables.storage_options: its part {number} is not NAME=VALUE")
             options[name] = value
         return options
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """All that the job needs to know."""
+
+    home: Path
+    kafka: KafkaSettings
+    dispatch: DispatchSettings
+    push: PushSettings
+    tables: TableSettings
+    outbound: AddressPolicy
+    retry: RetrySettings
+    secrets: SecretSettings
+    tracing: TracingSettings = NO_TRACING
+
+    def checkpoint(self, query: str) -> str:
+        """Where a query keeps its progress."""
+        root = self.dispatch.checkpoint.rstrip("/") or str((self.home / "checkpoints").absolute())
+        return f"{root}/{query}"

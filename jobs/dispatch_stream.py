@@ -44,16 +44,19 @@ _opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __n
 from core.errors import ArborcastError  # noqa: E402
 from core.files import write_atomically  # noqa: E402
 from core.telemetry import log_format  # noqa: E402
-from dispatch.job.heartbeat import Heart  # noqa: E402
+from dispatch.job.heartbeat import (  # noqa: E402
+    FILE,
+    Heart,
+    WorkerBeats,
+    new_file,
+)
 from dispatch.job.runtime import DispatchJob  # noqa: E402
-from dispatch.job.settings import JobSettings  # noqa: E402
-from dispatch.job.worker_beats import FILE, WorkerBeats, new_file  # noqa: E402
 from dispatch.matching.bases import workers_are_here  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
+from dispatch.settings import JobSettings  # noqa: E402
 from dispatch.spark.query_supervisor import StopGate  # noqa: E402
 from jobs.monitoring.endpoint import serve_job_sometime  # noqa: E402
-from jobs.settings.loading import level_of, load_settings  # noqa: E402
-from jobs.settings.outbound import describe, policy_of  # noqa: E402
+from jobs.settings.loading import describe, level_of, load_settings, policy_of  # noqa: E402  # noqa: E402
 from jobs.stack.home import make_home  # noqa: E402
 from jobs.terminal import complain  # noqa: E402
 

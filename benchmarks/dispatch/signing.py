@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.harness import Report, run, seconds
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
+from core.settings import SecretSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from topic_model.records.notifications import Notification

@@ -28,9 +28,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.gateway import guarded_load as guarded
 from benchmarks.harness import Report, run
-from core.eventlog.settings import KafkaSettings
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
+from core.settings import KafkaSettings, SecretSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport.contract import PushResult

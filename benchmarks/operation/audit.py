@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Report, resident, run
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.writers import DurableWriter
+from core.settings import KafkaSettings
 from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
 from dispatch.operations.audit import audit
 from tests.support.broker import new_broker, settings_for

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.dispatching import Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run
 from benchmarks.operation.redelivery import park
-from jobs.processes import ports
+from jobs.processes import processes
 from topic_model.records.control import SubscriptionRecord
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 
@@ -48,7 +48,7 @@ def measure(report: Report) -> None:
 def _round(bench: Dispatching, parked: int, seconds: float) -> tuple[list[float], int]:
     """Delays in ms of what went to a receiver that is well, and how many did not arrive."""
     bench.subscribe(["well"])
-    dead = EndpointReference(f"http://127.0.0.1:{ports.free_port()}/")
+    dead = EndpointReference(f"http://127.0.0.1:{processes.free_port()}/")
     topics = (TopicFilter("", "elsewhere", "elsewhere"),)
     bench.control(
         [SubscriptionRecord(Subscription("dead", dead, "http://127.0.0.1/wsn/subscriptions/dead", topics=topics))]

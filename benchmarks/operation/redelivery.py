@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from benchmarks.harness import Report, resident, run
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from core.security.outbound import AddressPolicy, OutboundSettings
+from core.settings import KafkaSettings
 from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
 from dispatch.matching.view import SubscriptionListener
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import PushSettings, RetrySettings
-from jobs.processes import ports
+from jobs.processes import processes
 from tests.support.broker import new_broker, settings_for
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription
@@ -121,7 +121,7 @@ def drain(report: Report, kafka: KafkaSettings, home: Path, count: int) -> None:
         for index, (form, subscriptions) in enumerate(forms):
             own = replace(kafka, prefix=f"drain{index}.")
             ensure_topics(own)
-            port, known = ports.free_port(), Known()
+            port, known = processes.free_port(), Known()
             names = [f"s{number}" for number in range(subscriptions)]
             for name in names:
                 known.add(name, f"http://127.0.0.1:{port}/{name}", form)
@@ -140,8 +140,8 @@ def hold(report: Report, kafka: KafkaSettings, home: Path, count: int, watch_s: 
     own = replace(kafka, prefix="hold.")
     ensure_topics(own)
     known = Known()
-    known.add("dead", f"http://127.0.0.1:{ports.free_port()}/", "raw")
-    port = ports.free_port()
+    known.add("dead", f"http://127.0.0.1:{processes.free_port()}/", "raw")
+    port = processes.free_port()
     known.add("well", f"http://127.0.0.1:{port}/", "raw")
     process, file = psutil.Process(), home / "hold.db"
     with report.table(

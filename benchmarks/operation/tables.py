@@ -23,7 +23,7 @@ from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.recording.archive import Logged, notification_rows
 from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.maintenance import Upkeep
+from dispatch.recording.recording import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from jobs.notebook import Tables

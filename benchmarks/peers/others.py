@@ -21,9 +21,9 @@ from xml.sax.saxutils import quoteattr
 
 import psutil
 
-from jobs.install import ivy, java
+from jobs.install import jars, java
 from jobs.install.jars import default_cache
-from jobs.processes import ports
+from jobs.processes import processes
 from tests.support import soap_messages as soap
 
 _FOLDER = Path(__file__).parent
@@ -57,7 +57,7 @@ def _pinned(which: str) -> dict[str, str]:
 
 def _retrieve(which: str, into: Path, cache: Path, expected: int) -> None:
     runtime = java.find_java().executable
-    outcome = ivy.retrieve(_FOLDER / "jars.xml", which, into, cache, runtime, expected, print)
+    outcome = jars.retrieve(_FOLDER / "jars.xml", which, into, cache, runtime, expected, print)
     if outcome.problem:
         raise RuntimeError(f"could not fetch {outcome.jar or which}: {outcome.problem}")
 
@@ -109,7 +109,7 @@ class CxfBroker(Other):
     """Apache CXF's standalone WS-Notification service, everything in memory."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.port = ports.free_port()
+        self.port = processes.free_port()
         self._broker = f"http://127.0.0.1:{self.port}/wsn/NotificationBroker"
         command = [str(java.find_java().executable), "-Xmx1g", *options, "-cp", f"{jar_folder('cxf')}/*"]
         command += ["org.apache.cxf.wsn.services.Service", "-rootUrl", f"http://127.0.0.1:{self.port}/wsn"]
@@ -179,8 +179,8 @@ def _pin() -> None:
             into = Path(name) / which
             into.mkdir()
             _retrieve(which, into, Path(name) / "ivy", 50)
-            jars = sorted(into.glob("*.jar"))
-            lines += [f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {which}/{jar.name}" for jar in jars]
+            there = sorted(into.glob("*.jar"))
+            lines += [f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {which}/{jar.name}" for jar in there]
     _PINS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

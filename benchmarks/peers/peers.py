@@ -24,8 +24,8 @@ from benchmarks.harness import Report, Table, run, warn
 from benchmarks.peers.others import CamelRoutes, CxfBroker, running
 from benchmarks.through_gateway import OUTCOME, Outcome, Rig, check, rig
 from core.eventlog.client import make_producer
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_process import ROOT
 from topic_model.records import notifications

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from core.errors import InfrastructureError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs.attempts import FINAL
 from dispatch.operations.audit import Report, audit
 from dispatch.operations.audit.ledger import decode

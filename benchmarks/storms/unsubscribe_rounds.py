@@ -32,7 +32,7 @@ import pyarrow.dataset as ds
 
 from benchmarks.storms.victim import Victim
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs.parked import roomy
 from dispatch.settings import TableSettings
 from dispatch.tables import (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from core.eventlog.settings import KafkaSettings
-from jobs.processes import ports
+from core.settings import KafkaSettings
+from jobs.processes.processes import free_port
 from jobs.stack import state
 from jobs.stack.home import Home
 from tests.support.command import Engine
@@ -35,7 +35,7 @@ class Victim:
 
     def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
         self.home = Home(home)
-        self._gateway_port, self._kafka_port = ports.free_port(), ports.free_port()
+        self._gateway_port, self._kafka_port = free_port(), free_port()
         self.kafka = KafkaSettings(bootstrap_servers=f"127.0.0.1:{self._kafka_port}")
         self.gateway = f"http://127.0.0.1:{self._gateway_port}"
         self._settings = {f"ARBORCAST_{name.upper().replace('.', '_')}": value for name, value in settings.items()}

@@ -17,7 +17,7 @@ from kafka.partitioner import murmur2
 
 from core.errors import InfrastructureError
 from core.eventlog.client_fixes import ClosingSocket, LeanProducer, built
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 # A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
 _RECONNECT_BACKOFF_MAX_MS = 1_000

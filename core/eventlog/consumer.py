@@ -8,7 +8,7 @@ from kafka import errors
 
 from core.errors import InfrastructureError
 from core.eventlog.client import RETRY_AFTER_S, Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 
 class Discontinued(InfrastructureError):

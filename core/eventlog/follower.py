@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from core.eventlog.consumer import Discontinued, LogConsumer, Replaced
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 Record = TypeVar("Record")
 

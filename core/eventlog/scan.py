@@ -11,7 +11,7 @@ from core import liveness
 from core.errors import InfrastructureError
 from core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from core.eventlog.consumer import Discontinued, LogConsumer
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 # Records of attempts have 150 kB, and only what was polled is in memory.
 _POLL_RECORDS = 200

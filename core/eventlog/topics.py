@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from core.errors import ConfigError
 from core.eventlog.client import Admin
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from core.eventlog.client import (
     producer_for,
     translated,
 )
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from core.errors import SecretError
 from core.security.keyring import KeyFile, Keys
-from core.security.settings import SecretSettings
 from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, find_certificate, sign
+from core.settings import SecretSettings
 from topic_model.subscriptions import Protection, Subscription
 
 AUTHORIZATION = "Authorization"

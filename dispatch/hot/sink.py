@@ -38,16 +38,14 @@ from dispatch.delivery.verdict import Verdict
 from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
-from dispatch.hot.recall import Settled, recall
-from dispatch.hot.sink_journal import SinkJournal
-from dispatch.job import worker_beats
-from dispatch.job.settings import JobSettings
+from dispatch.hot.sink_journal import Settled, SinkJournal, recall
+from dispatch.job import heartbeat
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
 from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.settings import PushSettings, RetrySettings
+from dispatch.settings import JobSettings, PushSettings, RetrySettings
 from topic_model.records import notifications
 from topic_model.subscriptions import Subscription
 
@@ -119,7 +117,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
     the batch is repeated then. What receivers do never raises. `rows` is always exhausted: Spark discards a worker that
     leaves rows unread, and with it all that is kept here.
     """
-    with worker_beats.task():
+    with heartbeat.task():
         _push_partition(job, reports, rows)
 
 

@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dispatch.hot.recall import Settled, newest_batch, recall
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
-from dispatch.job.settings import JobSettings
+from dispatch.hot.sink_journal import Settled, newest_batch, recall
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.redelivery.held_lanes import PartitionReport, Reports
 from dispatch.redelivery.redeliverer import Redeliverer
+from dispatch.settings import JobSettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.spark.source import read_log

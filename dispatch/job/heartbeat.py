@@ -3,16 +3,260 @@
 It is given by a thread of the driver that asks the JVM, looks whether the redelivery has come round, and watches over
 the Python workers. When the driver is stopped, or the JVM does not answer, nobody gives it. Workers that hang are
 replaced by this same thread, for which the job need not be started again.
+
+Signs of life of Spark's Python workers and of the daemon that forks them, in memory shared with who watches them.
+
+Each process has a place in that memory. The daemon takes the first, and chooses one for each worker just before it
+forks it. A thread of the worker counts there as long as the process runs at all, whether or not it has a task; while
+it has one, its main thread counts whenever it comes round. The watcher looks, and kills what is silent. SIGKILL ends a
+stopped process, too (the SIGTERM of Spark's own time-out for workers does not); Spark sees the end of its connection
+and gives the task to another worker.
+
+Where the workers run on the driver's host the driver watches, over a mapped file that their environment names: it sees
+the daemon, too. Elsewhere the daemon does, over memory that its workers inherit.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+import mmap
+import os
+import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
+from core import liveness
 from core.liveness import OwnTime, Silence
-from dispatch.job.worker_beats import PATIENCE_WITH_TASKS, WorkerBeats
+
+FILE = "ARBORCAST_WORKER_BEATS"
+
+"""The variable that names the file in which the driver watches."""
+
+LIMIT = "ARBORCAST_WORKER_HANG_TIMEOUT_S"
+
+"""The variable that says, without a file, how long a worker may be silent; 0 is for ever."""
+
+# A daemon, and as many workers as there can be task slots, with those that a daemon before this one has left.
+_PLACES = 513
+
+# Of each: process id, when it was started, how often it has come round, how often its tasks have, whether it has one.
+_FIELDS = 5
+
+_PID, _STARTED, _RUNS, _WORKS, _BUSY = range(_FIELDS)
+
+_BYTES = 8 * _FIELDS * _PLACES
+
+_RESERVED = -1
+
+_BEAT_S = 1.0
+
+# A task may take its time between two rounds: a subscription's condition, an answer of Kafka's. So this counts so many
+# times as long as a process that does not run at all.
+PATIENCE_WITH_TASKS = 5
+
+
+class BeatSlot:
+    """A process' own place."""
+
+    def __init__(self, numbers: memoryview, number: int) -> None:
+        self._numbers = numbers
+        self._at = _FIELDS * number
+
+    def reserve(self) -> None:
+        """For a process that is about to be forked."""
+        self._numbers[self._at + _PID] = _RESERVED
+
+    def take(self) -> None:
+        """This process has it now."""
+        self._numbers[self._at + _PID] = _RESERVED
+        self._numbers[self._at + _BUSY] = 0
+        self._numbers[self._at + _STARTED] = _started(os.getpid())
+        self._numbers[self._at + _PID] = os.getpid()
+
+    @property
+    def free(self) -> bool:
+        """Whether it is free, or its process is gone."""
+        pid = self._numbers[self._at + _PID]
+        return pid == 0 or (pid != _RESERVED and not _started(pid))
+
+    def runs(self) -> None:
+        """The process runs."""
+        self._numbers[self._at + _RUNS] += 1
+
+    def works(self) -> None:
+        """Its task has come round."""
+        self._numbers[self._at + _WORKS] += 1
+
+    def busy(self, has_task: bool) -> None:
+        """Whether it has a task."""
+        self._numbers[self._at + _BUSY] = int(has_task)
+
+
+_own: BeatSlot | None = None
+
+
+def beat_from_here_on() -> None:
+    """In the daemon, before it forks the first worker: it beats, and so will they. It must have no threads, which do
+    not survive a fork, so an alarm clock wakes it; that rings for nobody who was forked from it."""
+    file, limit_s = os.environ.get(FILE, ""), float(os.environ.get(LIMIT, "0"))
+    if not (file or limit_s):
+        return
+    try:
+        numbers = _mapped(Path(file)) if file else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
+    except (OSError, ValueError) as error:
+        logger.warning("nobody will notice a worker that hangs: %s cannot be mapped (%s)", file, error)
+        return
+    daemon, own, own_time = os.getpid(), BeatSlot(numbers, 0), OwnTime(2 * _BEAT_S)
+    own.take()
+    watch = None if file else WorkerBeats(numbers, limit_s)
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        own.runs()
+        if watch is not None:
+            watch.look(own_time.tick())
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
+    following: list[BeatSlot] = []
+
+    def choose() -> None:
+        if os.getpid() == daemon:
+            places = (BeatSlot(numbers, number) for number in range(1, _PLACES))
+            following[:] = itertools.islice((place for place in places if place.free), 1)
+            for place in following:
+                place.reserve()
+
+    def begin() -> None:
+        global _own
+        if following and os.getppid() == daemon:
+            _own = following.pop()
+            _own.take()
+            threading.Thread(target=_run_forever, args=(_own,), name="beat", daemon=True).start()
+
+    os.register_at_fork(before=choose, after_in_child=begin)
+
+
+def _run_forever(place: BeatSlot) -> None:
+    while True:
+        place.runs()
+        time.sleep(_BEAT_S)
+
+
+@contextmanager
+def task() -> Iterator[None]:
+    """Around a task: the beats of this thread are those of the task."""
+    place = _own
+    if place is None:
+        yield
+        return
+    place.works()
+    place.busy(True)
+    liveness.listen(place.works)
+    try:
+        yield
+    finally:
+        liveness.listen(liveness.nobody)
+        place.busy(False)
+
+
+@dataclass
+class _Watched:
+    """A process as the driver knows it."""
+
+    identity: tuple[int, int]
+    process: Silence
+    task: Silence
+
+
+class WorkerBeats:
+    """The watcher's side."""
+
+    def __init__(self, numbers: memoryview, limit_s: float, tell: Callable[[], None] = liveness.nobody) -> None:
+        """`limit_s` is how long a process may be silent, 0 for ever; `tell` is called when one was killed for it."""
+        self._numbers = numbers
+        self._limit_s = limit_s
+        self._tell = tell
+        self._watched: dict[int, _Watched] = {}
+
+    def look(self, at: float) -> None:
+        """Kill what is silent for too long; `at` is the watcher's own time."""
+        numbers = self._numbers.tolist()
+        for number in range(_PLACES):
+            pid, started, runs, works, busy = numbers[_FIELDS * number : _FIELDS * (number + 1)]
+            if pid in (0, _RESERVED):
+                self._watched.pop(number, None)
+                continue
+            known = self._watched.get(number)
+            if known is None or known.identity != (pid, started):
+                limit_s = self._limit_s
+                known = _Watched((pid, started), Silence(limit_s, at), Silence(limit_s * PATIENCE_WITH_TASKS, at))
+                self._watched[number] = known
+            known.process.heard(runs, at)
+            known.task.heard((works, busy), at)
+            if known.process.is_too_long(at):
+                self._end(number, known, f"did not run for {known.process.lasts_s(at):.0f} s")
+            elif busy and known.task.is_too_long(at):
+                self._end(number, known, f"was at the same point of its task for {known.task.lasts_s(at):.0f} s")
+
+    def _end(self, number: int, known: _Watched, why: str) -> None:
+        """Kill it, if it is there, and forget it."""
+        del self._watched[number]
+        self._numbers[_FIELDS * number + _PID] = 0
+        pid, started = known.identity
+        try:
+            if _started(pid) != started:
+                return
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            return  # it has ended meanwhile, as idle workers do
+        who = "the daemon of the Python workers" if number == 0 else "a Python worker"
+        logger.warning("%s (pid %d) %s and was killed; Spark replaces it", who, pid, why)
+        self._tell()
+
+
+def _started(pid: int) -> int:
+    """When a process was started, in its own unit; 0 when there is none. Where that cannot be told, its session."""
+    try:
+        # From the third field on, for the second is a name with any characters, in brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        with contextlib.suppress(OSError):
+            return 0 if Path("/proc/self").exists() else os.getsid(pid)
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])  # ticks since boot: nobody sets that clock
+
+
+def new_file(file: Path) -> memoryview:
+    """The driver's memory. A new file: workers of a job that was killed may have the last one still."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.write_bytes(bytes(_BYTES))
+    return _mapped(file)
+
+
+def _mapped(file: Path) -> memoryview:
+    with file.open("r+b") as opened:
+        return memoryview(mmap.mmap(opened.fileno(), _BYTES)).cast("q")
+
+
+# Must not stand beside anything heavy: a worker imports the module of every function that it is sent. Beside the
+# warm-up it made each worker load delta-rs, Arrow and pandas: 70 MiB each.
+def keep_worker_alive(rows: Iterable[object]) -> None:
+    """A partition function that does nothing. Spark ends its Python workers, all together, after a minute in which none
+    was used; a task with this in time keeps them, their connections and what they have loaded.
+
+    A worker imports the module of every function that it is sent: this one must stay light.
+    """
+    for _ in rows:
+        pass
+
 
 logger = logging.getLogger(__name__)
 

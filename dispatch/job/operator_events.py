@@ -20,8 +20,8 @@ from xml.sax.saxutils import escape
 
 from core.errors import InfrastructureError
 from core.eventlog.client import partition_of_key
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.writers import DurableWriter
+from core.settings import KafkaSettings
 from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEvent
 from topic_model.records import notifications
 from topic_model.records.control import TopicRecord

@@ -14,15 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from core.eventlog.client import make_producer, translated
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.pushes import make_push_spans
 from dispatch.hot.sink import SinkJob
 from dispatch.hot.stream import HotPath, accumulator, run_sink
+from dispatch.job.heartbeat import keep_worker_alive
 from dispatch.job.operator_events import OperatorEvents
-from dispatch.job.settings import JobSettings
-from dispatch.job.worker_beats import keep_worker_alive
 from dispatch.logs import attempts
 from dispatch.matching.bases import bases_for, workers_are_here
 from dispatch.matching.unmatched import Unmatched
@@ -32,6 +31,7 @@ from dispatch.monitoring.sources import JobSources, Watched, progress_of, watche
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.recording.recording import Recording
 from dispatch.redelivery.redeliverer import Redeliverer
+from dispatch.settings import JobSettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, mended, reached_by_query, settled
 from dispatch.spark.query_supervisor import QuerySupervisor, StopGate
 from dispatch.spark.source import read_log

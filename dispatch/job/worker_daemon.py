@@ -15,7 +15,7 @@ from pyspark import daemon
 
 import dispatch.hot.sink
 from core.telemetry import log_format
-from dispatch.job import worker_beats
+from dispatch.job import heartbeat
 
 __all__ = ["dispatch", "pyspark"]
 
@@ -24,5 +24,5 @@ if __name__ == "__main__":
     # Objects that the collector never touches stay on the pages shared with the daemon.
     gc.collect()
     gc.freeze()
-    worker_beats.beat_from_here_on()
+    heartbeat.beat_from_here_on()
     daemon.manager()

@@ -19,9 +19,9 @@ from typing import Literal
 import msgspec
 
 from core.eventlog.client import Producer, make_producer
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import DurableWriter
+from core.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
 VERSION = 1

@@ -19,10 +19,10 @@ import msgspec
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Acknowledgement, Producer, make_producer
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PARKED_OVERHEAD
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import DurableWriter
+from core.settings import KafkaSettings
 from core.wall_clock import has_come
 from dispatch.logs import dead_letters
 from dispatch.logs.attempts import partition_of_subscription

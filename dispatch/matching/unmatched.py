@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from core.errors import ArborcastError
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from topic_model.records.notifications import UNSTAMPED, notification_in
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
 from dispatch.monitoring.sources import ViewSize
 from topic_model.control_view import ControlView

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from types import TracebackType
 import msgspec
 
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from core.wall_clock import has_come
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass, State

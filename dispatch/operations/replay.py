@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from core.errors import ArborcastError
 from core.eventlog.client import partition_of_key
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.writers import DurableWriter
+from core.settings import KafkaSettings
 from dispatch.matching.filters import Conditions, Subject
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification, notification_in, replayed

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.follower import Tail
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.monitoring.sources import Progress
 from dispatch.recording.follower import TableFollower
 from dispatch.tables import NOTIFICATIONS

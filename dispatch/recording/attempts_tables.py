@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from core.eventlog.follower import Tail
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.monitoring.sources import Progress
 from dispatch.recording.follower import TableFollower
 from dispatch.spark.checkpoint_repair import RANGE

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.follower import Tail
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.recording.follower import TableFollower
 from dispatch.tables import ROUTES, TableSpec
 from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress

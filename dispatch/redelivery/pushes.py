@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from core.wall_clock import WatchedClock
 from dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from dispatch.delivery.envelope import Envelope

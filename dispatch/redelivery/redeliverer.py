@@ -16,8 +16,8 @@ from pathlib import Path
 
 from core import liveness
 from core.errors import ArborcastError, InfrastructureError
-from core.eventlog.settings import KafkaSettings
 from core.security.outbound import AddressPolicy
+from core.settings import KafkaSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import EndpointHealthRegistry

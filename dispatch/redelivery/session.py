@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn, Protocol
 from core import liveness
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.consumer import Discontinued, LogConsumer, Replaced
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.delivery.transport.contract import Transport
 from dispatch.logs.parked import roomy
 from dispatch.matching.view import SubscriptionListener

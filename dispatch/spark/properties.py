@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dispatch.job.worker_beats import LIMIT
+from dispatch.job.heartbeat import LIMIT
 from dispatch.settings import DispatchSettings
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()

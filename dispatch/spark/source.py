@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from core.errors import ConfigError
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 _LONGEST_ATTEMPT_S = 5.0
 

@@ -22,8 +22,8 @@ from lxml import etree
 
 from core.errors import SecretError
 from core.security.keyring import KeyFile, Keys
-from core.security.settings import SecretSettings
 from core.security.signatures import find_certificate, key_of, new_secret
+from core.settings import SecretSettings
 from ingest.errors import InvalidRequest, UnsupportedPolicy
 from topic_model.namespaces import ARBORCAST_POLICY
 from topic_model.subscriptions import Protection, SigningSecret, Subscription

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from core.eventlog.consumer import LogConsumer
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.state.log_view import ControlLogView
 from topic_model.records.control import ControlRecord
 

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from core.errors import InfrastructureError
 from core.eventlog.follower import LogFollower
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from topic_model.control_view import ControlView
 from topic_model.records.control import ControlRecord
 from topic_model.records.control_log import ControlFollower

@@ -29,8 +29,8 @@ from core.eventlog.client import (
     partition_of_key,
     producer_for,
 )
-from core.eventlog.settings import KafkaSettings
 from core.recent import Recent
+from core.settings import KafkaSettings
 from ingest.settings import GatewaySettings
 from topic_model.records.notifications import Notification, encode
 

@@ -21,9 +21,9 @@ from core.errors import InfrastructureError
 from core.eventlog.client import Admin
 from core.eventlog.follower import LogFollower
 from core.eventlog.scan import LogReader
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
 from ingest.state.changes import KeyedLocks
 from ingest.state.log_view import POLL_S, LogView
 from topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage

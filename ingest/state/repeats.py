@@ -19,7 +19,7 @@ from mmap import mmap
 
 from core.errors import InfrastructureError
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from topic_model.records.notifications import Notification, notification_in
 
 _FINGERPRINT = 16

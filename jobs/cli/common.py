@@ -16,7 +16,7 @@ from jobs.terminal import error_console
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from core.eventlog.settings import KafkaSettings
+    from core.settings import KafkaSettings
     from jobs.settings.loading import Scalar, Settings
     from topic_model.topics import TopicPath
 
@@ -121,7 +121,7 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     Raises InfrastructureError when that would be a broker of ours that is not up: another engine may listen on its
     port, and its logs must not be taken for these.
     """
-    from core.eventlog.settings import KafkaSettings
+    from core.settings import KafkaSettings
     from jobs.stack.state import reachable_kafka
 
     settings = settings_of(config, home)

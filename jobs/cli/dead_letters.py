@@ -34,7 +34,7 @@ from jobs.cli.common import (
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
-    from core.eventlog.settings import KafkaSettings
+    from core.settings import KafkaSettings
     from dispatch.logs.dead_letters import DeadLetter
     from dispatch.logs.parked import Delivery
     from dispatch.operations.dead_letters import Wanted

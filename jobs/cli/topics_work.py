@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from core.errors import ConfigError, TopicError
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from directory.entries import ldif
 from directory.entries.changes import Put, Workspace, in_writing_order
 from directory.entries.dn import parse_dn

@@ -22,10 +22,8 @@ from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.stack_monitor import StackMonitor, serve
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import PartFailed
-from jobs.processes.managed_process import Deadline
-from jobs.processes.processes import ProcessId, Signals
-from jobs.settings.loading import Settings, level_of, load_settings
-from jobs.settings.outbound import describe
+from jobs.processes.processes import Deadline, ProcessId, Signals
+from jobs.settings.loading import Settings, describe, level_of, load_settings
 from jobs.settings.stack import StackSettings
 from jobs.stack import engine, state
 from jobs.stack.engine import Tools

@@ -24,7 +24,7 @@ from core.security.keyring import parse_keys
 from jobs.engine import kafka_safety
 from jobs.engine.commands import supervisor_silent_s
 from jobs.install import jars, java
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.processes.errors import StackError
 from jobs.settings.loading import Settings, load_settings
 from jobs.stack import engine, kafka_broker, state
@@ -278,7 +278,7 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
     servers = settings.kafka.bootstrap_servers
     if settings.stack.broker == "embedded":
         if not running:
-            yield _port("kafka port", settings.stack.kafka_port, ports.LOOPBACK, "--kafka-port PORT")
+            yield _port("kafka port", settings.stack.kafka_port, processes.LOOPBACK, "--kafka-port PORT")
             return
         known = state.read(home.state_file)
         servers = known.addresses["kafka"] if known else servers
@@ -287,7 +287,7 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
         # Our own request speaks no TLS and no SASL; an open port is all that can be said without logging in.
         plain = settings.kafka.security_protocol == "PLAINTEXT"
         reached = port.isdecimal() and (
-            kafka_broker.answers(int(port), host) if plain else ports.is_listening(int(port), host)
+            kafka_broker.answers(int(port), host) if plain else processes.is_listening(int(port), host)
         )
         if reached:
             yield Check("broker", "ok", f"{server} answers")
@@ -335,9 +335,9 @@ def _directory(settings: Settings) -> Iterator[Check]:
 def _port(name: str, port: int, host: str, choose: str) -> Check:
     if port == 0:
         return Check(name, "ok", "a free one is taken at start")
-    if ports.is_free(port, host):
+    if processes.is_free(port, host):
         return Check(name, "ok", f"{port} is free")
-    by = ports.holder(port)
+    by = processes.holder(port)
     return Check(
         name, "fail", f"{port} is in use" + (f" by {by}" if by else ""), f"Stop that, or choose another: {choose}"
     )

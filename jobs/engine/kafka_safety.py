@@ -9,8 +9,8 @@ from typing import Literal
 
 from core.eventlog.client import Admin, PartitionState
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import LEASE_LOG, PARKED_OVERHEAD, LogSpecification, min_insync_replicas, specifications
+from core.settings import KafkaSettings
 
 _HOUR_MS = 3_600_000
 

@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 from core.errors import ArborcastError
 from core.eventlog.follower import LogFollower
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import LEASE_LOG
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
 from directory.sync.sync import DirectorySync
 
 # After so long without a renewal a lease is free. Beside it a takeover takes up to a look (RENEW_S) and an append.

@@ -21,6 +21,7 @@ from ingest.elements.protection import Protector
 from ingest.http.app import GatewayApp
 from ingest.http.serving import GatewayServer, make_server
 from ingest.http.tls import ServerTls
+from ingest.operations.current_message import RetainedMessages
 from ingest.operations.gateway import Gateway
 from ingest.operations.pull_points import end_orphans
 from ingest.operations.subscription_manager import end_expired_forever
@@ -29,7 +30,6 @@ from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
 from ingest.state.repeats import RepeatMemory, Repeats, remember_history
-from ingest.state.retained import RetainedMessages
 from jobs.gateway.lease import SingletonTasks, Work, name_of
 from jobs.gateway.metrics import (
     declare_directory,
@@ -44,8 +44,7 @@ from jobs.gateway.metrics import (
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
 from jobs.monitoring.endpoint import declare_process
-from jobs.settings.loading import Settings
-from jobs.settings.outbound import describe, policy_of
+from jobs.settings.loading import Settings, describe, policy_of
 from topic_model.control_view import ControlView
 from topic_model.projections.owners import Owners
 from topic_model.projections.pull_points import PullPoints

@@ -34,8 +34,7 @@ from core.telemetry.metrics import Registry, merged
 from ingest.settings import GatewaySettings
 from ingest.state.repeats import TABLE_BYTES
 from jobs.gateway.metrics import declare_workers
-from jobs.processes.managed_process import ManagedProcess, RestartWaits
-from jobs.processes.processes import dying_with_us
+from jobs.processes.processes import ManagedProcess, RestartWaits, dying_with_us
 
 logger = logging.getLogger("arborcast.gateway")
 

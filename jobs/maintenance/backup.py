@@ -30,8 +30,8 @@ from core.eventlog.client import (
     translated,
 )
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG, ensure_topics, specifications
+from core.settings import KafkaSettings
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.parked import roomy

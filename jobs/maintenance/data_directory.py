@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.errors import InfrastructureError
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from jobs.engine.commands import UpOptions, down, to_stderr, up
 from jobs.processes.errors import HomeError
 from jobs.settings.loading import Settings

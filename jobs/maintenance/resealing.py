@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from core.errors import SecretError
-from core.eventlog.settings import KafkaSettings
 from core.security.keyring import KeyRing
+from core.settings import KafkaSettings
 from topic_model.projections.resealing import key_id, resealed, sealed_in
 from topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, resealing_key
 from topic_model.records.control_log import ControlFollower, ControlLog

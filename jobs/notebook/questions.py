@@ -24,7 +24,7 @@ from jobs.notebook.reader import TableReader, When, as_time
 if TYPE_CHECKING:
     import pandas as pd
 
-    from core.eventlog.settings import KafkaSettings
+    from core.settings import KafkaSettings
     from dispatch.operations.trace.story import Story
     from jobs.settings.loading import Settings
 

@@ -6,14 +6,128 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import psutil
+
+from jobs.processes.errors import PortInUse
+
+
+class RestartWaits(NamedTuple):
+    """In seconds: the first and the longest wait, and the life after which earlier deaths do not count."""
+
+    first_s: float
+    longest_s: float
+    forget_s: float
+
+
+class ManagedProcess:
+    """Whether the process runs, how often in a row it died, and when it may be started again. Times are monotonic."""
+
+    def __init__(self, waits: RestartWaits) -> None:
+        self._waits = waits
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
+        self.failures = 0
+        """Deaths in a row."""
+        self._due = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether it has to be started."""
+        return self.popen is None and now >= self._due
+
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs, or when it was not started."""
+        return None if self.popen is None else self.popen.poll()
+
+    def died(self, now: float, healthy_s: float) -> float:
+        """Count a death after `healthy_s` seconds of healthy life; the seconds until it is due, doubled each time."""
+        waits = self._waits
+        self.popen = None
+        self.failures = 1 if healthy_s >= waits.forget_s else self.failures + 1
+        # 2.0 ** 1024 overflows; long before that the wait is the longest.
+        wait_s = min(waits.longest_s, waits.first_s * 2.0 ** min(self.failures - 1, 64))
+        self._due = now + wait_s
+        return wait_s
+
+
+class Deadline:
+    """One limit for several steps, so that their sum is bounded and not each of them; by the monotonic clock."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._began = clock()
+
+    def passed(self, share: float = 1.0) -> bool:
+        """Whether this share of the time is over."""
+        return self._clock() - self._began >= self._seconds * share
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_port(host: str = LOOPBACK) -> int:
+    """A port that is free right now. The caller should bind it soon."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Whether we could listen on the port. Connections of a former listener in TIME_WAIT do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def is_listening(port: int, host: str = LOOPBACK, timeout: float = 0.5) -> bool:
+    """Whether a process accepts connections there. `timeout` in seconds."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout):
+            return True
+    except OSError:
+        return False
+
+
+def holder(port: int) -> str:
+    """Who listens on the port, for people: "java (pid 4711)"; empty when we may not know."""
+    # Seeing other users' sockets takes privileges, on macOS for any socket at all.
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    return ""
+                with contextlib.suppress(psutil.Error):
+                    return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+                return f"pid {connection.pid}"
+    return ""
+
+
+def require_free(port: int, what: str, option: str, host: str = LOOPBACK) -> None:
+    """Raises PortInUse with a message that names the port, its holder and the option that chooses another."""
+    if is_free(port, host):
+        return
+    by = holder(port)
+    raise PortInUse(
+        f"port {port} for {what} is in use{f' by {by}' if by else ''}; "
+        f"stop that, or choose another with {option} PORT ({option} 0 takes a free one)",
+        port,
+    )
+
 
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -22,7 +22,7 @@ from core.telemetry import log_format
 from dispatch.spark import properties
 from jobs.install import jars, java
 from jobs.install.java import Java, java_environ
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.processes.errors import StackError
 from jobs.processes.processes import words
 from jobs.settings.loading import ENV_PREFIX, Settings, dump
@@ -90,9 +90,9 @@ def effective(settings: Settings) -> Settings:
     Raises PortInUse naming the option that chooses another port, ConfigError when two settings contradict each other.
     """
     if settings.gateway.port == 0:
-        settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=ports.free_port()))
+        settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
     else:
-        ports.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+        processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
     settings = _replace(settings, metrics=_metrics_ports(settings.metrics))
     if settings.stack.broker == "external":
         return settings
@@ -104,13 +104,13 @@ def effective(settings: Settings) -> Settings:
         )
     port = settings.stack.kafka_port
     if port == 0:
-        port = ports.free_port()
+        port = processes.free_port()
     else:
-        ports.require_free(port, "Kafka", "--kafka-port")
+        processes.require_free(port, "Kafka", "--kafka-port")
     return _replace(
         settings,
         stack=dataclasses.replace(settings.stack, kafka_port=port),
-        kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{ports.LOOPBACK}:{port}"),
+        kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{processes.LOOPBACK}:{port}"),
         outbound=_outbound(settings),
     )
 
@@ -131,9 +131,9 @@ def _metrics_ports(metrics: MetricsSettings) -> MetricsSettings:
         (metrics.job_port, "the job's metrics", "metrics.job_port"),
     ):
         if port:
-            ports.require_free(port, what, option, metrics.host)
+            processes.require_free(port, what, option, metrics.host)
     return dataclasses.replace(
-        metrics, port=metrics.port or ports.free_port(), job_port=metrics.job_port or ports.free_port()
+        metrics, port=metrics.port or processes.free_port(), job_port=metrics.job_port or processes.free_port()
     )
 
 
@@ -257,7 +257,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             "SPARK_HOME": str(spark_home),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": ports.LOOPBACK,  # or Spark listens on the network
+            "SPARK_LOCAL_IP": processes.LOOPBACK,  # or Spark listens on the network
             # For the JVM that only works out the command line of the other.
             "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
             ENV_PREFIX + "READY_FILE": str(home.ready_file),
@@ -320,7 +320,7 @@ def _reachable(settings: Settings) -> str:
 
 
 def _host(listened: str) -> str:
-    return ports.LOOPBACK if listened in ("", "0.0.0.0", "::") else listened  # noqa: S104
+    return processes.LOOPBACK if listened in ("", "0.0.0.0", "::") else listened  # noqa: S104
 
 
 def _package_folder(name: str) -> Path:

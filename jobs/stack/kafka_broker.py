@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.install.java import java_environ
-from jobs.processes import logfiles, ports
+from jobs.processes import logfiles, processes
 from jobs.processes.errors import PartFailed
 
 # The gateway takes bodies up to a few MiB (gateway.max_body_bytes); Kafka's own default of 1 MiB would refuse them
@@ -51,7 +51,7 @@ class BrokerLayout:
 
     def properties(self) -> dict[str, str]:
         """The broker's configuration. Whatever is not named here is Kafka's default."""
-        host = ports.LOOPBACK
+        host = processes.LOOPBACK
         properties = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -113,7 +113,7 @@ def java_options(heap_mb: int) -> list[str]:
     ]
 
 
-def answers(port: int, host: str = ports.LOOPBACK, timeout: float = 1.0) -> bool:
+def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> bool:
     """Whether a broker there answers a metadata request and lists itself as usable. `timeout` in seconds.
 
     An open port is not enough: the broker listens before it has caught up with its own controller, and lists itself
@@ -164,7 +164,7 @@ class KafkaBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"{ports.LOOPBACK}:{self.layout.port}"
+        return f"{processes.LOOPBACK}:{self.layout.port}"
 
     @property
     def pid(self) -> int | None:
@@ -278,9 +278,9 @@ def controller_port(home: Path) -> int:
         remembered = int(memory.read_text())
     except (OSError, ValueError):
         remembered = 0
-    if remembered and ports.is_free(remembered):
+    if remembered and processes.is_free(remembered):
         return remembered
-    chosen = ports.free_port()
+    chosen = processes.free_port()
     home.mkdir(parents=True, exist_ok=True)
     memory.write_text(f"{chosen}\n")
     return chosen

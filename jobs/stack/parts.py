@@ -16,8 +16,7 @@ import psutil
 
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import StackError
-from jobs.processes.managed_process import ManagedProcess, RestartWaits
-from jobs.processes.processes import ProcessId
+from jobs.processes.processes import ManagedProcess, ProcessId, RestartWaits
 from jobs.settings.stack import StackSettings
 from jobs.stack.questions import LivenessWatch, Question
 from jobs.stack.state import PartState, PartStatus

@@ -18,7 +18,7 @@ from core.files import write_atomically
 from jobs.processes.processes import ProcessId
 
 if TYPE_CHECKING:
-    from core.eventlog.settings import KafkaSettings
+    from core.settings import KafkaSettings
     from jobs.settings.loading import Settings
 
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from core.liveness import OwnTime
 from jobs.processes import logfiles
 from jobs.processes.errors import PartFailed
-from jobs.processes.managed_process import Deadline
-from jobs.processes.processes import ProcessId, Signals
+from jobs.processes.processes import Deadline, ProcessId, Signals
 from jobs.settings.stack import StackSettings
 from jobs.stack import state
 from jobs.stack.home import DiskWatch, Home

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.storms.backlog_kills import Arrivals, Kill, judge
 from core.eventlog.client import TopicPartition, make_consumer
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs.attempts import Attempt, decode
 from dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, logs, subscription

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from benchmarks.storms import outage
 from benchmarks.storms.books import everything
 from benchmarks.storms.disk import Filling, small_disk
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import new_broker, settings_for

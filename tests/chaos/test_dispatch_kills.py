@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for

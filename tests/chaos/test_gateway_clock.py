@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.client import Client
 from tests.chaos.test_disasters import Publishing, assert_told_and_kept
 from tests.support.command import wait_until

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from core.eventlog.follower import Tail
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
 from dispatch.tables.delta_table import rows_of
 from tests.support.dispatch_job import logs, subscription

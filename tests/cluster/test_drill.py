@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from jobs.processes import ports
+from jobs.processes import processes
 from tests.support.command import COMMAND, Engine, wait_until
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message, subscribe, topic_expression
@@ -29,11 +29,11 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "home")
     # What is restored comes up where it was.
     environment = {
-        "ARBORCAST_GATEWAY_PORT": str(ports.free_port()),
-        "ARBORCAST_STACK_KAFKA_PORT": str(ports.free_port()),
+        "ARBORCAST_GATEWAY_PORT": str(processes.free_port()),
+        "ARBORCAST_STACK_KAFKA_PORT": str(processes.free_port()),
     }
     environment["ARBORCAST_OUTBOUND_SCOPE"] = "loopback"
-    away = ports.free_port()
+    away = processes.free_port()
     with Receiver() as receiver:
         try:
             engine.run("up", "--detach", env=environment)

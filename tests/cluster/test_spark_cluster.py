@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine

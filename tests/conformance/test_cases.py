@@ -17,7 +17,7 @@ import pytest
 import requests
 from lxml import etree
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.soap.faults import DECLARED
 from tests.conformance.given import GIVEN, PREFIXES, Variables, send, variables
 from tests.support import oasis

@@ -11,7 +11,7 @@ import pytest
 import requests
 from lxml import etree
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from tests.conformance.given import PREFIXES
 from tests.support.gateway_process import GatewayRun, gateway_run
 

@@ -10,8 +10,8 @@ from lxml import etree
 
 from core.errors import ArborcastError, InfrastructureError
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
 from core.security.signatures import check
+from core.settings import SecretSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.logs import attempts, dead_letters, parked

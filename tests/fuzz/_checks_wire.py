@@ -13,7 +13,7 @@ from lxml import etree
 
 from core.errors import PeerError
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
+from core.settings import SecretSettings
 from ingest.client.received import read_push
 from ingest.elements.protection import Protector
 from tests.support import legacy_messages as legacy

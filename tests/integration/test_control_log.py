@@ -10,8 +10,8 @@ import pytest
 
 from core.errors import ConfigError, InfrastructureError, RecordVersionError
 from core.eventlog.client import Admin, make_producer
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 from topic_model.records import control

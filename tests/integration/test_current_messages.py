@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import requests
 
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
+from ingest.operations.current_message import RetainedMessages
 from ingest.settings import GatewaySettings
 from ingest.state.notification_log import NotificationLog
-from ingest.state.retained import RetainedMessages
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import gateway_run

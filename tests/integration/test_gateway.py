@@ -17,7 +17,7 @@ import requests
 from lxml import etree
 
 from core.eventlog.client import TopicPartition, make_consumer, make_producer
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support import soap_messages as soap

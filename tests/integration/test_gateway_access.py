@@ -10,7 +10,7 @@ import pytest
 import requests
 from typer.testing import CliRunner
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.access.users_file import User, hash_password, write_users
 from jobs.cli import app
 from jobs.monitoring.stack_monitor import own_page

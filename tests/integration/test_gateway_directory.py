@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import requests
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.slapd import BASE_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message

@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from core.eventlog.client import TopicPartition, make_consumer
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.client import Client, ClientError
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run

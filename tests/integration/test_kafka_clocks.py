@@ -10,8 +10,8 @@ import kafka
 import pytest
 
 from core.eventlog.client import TopicPartition, make_consumer
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics, specifications
+from core.settings import KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Admin, TopicPartition, make_consumer, make_producer
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.spark.source import connection_options
 from jobs.install import jars, java
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
 from tests.support.certificates import Certificates, make_certificates
 
@@ -60,8 +60,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]
     both = Path(certificates.key("server")).read_text() + Path(certificates.certificate("server")).read_text()
     (certificates.folder / "both.pem").write_text(both)
     home = tmp_path_factory.mktemp("guarded")
-    layout = GuardedLayout(home, ports.free_port(), controller_port(home))
-    layout = dataclasses.replace(layout, guarded_port=ports.free_port(), certificates=certificates)
+    layout = GuardedLayout(home, processes.free_port(), controller_port(home))
+    layout = dataclasses.replace(layout, guarded_port=processes.free_port(), certificates=certificates)
     broker = KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
     try:
         broker.start()

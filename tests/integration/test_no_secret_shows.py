@@ -13,8 +13,8 @@ import pytest
 import requests
 
 from core.eventlog.client import TopicPartition, make_consumer
-from core.eventlog.settings import KafkaSettings
 from core.security.signatures import new_secret
+from core.settings import KafkaSettings
 from ingest.client import Client, Credentials, FaultReceived
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun

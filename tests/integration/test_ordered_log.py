@@ -12,9 +12,9 @@ from core.errors import InfrastructureError
 from core.eventlog.client import Admin
 from core.eventlog.follower import LogFollower
 from core.eventlog.scan import LogReader
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG, ensure_topics
 from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
 from topic_model.projections.pull_store import PullLimits
 from topic_model.records.pull import StoredMessage, decode

@@ -12,9 +12,9 @@ import pytest
 import requests
 from lxml import etree
 
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
 from ingest.operations.pull_points import PULL
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from core.errors import InfrastructureError, SecretError
-from core.eventlog.settings import KafkaSettings
 from core.security.keyring import KeyRing, parse_keys
 from core.security.signatures import key_of, new_secret
+from core.settings import KafkaSettings
 from ingest.client import Client, Credentials
 from jobs.cli import app
 from jobs.cli.topics_work import read_table

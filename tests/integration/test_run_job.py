@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from jobs.install import java
 from tests.support.dispatch_job import logs, subscription
 from tests.support.receiver import Receiver

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.client import Client, ClientError
 from tests.support.gateway_process import GatewayRun, gateway_run
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from core.errors import ConfigError, TopicError
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from jobs.cli import app
 from tests.support.directory import topic
 from topic_model.expressions import parse_friendly

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from jobs.install import jars, java
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
 from tests.support.once_per_run import State, once_per_run
 
 
 def new_broker(home: Path) -> KafkaBroker:
     """A broker in `home`, on free ports, not started."""
-    layout = BrokerLayout(home, ports.free_port(), controller_port(home))
+    layout = BrokerLayout(home, processes.free_port(), controller_port(home))
     return KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Admin
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import specifications
+from core.settings import KafkaSettings
 from jobs.install import jars, java
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
 
 BROKERS = 3
@@ -30,7 +30,7 @@ class NodeLayout(BrokerLayout):
 
     def properties(self) -> dict[str, str]:
         """The embedded broker's with what docs/operations.md recommends for several."""
-        host = ports.LOOPBACK
+        host = processes.LOOPBACK
         voters = ",".join(f"{number}@{host}:{port}" for number, port in enumerate(self.voters, start=1))
         return super().properties() | {
             # With Kafka's default of 9 s the loss of a broker is noticed, and its partitions led by others, after 12 s.
@@ -51,14 +51,14 @@ class BrokerCluster:
     """Three brokers that are controllers as well, as small production clusters are."""
 
     def __init__(self, folder: Path) -> None:
-        voters = [ports.free_port() for _ in range(BROKERS)]
+        voters = [processes.free_port() for _ in range(BROKERS)]
         cluster_id = new_cluster_id()
         executable, files = java.find_java().executable, jars.jar_paths("broker")
         self.brokers = [
             KafkaBroker(
                 NodeLayout(
                     folder / f"kafka-{node}",
-                    ports.free_port(),
+                    processes.free_port(),
                     voters[node - 1],
                     cluster_id=cluster_id,
                     node=node,

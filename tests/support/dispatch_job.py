@@ -15,13 +15,11 @@ from pyspark.sql import SparkSession
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Producer, make_producer, translated
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
-from core.security.settings import SecretSettings
+from core.settings import KafkaSettings, SecretSettings
 from dispatch.job.runtime import DispatchJob
-from dispatch.job.settings import JobSettings
 from dispatch.logs.attempts import NO_BATCH
-from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
+from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ATTEMPTS
 from tests.support.outbound import THIS_MACHINE

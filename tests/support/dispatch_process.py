@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.settings import DispatchSettings
 from dispatch.spark.properties import properties, write_properties
 from jobs.install import jars, java

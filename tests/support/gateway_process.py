@@ -13,8 +13,8 @@ from pathlib import Path
 
 import requests
 
-from core.eventlog.settings import KafkaSettings
-from jobs.processes import ports
+from core.settings import KafkaSettings
+from jobs.processes import processes
 from tests.support.certificates import Certificates
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ class GatewayRun:
         more: str = "",
         **gateway: object,
     ) -> None:
-        self.port = ports.free_port()
+        self.port = processes.free_port()
         self.base = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.session = requests.Session()
         # Else authorities that the environment names would count instead of ours.

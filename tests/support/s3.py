@@ -11,7 +11,7 @@ from pathlib import Path
 
 import requests
 
-from jobs.processes import ports
+from jobs.processes import processes
 
 # What an operator would put into the environment of the job; see docs/operations.md.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
@@ -20,7 +20,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret
 @contextmanager
 def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
     """The server with an empty bucket; what the environment has to say to reach it."""
-    port = ports.free_port()
+    port = processes.free_port()
     url = f"http://127.0.0.1:{port}"
     with (folder / "s3.log").open("wb") as log:
         process = subprocess.Popen(

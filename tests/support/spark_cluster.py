@@ -19,7 +19,7 @@ import pyspark
 from dispatch.settings import DispatchSettings
 from dispatch.spark.properties import MASTER_ONLY, guarded, write_properties
 from jobs.install import java
-from jobs.processes import ports
+from jobs.processes import processes
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -97,7 +97,7 @@ class SparkCluster:
         folder.mkdir(parents=True, exist_ok=True)
         self._properties = folder / "spark-cluster.properties"
         write_properties(self._properties, {**guarded(DispatchSettings(spark_secret=self.secret)), **MASTER_ONLY})
-        port = ports.free_port()
+        port = processes.free_port()
         arguments = ["--host", _HOST, "--port", str(port), "--webui-port", "0"]
         self.master = _Daemon(folder, "master", "master.Master", arguments, self._properties)
         self.url = f"spark://{_HOST}:{port}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from core.errors import InfrastructureError
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.receiver import Receiver
 

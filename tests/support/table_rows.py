@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.recording.attempts_tables import AttemptsTables

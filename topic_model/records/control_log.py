@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from core.eventlog.follower import LogFollower
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
 from topic_model.records import control
 from topic_model.records.control import ControlRecord
 

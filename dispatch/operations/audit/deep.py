@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.matching.filters import Conditions, wanting
 from dispatch.operations.audit.balance import Balance

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.operations.audit.balance import Balance, balance
 from dispatch.operations.audit.deep import examine_deeply
 from dispatch.operations.audit.ledger import Ledger, decode, notification_key

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from core.errors import InfrastructureError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
 from dispatch.settings import TableSettings

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.settings import KafkaSettings
-from dispatch.job.settings import JobSettings
+from core.settings import KafkaSettings
+from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.receiver import Receiver
 

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.matching import view as view_module
 from dispatch.matching.bases import FileBases
 from dispatch.matching.unmatched import Unmatched

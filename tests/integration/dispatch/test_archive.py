@@ -15,8 +15,8 @@ from kafka.admin import KafkaAdminClient
 
 from core.eventlog.client import make_producer
 from core.eventlog.follower import Tail
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
 from dispatch.recording.archive import Archive, Logged, notification_rows
 from dispatch.tables import NOTIFICATIONS
 from dispatch.tables.delta_table import DeltaTableWriter

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
 from dispatch.logs.attempts import AttemptsLog
 from dispatch.recording.attempts_tables import AttemptsTables, EndedDeliveries
 from dispatch.tables.delta_table import DeltaTableWriter

@@ -11,7 +11,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, Matched, State
 from dispatch.logs.dead_letters import letter_of
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries

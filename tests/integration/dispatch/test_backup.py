@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import PULL_LOG, ensure_topics
 from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
@@ -25,7 +25,7 @@ from dispatch.operations.dead_letters import DeadLetterAdmin
 from jobs.maintenance import backup
 from jobs.maintenance.archive import BackupError, BackupRecord, Contents, read_log, write_log
 from jobs.maintenance.backup import restore
-from jobs.processes import ports
+from jobs.processes import processes
 from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
@@ -65,7 +65,7 @@ def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
 def test_what_was_owed_is_delivered_by_another_engine(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    away, other = ports.free_port(), elsewhere(kafka_settings)
+    away, other = processes.free_port(), elsewhere(kafka_settings)
     total = 0
 
     def publish(count: int) -> None:

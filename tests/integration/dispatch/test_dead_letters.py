@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.dead_letters import DeadLetter

@@ -16,14 +16,14 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from core.errors import InfrastructureError, SignatureError
-from core.eventlog.settings import KafkaSettings
 from core.security.keyring import KeyFile, add_key
 from core.security.signatures import check
-from dispatch.job.settings import JobSettings
+from core.settings import KafkaSettings
 from dispatch.matching.bases import BroadcastBases, FileBases
 from dispatch.matching.view import RoutingView, SharedView
+from dispatch.settings import JobSettings
 from dispatch.tables import ATTEMPTS
-from jobs.processes import ports
+from jobs.processes import processes
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver, refusing_url
 from topic_model.expressions.conditions import XPATH_1
@@ -183,7 +183,7 @@ def test_expired_subscriptions_get_nothing_and_what_paused_ones_miss_is_kept(own
 
 
 def test_start_without_kafka_says_so_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
-    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{ports.free_port()}", request_timeout_s=1.0)
+    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{processes.free_port()}", request_timeout_s=1.0)
 
     with pytest.raises(InfrastructureError, match="Kafka"), running(spark, job_settings(tmp_path, nowhere)):
         pytest.fail("the job reported ready")

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.eventlog.scan import LogScan
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import parked
 from dispatch.logs.parked import Place
 from dispatch.operations.audit import audit

@@ -3,10 +3,10 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from core.eventlog.writers import DurableWriter
-from dispatch.hot.recall import newest_batch, recall
+from core.settings import KafkaSettings
+from dispatch.hot.sink_journal import newest_batch, recall
 from dispatch.logs import attempts
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Matched
 from topic_model.topics import TopicPath

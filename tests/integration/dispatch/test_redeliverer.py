@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from core.eventlog.client import TopicPartition, make_consumer
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import ensure_topics
 from core.security.outbound import AddressPolicy, OutboundSettings
+from core.settings import KafkaSettings
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs.attempts import FINAL
 from dispatch.redelivery.events import SYSTEM
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription

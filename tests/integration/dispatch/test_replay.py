@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 from jobs.cli.topics_work import read_table

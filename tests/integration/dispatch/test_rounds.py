@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.hot import stream
-from dispatch.job.settings import JobSettings
+from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
 

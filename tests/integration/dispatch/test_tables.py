@@ -14,11 +14,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import jobs.notebook
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from core.telemetry.tracing import TracingSettings
-from dispatch.job.settings import JobSettings
 from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import Gatherer
+from dispatch.settings import JobSettings
 from dispatch.tables import (
     ATTEMPTS,
     DELIVERIES,

@@ -8,8 +8,8 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from core.eventlog.settings import KafkaSettings
-from jobs.processes import ports
+from core.settings import KafkaSettings
+from jobs.processes import processes
 from jobs.processes.errors import PartFailed
 from jobs.stack import kafka_broker
 from jobs.stack.kafka_broker import KafkaBroker
@@ -95,8 +95,8 @@ def test_stopping_leaves_no_process_and_no_listener(own_broker: KafkaBroker) -> 
     assert pid is not None
     own_broker.stop()
     assert not psutil.pid_exists(pid)
-    assert ports.is_free(own_broker.layout.port)
-    assert ports.is_free(own_broker.layout.controller_port)
+    assert processes.is_free(own_broker.layout.port)
+    assert processes.is_free(own_broker.layout.controller_port)
 
 
 def test_tests_share_a_broker_but_not_topics(kafka: KafkaSettings, kafka_settings: KafkaSettings) -> None:

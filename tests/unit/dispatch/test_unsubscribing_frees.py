@@ -8,8 +8,8 @@ from types import FunctionType, ModuleType
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
 from core.recent import Recent
+from core.settings import KafkaSettings
 from dispatch.delivery import capacity
 from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
+from core.settings import SecretSettings
 from ingest.elements.protection import Protector
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts

@@ -10,7 +10,7 @@ import requests
 
 from core.errors import SecretError, SignatureError
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
+from core.settings import SecretSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from ingest.client import Client, Credentials, FaultReceived, FuturesClient

@@ -34,7 +34,7 @@ from jobs.monitoring import top_frame
 from jobs.monitoring.report import page
 from jobs.monitoring.samples import MetricsSample
 from jobs.monitoring.watching import EngineView, EngineWatch
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.processes.logfiles import JsonLines
 from tests.support.table_rows import NOON, attempt, fill, record
 from topic_model.projections.suspensions import Suspensions
@@ -97,7 +97,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda *_: table.topics)
     monkeypatch.setattr(dispatch.operations.audit, "audit", lambda *_, **__: audited)
     monkeypatch.setattr(jobs.engine.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
-    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{ports.free_port()}")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     return home
 

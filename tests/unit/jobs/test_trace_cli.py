@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dispatch.tables import NOTIFICATIONS, RETRIES
 from jobs.cli import app
 from jobs.cli.trace import NotFound
-from jobs.processes import ports
+from jobs.processes import processes
 from tests.support.table_rows import NOON, attempt, fill, record
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         [{"notification": "n1", "topic": "a/b", "logged_at": NOON, "payload": b"<x/>", **SAID}],
     )
     fill(tmp_path, RETRIES, [{"delivery": "1", "notification": "n1", "subscription": "bad"}])
-    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{ports.free_port()}")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     return tmp_path
 

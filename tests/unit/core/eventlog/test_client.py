@@ -6,8 +6,8 @@ from kafka import errors
 from core.errors import InfrastructureError
 from core.eventlog import client
 from core.eventlog.client import as_infrastructure_error, partition_of_key, translated
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import specifications
+from core.settings import KafkaSettings
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from core.errors import InfrastructureError
 from core.eventlog import consumer as consumer_module
 from core.eventlog import writers
 from core.eventlog.scan import LogReader
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
 
 
 class PlayedProducer:

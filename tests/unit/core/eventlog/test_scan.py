@@ -13,7 +13,7 @@ from core.errors import InfrastructureError
 from core.eventlog import consumer as consumer_module
 from core.eventlog import scan as scan_module
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(request_timeout_s=2)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from core.errors import SecretError, SignatureError
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
 from core.security.signatures import check
+from core.settings import SecretSettings
 from dispatch.delivery.credentials import HIDDEN, Guard, Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport.contract import PushRequest

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.hot import sink
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.sink import Diversions, SinkJob

@@ -11,7 +11,7 @@ from lxml import etree
 
 from core.errors import InfrastructureError
 from core.eventlog import writers
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.hot.sink_journal import PullDelivery, stored_element
 from dispatch.logs.attempts import Attempt
 from tests.support.oasis import validate_element

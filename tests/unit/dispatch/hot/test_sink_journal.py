@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.delivery import journal
 from dispatch.hot import sink_journal
 from dispatch.hot.lanes import Received

@@ -6,7 +6,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from core.errors import InfrastructureError
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.hot.stream import HotPath
 from dispatch.matching.bases import FileBase
 from dispatch.matching.view import SharedView

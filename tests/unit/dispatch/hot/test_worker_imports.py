@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from dispatch.hot.sink import push_partition
-from dispatch.job.worker_beats import keep_worker_alive
+from dispatch.job.heartbeat import keep_worker_alive
 from dispatch.redelivery.held_lanes import Reports
 
 # Some 70 MiB in all, and only the driver has a use for them.

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from dispatch.job.heartbeat import Heart
-from dispatch.job.worker_beats import PATIENCE_WITH_TASKS
+from dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heart
 
 LIMIT_S = 30.0
 

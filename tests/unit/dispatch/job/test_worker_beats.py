@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from core import liveness
-from dispatch.job.worker_beats import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
+from dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
 from tests.support.engine import gone, until
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from kafka.errors import KafkaTimeoutError
 from core.errors import InfrastructureError
 from core.eventlog import writers
 from core.eventlog.client import Producer
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt, AttemptsLog
 from topic_model.topics import TopicPath

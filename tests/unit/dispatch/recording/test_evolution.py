@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.maintenance import Upkeep
-from dispatch.recording.recording import Recording
+from dispatch.recording.recording import Recording, Upkeep
 from dispatch.recording.state_tables import RowChanges
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate

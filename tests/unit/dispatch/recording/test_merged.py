@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from dispatch.logs import attempts
 from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.maintenance import Upkeep
+from dispatch.recording.recording import Upkeep
 from dispatch.recording.state_tables import RowChanges
 from dispatch.settings import TableSettings
 from dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS, TableSpec

@@ -9,8 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dispatch.recording.endpoint_health import HealthHistory
-from dispatch.recording.maintenance import Upkeep
-from dispatch.recording.recording import Recorder
+from dispatch.recording.recording import Recorder, Upkeep
 from dispatch.recording.state_tables import RoutesSnapshot
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ENDPOINT_HEALTH, RETRIES

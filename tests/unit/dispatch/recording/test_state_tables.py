@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from core.errors import InfrastructureError
 from core.eventlog.consumer import Replaced
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries

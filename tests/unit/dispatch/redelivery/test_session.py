@@ -6,7 +6,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from core.errors import InfrastructureError
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.logs.parked import Tries
 from dispatch.redelivery import session

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.spark.source import connection_options
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
+from core.settings import SecretSettings
 from ingest.access.gate import Authenticator, Gate
 from ingest.access.policy import read_policy
 from ingest.access.settings import AccessSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.access.gate import Authenticator, Gate
 from ingest.access.settings import AccessSettings, TlsSettings
 from ingest.access.username_token import UsernameToken

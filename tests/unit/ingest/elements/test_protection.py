@@ -10,8 +10,8 @@ import pytest
 
 from core.errors import SignatureError
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
 from core.security.signatures import check, key_of, new_secret
+from core.settings import SecretSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from ingest.elements.protection import Protector

@@ -8,7 +8,7 @@ import pytest
 from core.errors import InfrastructureError
 from core.eventlog import consumer as consumer_module
 from core.eventlog.client import TopicPartition
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.state.changes import LogEnd
 
 

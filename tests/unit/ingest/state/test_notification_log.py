@@ -14,7 +14,7 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordList
 
 from core.errors import InfrastructureError
 from core.eventlog.client import partition_of_key
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from ingest.settings import GatewaySettings
 from ingest.state import notification_log
 from ingest.state.notification_log import NotificationLog

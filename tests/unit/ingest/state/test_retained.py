@@ -3,14 +3,14 @@ from __future__ import annotations
 import asyncio
 
 from core.errors import InfrastructureError
-from core.eventlog.settings import KafkaSettings
-from ingest.state.retained import RetainedMessages
-from jobs.processes import ports
+from core.settings import KafkaSettings
+from ingest.operations.current_message import RetainedMessages
+from jobs.processes import processes
 from topic_model.topics import TopicPath
 
 
 def test_while_kafka_is_away_nobody_waits_for_those_before() -> None:
-    settings = KafkaSettings(bootstrap_servers=f"127.0.0.1:{ports.free_port()}", request_timeout_s=0.5)
+    settings = KafkaSettings(bootstrap_servers=f"127.0.0.1:{processes.free_port()}", request_timeout_s=0.5)
 
     async def ask() -> list[object]:
         retained = RetainedMessages(settings)

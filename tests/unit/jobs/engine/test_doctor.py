@@ -13,7 +13,7 @@ import pytest
 from core.security.keyring import add_key
 from jobs.engine import commands, doctor
 from jobs.engine.doctor import Check
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.processes.processes import ProcessId
 from jobs.settings.loading import load_settings
 from jobs.stack import state
@@ -178,7 +178,7 @@ def test_everything_that_is_wrong_says_what_to_do(tmp_path: Path, monkeypatch: p
             tables__path=str(tmp_path),
             kafka__bootstrap_servers=f"127.0.0.1:{port}",
             directory__kind="ldap",
-            directory__url=f"ldap://127.0.0.1:{ports.free_port()}",
+            directory__url=f"ldap://127.0.0.1:{processes.free_port()}",
         )
     wrong = [check for check in found.values() if check.level != "ok"]
     assert {"java", "jars (spark)", "bash", "data directory", "tables", "keys", "memory", "broker"} <= {

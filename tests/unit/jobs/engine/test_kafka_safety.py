@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from core.eventlog.client import PartitionState
-from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import specifications
+from core.settings import KafkaSettings
 from jobs.engine.kafka_safety import ClusterFacts, KafkaRisk, TopicFacts, unsafe
 
 THREE = KafkaSettings(replication=3, partitions=2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.install import ivy, jars
+from jobs.install import jars
 from jobs.install.java import Java
 from jobs.processes.errors import HomeError, JarError
 
@@ -216,7 +216,7 @@ def test_a_jar_that_was_changed_after_the_fetch_is_noticed_and_mended(
     ],
 )
 def test_java_is_told_of_the_proxy(environ: Mapping[str, str], expected: list[str]) -> None:
-    assert ivy.proxy_options(environ) == expected
+    assert jars.proxy_options(environ) == expected
 
 
 def test_the_pins_name_every_jar_of_the_descriptor_once(monkeypatch: pytest.MonkeyPatch) -> None:

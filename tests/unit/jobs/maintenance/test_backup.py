@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from core.eventlog.settings import KafkaSettings
+from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.attempts import Evaluation, Matched, encode_evaluation
 from dispatch.logs.dead_letters import DeadLetter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.processes.managed_process import ManagedProcess, RestartWaits
+from jobs.processes.processes import ManagedProcess, RestartWaits
 
 WAITS = RestartWaits(first_s=0.5, longest_s=30.0, forget_s=60.0)
 

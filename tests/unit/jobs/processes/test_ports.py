@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from jobs.processes import ports
+from jobs.processes import processes
 from jobs.processes.errors import PortInUse
 
 
@@ -15,7 +15,7 @@ def test_a_busy_port_names_port_holder_and_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(PortInUse) as caught:
-            ports.require_free(port, "the gateway", "--gateway-port")
+            processes.require_free(port, "the gateway", "--gateway-port")
     assert caught.value.port == port
     assert f"port {port} for the gateway is in use by " in str(caught.value)
     assert f"(pid {os.getpid()})" in str(caught.value)
@@ -28,8 +28,8 @@ def test_a_port_is_free_again_though_connections_linger() -> None:
     with socket.create_connection(("127.0.0.1", port)), server.accept()[0] as accepted:
         accepted.shutdown(socket.SHUT_RDWR)  # the side that closes first keeps the connection in TIME_WAIT
     server.close()
-    ports.require_free(port, "Kafka", "--kafka-port")
+    processes.require_free(port, "Kafka", "--kafka-port")
 
 
 def test_a_free_port_is_free() -> None:
-    assert ports.is_free(ports.free_port())
+    assert processes.is_free(processes.free_port())

@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import ArborcastError
 from core.security.keyring import KeyRing
-from core.security.settings import SecretSettings
+from core.settings import SecretSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport import make_transport

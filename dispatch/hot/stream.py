@@ -16,6 +16,7 @@ from core.eventlog.settings import KafkaSettings
 from core.security.outbound import AddressPolicy
 from core.security.settings import SecretSettings
 from core.telemetry.tracing import NO_TRACING, TracingSettings
+from dispatch.delivery import fence
 from dispatch.hot.recall import Settled, newest_batch, recall
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
 from dispatch.matching.view import RoutingView
@@ -145,6 +146,8 @@ class HotPath:
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
         that subscription. What is parked is known before the next round begins, so nothing overtakes it.
         """
+        # Workers on other hosts do not see whether the lease holds.
+        fence.wait()
         view = self._view.refresh(self._kafka.request_timeout_s)
         stages.over("view", ("control", self._view.read_s))
         job = SinkJob(

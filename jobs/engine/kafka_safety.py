@@ -237,7 +237,7 @@ def _of_retention(
         yield Finding("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
         return
     if specification.name.endswith(LEASE_LOG):
-        return  # nobody needs old words about the lease
+        return  # nobody needs old words about a lease
     if specification.compacted:
         yield from _of_compaction(specification, configs, alter)
         return

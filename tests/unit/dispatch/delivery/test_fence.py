@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dispatch.delivery import fence
+from dispatch.delivery.fence import FILE, Fence
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fence:
+    monkeypatch.setattr(fence, "_until", None)
+    return Fence(tmp_path / "run" / "lease")
+
+
+def test_a_process_without_a_lease_pushes() -> None:
+    fence.wait()
+
+
+def test_pushes_wait_until_the_lease_holds(own: Fence) -> None:
+    waits = threading.Thread(target=fence.wait, daemon=True)
+    waits.start()
+    waits.join(0.1)
+    assert waits.is_alive()
+
+    own.extend(fence.clock() + 60)
+    waits.join(60)
+    assert not waits.is_alive()
+    fence.wait()
+
+    own.shut()
+    waits = threading.Thread(target=fence.wait, daemon=True)
+    waits.start()
+    waits.join(0.1)
+    assert waits.is_alive()
+    own.extend(fence.clock() + 60)
+    waits.join(60)
+
+
+def test_a_worker_sees_what_the_driver_says(own: Fence) -> None:
+    code = "from dispatch.delivery import fence; fence.wait(); print('pushes', flush=True); input(); fence.wait()"
+    own.extend(fence.clock() + 60)
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, FILE: own.file},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "pushes\n"
+        own.shut()
+        # Another job's file is another one, though its name is the same.
+        Fence(Path(own.file)).extend(fence.clock() + 60)
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(0.5)
+        own.extend(fence.clock() + 60)
+        assert worker.wait(60) == 0

@@ -42,9 +42,9 @@ from pyspark.sql import SparkSession  # noqa: E402
 # Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
 _opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __name__ == "__main__" else None
 
+from core import fence  # noqa: E402
 from core.errors import ArborcastError  # noqa: E402
 from core.telemetry import log_format  # noqa: E402
-from dispatch.delivery import fence  # noqa: E402
 from dispatch.job.heartbeat import Heart  # noqa: E402
 from dispatch.job.lease import JobLease  # noqa: E402
 from dispatch.job.runtime import DispatchJob, JobSettings  # noqa: E402

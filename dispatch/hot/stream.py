@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from core import fence
 from core.eventlog.settings import KafkaSettings
 from core.security.outbound import AddressPolicy
 from core.security.settings import SecretSettings
 from core.telemetry.tracing import NO_TRACING, TracingSettings
-from dispatch.delivery import fence
 from dispatch.hot.recall import Settled, newest_batch, recall
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
 from dispatch.matching.view import RoutingView

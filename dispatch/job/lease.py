@@ -6,7 +6,7 @@ appends a claim. A claim says at which offset its writer expects it, and counts 
 anything since it read the log, a renewal above all, the claim is void for every reader. So nobody needs another's
 clock, and two can never both believe that they have it.
 
-Who has not renewed for HOLD_S lets its pushes wait (`dispatch.delivery.fence`), before another can have the lease. When
+Who has not renewed for HOLD_S lets its pushes wait (`core.fence`), before another can have the lease. When
 it reads a later claim than its own it ends at once.
 
 `Lease` is pure; `JobLease` reads and appends. The gateways' lease (`jobs.gateway.lease`) has another form, which
@@ -36,7 +36,7 @@ from core.eventlog.follower import LogFollower
 from core.eventlog.settings import KafkaSettings
 from core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
 from core.eventlog.writers import LogWriter
-from dispatch.delivery.fence import Fence, clock
+from core.fence import Fence, clock
 from dispatch.job.worker_beats import started_at
 
 logger = logging.getLogger(__name__)
@@ -213,11 +213,12 @@ class JobLease:
     """
 
     def __init__(self, kafka: KafkaSettings, home: Path, end: Callable[[str], None]) -> None:
-        self.file = home / "run" / "lease"
+        me = this_job(home)
+        self.file = home / "run" / f"lease-{me.name}"
         """The fence's, which is there as soon as the lease is ours."""
         self._kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
         self._end = end
-        self._me = this_job(home)
+        self._me = me
         self._writer = LogWriter(self._kafka, JOB_LEASE_LOG)
         self._fence: Fence | None = None
         self._begin_anew()
@@ -345,7 +346,7 @@ class JobLease:
 
     def _have_until(self, until: float) -> None:
         if self._fence is None:
-            # Not before: workers of a job that lives may still look for theirs.
+            # Not before: it removes the one of a job that lives.
             self._fence = Fence(self.file)
         if not self._stopping.is_set():
             self._fence.extend(until)

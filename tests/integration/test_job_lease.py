@@ -27,7 +27,7 @@ _JOB = """
 import json, os, sys, threading, time
 from pathlib import Path
 from core.eventlog.settings import KafkaSettings
-from dispatch.delivery import fence
+from core import fence
 from dispatch.job.lease import JobLease
 
 def say(*words):

@@ -94,7 +94,7 @@ class Transport(Protocol):
         """Pushes submitted whose callback has not run yet."""
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
-        """Begin a push, as soon as this job has the lease on its logs (`dispatch.delivery.fence`), which it nearly
+        """Begin a push, as soon as this job has the lease on its logs (`core.fence`), which it nearly
         always has. May be called from within a callback."""
 
     def drive(self, timeout_s: float) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import certifi
 import pycurl
 
+from core import fence
 from core.security.outbound import AddressPolicy, GuardedSockets
-from dispatch.delivery import fence
 from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
 from dispatch.settings import PushSettings
 

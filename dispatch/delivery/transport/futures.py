@@ -24,8 +24,8 @@ from requests_futures.sessions import FuturesSession
 from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from core import fence
 from core.security.outbound import AddressPolicy
-from dispatch.delivery import fence
 from dispatch.delivery.transport.checked_connections import AddressRefused, CheckedConnection
 from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
 from dispatch.settings import PushSettings

@@ -1,10 +1,10 @@
-"""Pushes begin only while the job has the lease on its logs (`dispatch.job.lease`).
+"""A job begins pushes, parks and gives up only while it has the lease on its logs (`dispatch.job.lease`).
 
 A job that was stopped for a minute, or cut off from Kafka, may have been replaced by another when it goes on. Its
-threads and its workers go on where they were, before anybody could tell them. So everyone who begins a push looks at
-the time until which the lease holds: a number in memory that the driver shares with the workers on its host, in a file
-that their environment names. That costs some 0.3 us a push. Workers on other hosts cannot see it; they finish the tasks
-that they have.
+threads and its workers go on where they were, before anybody could tell them, and what is late by then they would push,
+or park for the other one to push again. So all of these look first at the time until which the lease holds: a number in
+memory that the driver shares with the workers on its host, in a file that their environment names. That costs some
+0.4 us. Workers on other hosts cannot see it; they finish the tasks that they have.
 """
 
 from __future__ import annotations
@@ -46,37 +46,40 @@ def _inherited() -> memoryview[float] | None:
     try:
         return _mapped(file)
     except (OSError, ValueError) as error:
-        logger.warning("pushes do not look at the job's lease: %s cannot be mapped (%s)", file, error)
-        return None
+        # Another job has been here since, and has removed it.
+        logger.error("no push begins here: %s cannot be mapped (%s)", file, error)
+        return memoryview(bytearray(_BYTES)).cast("d")
 
 
 _until = _inherited()
 
 
 class Fence:
-    """The driver's side. From now on pushes of this process wait for `extend`."""
+    """The driver's side. From now on `wait` of this process waits for `extend`."""
 
     def __init__(self, file: Path) -> None:
-        """Makes the file anew: workers of the job before may have the last one still, and that one stays shut."""
+        """`file` is of this process alone. Those of jobs before it, in the same folder with the same name before the
+        last -, are removed: whoever of them is still there has it mapped, or may not push."""
         global _until
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
+        for old in file.parent.glob(f"{file.name.rpartition('-')[0]}-*"):
+            old.unlink(missing_ok=True)
         file.write_bytes(bytes(_BYTES))
         self.file = str(file.absolute())
         self._until = _until = _mapped(self.file)
 
     def extend(self, until: float) -> None:
-        """Pushes may begin until then (of `clock`)."""
+        """The lease holds until then (of `clock`)."""
         self._until[0] = until
 
     def shut(self) -> None:
-        """No push begins any more."""
+        """It does not hold any more."""
         self._until[0] = 0.0
 
 
 def wait() -> None:
-    """Before a push: returns while the lease holds, and else when it does again. A job that has lost it ends, and its
-    workers with it."""
+    """Returns while the lease holds, and else when it does again. A job that has lost it ends, and its workers with
+    it. In a process that is part of no job it returns at once."""
     until = _until
     if until is None or clock() < until[0]:
         return

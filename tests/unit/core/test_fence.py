@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.delivery import fence
-from dispatch.delivery.fence import FILE, Fence
+from core import fence
+from core.fence import FILE, Fence
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fence:
     monkeypatch.setattr(fence, "_until", None)
-    return Fence(tmp_path / "run" / "lease")
+    return Fence(tmp_path / "run" / "lease-1")
 
 
 def test_a_process_without_a_lease_pushes() -> None:
@@ -43,7 +43,7 @@ def test_pushes_wait_until_the_lease_holds(own: Fence) -> None:
 
 
 def test_a_worker_sees_what_the_driver_says(own: Fence) -> None:
-    code = "from dispatch.delivery import fence; fence.wait(); print('pushes', flush=True); input(); fence.wait()"
+    code = "from core import fence; fence.wait(); print('pushes', flush=True); input(); fence.wait()"
     own.extend(fence.clock() + 60)
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -56,11 +56,18 @@ def test_a_worker_sees_what_the_driver_says(own: Fence) -> None:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "pushes\n"
         own.shut()
-        # Another job's file is another one, though its name is the same.
-        Fence(Path(own.file)).extend(fence.clock() + 60)
+        # Another job has a file of its own, and removes this one.
+        Fence(Path(own.file).with_name("lease-2")).extend(fence.clock() + 60)
+        assert not Path(own.file).exists()
         worker.stdin.write("\n")
         worker.stdin.flush()
         with pytest.raises(subprocess.TimeoutExpired):
             worker.wait(0.5)
         own.extend(fence.clock() + 60)
         assert worker.wait(60) == 0
+
+
+def test_a_worker_that_comes_when_another_job_has_been_here_does_not_push(tmp_path: Path) -> None:
+    code = "from core import fence; fence.wait()"
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, FILE: str(tmp_path / "gone")}, timeout=1.0)

@@ -298,7 +298,7 @@ class JobLease:
                 self._stopping.set()
         elif not self._warned:
             self._warned = True
-            logger.warning("the lease on the logs cannot be renewed, and pushes wait until it is: %s", error)
+            logger.warning("the lease on the logs cannot be renewed; after %g s pushes wait for it: %s", HOLD_S, error)
         if clock() - self._well > _ANEW_S:
             # The log may be another one.
             self._begin_anew()

@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from core import liveness
@@ -77,12 +78,12 @@ class Fence:
         self._until[0] = 0.0
 
 
-def wait() -> None:
+def wait(meanwhile: Callable[[], None] = liveness.beat) -> None:
     """Returns while the lease holds, and else when it does again. A job that has lost it ends, and its workers with
-    it. In a process that is part of no job it returns at once."""
+    it. In a process that is part of no job it returns at once. What `meanwhile` raises ends the wait."""
     until = _until
     if until is None or clock() < until[0]:
         return
     while clock() >= until[0]:
-        liveness.beat()
+        meanwhile()
         time.sleep(_LOOK_S)

@@ -147,7 +147,7 @@ class HotPath:
         that subscription. What is parked is known before the next round begins, so nothing overtakes it.
         """
         # Workers on other hosts do not see whether the lease holds.
-        fence.wait()
+        fence.wait(self._gate.pass_on)
         view = self._view.refresh(self._kafka.request_timeout_s)
         stages.over("view", ("control", self._view.read_s))
         job = SinkJob(

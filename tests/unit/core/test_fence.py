@@ -42,6 +42,16 @@ def test_pushes_wait_until_the_lease_holds(own: Fence) -> None:
     waits.join(60)
 
 
+def test_whoever_waits_may_be_told_not_to(own: Fence) -> None:
+    def stopped() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        fence.wait(stopped)
+    own.extend(fence.clock() + 60)
+    fence.wait(stopped)
+
+
 def test_a_worker_sees_what_the_driver_says(own: Fence) -> None:
     code = "from core import fence; fence.wait(); print('pushes', flush=True); input(); fence.wait()"
     own.extend(fence.clock() + 60)

@@ -365,5 +365,5 @@ class JobLease:
         self._stopping.set()
         if self._fence is not None:
             self._fence.shut()
-        self._settled.set()
         self._end(why)
+        self._settled.set()  # where that has not ended the process

@@ -6,6 +6,7 @@
     errors      the root of all our exceptions
     settings    how a setting is declared
     liveness, wall_clock    something that hangs is found; times that survive a clock that is set
+    fence       a job that has lost its logs does no harm
 
 May live here: what two packages need and what knows nothing of notifications. May not: any import of another
 package.

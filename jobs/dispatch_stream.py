@@ -4,8 +4,9 @@
 
 It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.job.runtime` in it
 until SIGTERM or SIGINT, which end the job between two batches. The file that ARBORCAST_READY_FILE names is written
-when the job delivers, and from then on its time is that of the last heartbeat. What runs in Spark's workers lives in
-the package `dispatch`, not here: functions of a script would be sent along with every task and lose what they keep.
+when the job delivers, and from then on its time is that of the last heartbeat. When another job works on the same logs
+it ends at once, with status 75 (EX_TEMPFAIL). What runs in Spark's workers lives in the package `dispatch`, not
+here: functions of a script would be sent along with every task and lose what they keep.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 # Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
 _opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __name__ == "__main__" else None
 
+from core import fence  # noqa: E402
 from core.errors import ArborcastError  # noqa: E402
 from core.files import write_atomically  # noqa: E402
 from core.telemetry import log_format  # noqa: E402
@@ -50,17 +52,23 @@ from dispatch.job.heartbeat import (  # noqa: E402
     WorkerBeats,
     new_file,
 )
+from dispatch.job.lease import JobLease  # noqa: E402
 from dispatch.job.runtime import DispatchJob  # noqa: E402
 from dispatch.matching.bases import workers_are_here  # noqa: E402
 from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
 from dispatch.settings import JobSettings  # noqa: E402
 from dispatch.spark.query_supervisor import StopGate  # noqa: E402
 from jobs.monitoring.endpoint import serve_job_sometime  # noqa: E402
-from jobs.settings.loading import describe, level_of, load_settings, policy_of  # noqa: E402  # noqa: E402
+from jobs.settings.loading import Settings, describe, level_of, load_settings, policy_of  # noqa: E402
 from jobs.stack.home import make_home  # noqa: E402
 from jobs.terminal import complain  # noqa: E402
 
 logger = logging.getLogger("arborcast.dispatch")
+
+# What the lease may take beyond the start of Spark, while Kafka comes up beside us.
+_LEASE_S = 20.0
+
+_TAKEN = 75
 
 
 class _JvmSignals:
@@ -78,7 +86,7 @@ class _JvmSignals:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job; the exit status is 0 after an orderly stop and 1 otherwise."""
+    """Run the job; the exit status is 0 after an orderly stop, 75 when another job has the logs, and 1 otherwise."""
     parser = argparse.ArgumentParser(description="Arborcast's dispatch job, to be started by spark-submit.")
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")
@@ -103,9 +111,25 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _end_with_the_jvm()
     gate = StopGate()
+    # While Spark's JVM comes up.
+    lease = JobLease(settings.kafka, settings.home, _end_at_once)
+    lease.start()
     spark = _opening.result() if _opening is not None else SparkSession.builder.getOrCreate()
     _stop_on_signals(spark, gate)
     logger.info("pushes may go to %s", describe(settings.outbound))
+    try:
+        healthy = not lease.acquire(_LEASE_S, lambda: gate.closed) or _run(spark, settings, gate, lease)
+    except ArborcastError as error:
+        logger.error("%s", error)
+        healthy = False
+    finally:
+        spark.stop()
+        lease.release()
+    return 0 if healthy else 1
+
+
+def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLease) -> bool:
+    """Until the gate closes; whether all went well. Raises ArborcastError."""
     metrics = JobMetrics()
     serve_job_sometime(metrics, settings.metrics)
     job_settings = JobSettings(
@@ -119,18 +143,19 @@ def main(arguments: list[str] | None = None) -> int:
         settings.secrets,
         settings.tracing,
     )
+    if workers_are_here(spark.sparkContext):
+        spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())
     workers = _watched_workers(spark, job_settings, metrics)
-    try:
-        job = DispatchJob(spark, job_settings, gate, metrics)
-        ask_jvm = _jvm(spark).java.lang.System.nanoTime
-        with Heart(ask_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
-            healthy = job.run(lambda: _ready(heart))
-    except ArborcastError as error:
-        logger.error("%s", error)
-        healthy = False
-    finally:
-        spark.stop()
-    return 0 if healthy else 1
+    job = DispatchJob(spark, job_settings, gate, metrics)
+    ask_jvm = _jvm(spark).java.lang.System.nanoTime
+    with Heart(ask_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
+        return job.run(lambda: _ready(heart))
+
+
+def _end_at_once(why: str) -> None:
+    """Ends this process, and with it the JVM and the workers, which push nothing meanwhile."""
+    logger.error("%s", why)
+    os._exit(_TAKEN)
 
 
 def _end_with_the_jvm() -> None:

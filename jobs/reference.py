@@ -144,7 +144,8 @@ SETTINGS_INTRODUCTION = """\
 
 One TOML file (`--config FILE`, else `$ARBORCAST_CONFIG`, else `arborcast.toml` in the current folder) and environment
 variables. Stronger first: command line option, variable, file, default. `arborcast config show` prints what is in force
-and where each value came from. Unknown keys are errors.
+and where each value came from. Unknown keys are errors. `arborcast init` writes a file with the settings that are
+changed most often, each commented out and with its default.
 
 Beside the tables below there is `home` (top level in the file, `$ARBORCAST_HOME`, `--home`): the data directory, by
 default `.arborcast` in the current folder. Values that are empty by default and speak of the data directory are filled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -95,16 +95,21 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         # One partition here too: the order of the claims decides who hands out what.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
         LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
+        LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, False, lease, ordered=True),
     )
 
 
-def ensure_topics(kafka: KafkaSettings) -> None:
-    """Create the topics that are missing and check the others; several processes may do so at once.
+def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
+    """Create the topics that are missing and check the others, of all logs or `only` of these; several processes may do
+    so at once.
 
     Raises InfrastructureError when Kafka cannot be reached, ConfigError when a topic of that name is something else.
     """
     with closing(Admin(kafka)) as admin:
+        wanted = {kafka.topic(name) for name in only}
         for specification in specifications(kafka):
+            if wanted and specification.name not in wanted:
+                continue
             created = admin.create_topic(
                 specification.name, specification.partitions, kafka.replication, specification.configs
             )
@@ -145,5 +150,7 @@ def _warn_of_few_replicas(admin: Admin, name: str, wanted: int) -> None:
 
 
 LEASE_LOG = "lease"
+
+JOB_LEASE_LOG = "dispatch-lease"
 
 PULL_LOG = "pullpoints"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from core import fence
 from core.eventlog.client import Acknowledgement, ConsumerRecord, Producer, make_producer
 from core.eventlog.scan import LogScan
 from core.eventlog.topics import PULL_LOG
@@ -138,6 +139,7 @@ class PullDelivery:
 
     def add(self, notification: Notification, subscription: Subscription) -> None:
         """Begin to store a notification, without waiting. May have to connect first; raises InfrastructureError."""
+        fence.wait()
         element = stored_element(notification, subscription)
         message = StoredMessage(element, notification.id, subscription.id, notification.accepted_ms)
         key, value = encode(subscription.pull_point, message)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from core import fence
 from dispatch.hot.sink import Diversions, SinkJob, push_partition
 from dispatch.hot.sink_journal import Settled, newest_batch, recall
 from dispatch.matching.view import RoutingView
@@ -134,6 +135,8 @@ class HotPath:
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
         that subscription. What is parked is known before the next round begins, so nothing overtakes it.
         """
+        # Workers on other hosts do not see whether the lease holds.
+        fence.wait(self._gate.pass_on)
         view = self._view.refresh(self._kafka.request_timeout_s)
         stages.over("view", ("control", self._view.read_s))
         job = SinkJob(

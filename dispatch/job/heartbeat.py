@@ -77,14 +77,14 @@ class BeatSlot:
         """This process has it now."""
         self._numbers[self._at + _PID] = _RESERVED
         self._numbers[self._at + _BUSY] = 0
-        self._numbers[self._at + _STARTED] = _started(os.getpid())
+        self._numbers[self._at + _STARTED] = started_at(os.getpid())
         self._numbers[self._at + _PID] = os.getpid()
 
     @property
     def free(self) -> bool:
         """Whether it is free, or its process is gone."""
         pid = self._numbers[self._at + _PID]
-        return pid == 0 or (pid != _RESERVED and not _started(pid))
+        return pid == 0 or (pid != _RESERVED and not started_at(pid))
 
     def runs(self) -> None:
         """The process runs."""
@@ -211,7 +211,7 @@ class WorkerBeats:
         self._numbers[_FIELDS * number + _PID] = 0
         pid, started = known.identity
         try:
-            if _started(pid) != started:
+            if started_at(pid) != started:
                 return
             os.kill(pid, signal.SIGKILL)
         except OSError:
@@ -221,7 +221,7 @@ class WorkerBeats:
         self._tell()
 
 
-def _started(pid: int) -> int:
+def started_at(pid: int) -> int:
     """When a process was started, in its own unit; 0 when there is none. Where that cannot be told, its session."""
     try:
         # From the third field on, for the second is a name with any characters, in brackets.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from core import fence
 from core.errors import InfrastructureError
 from core.eventlog.client import Acknowledgement, Producer, make_producer
 from core.eventlog.topics import PARKED_OVERHEAD
@@ -136,6 +137,7 @@ class ParkingLog(DurableWriter):
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
         """A delivery waits from now on; the record's number."""
+        fence.wait()
         lane = delivery.subscription
         value = encode(Parked(notification, tries))
         return self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), lane)
@@ -176,6 +178,7 @@ class DeadLetterLog(DurableWriter):
 
     def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         """Keep what was given up; the record's number."""
+        fence.wait()
         partition = partition_of_subscription(delivery.subscription, self.partitions)
         return self.send(partition, dead_letters.encode(letter), delivery.key())
 

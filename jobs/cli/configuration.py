@@ -1,4 +1,5 @@
-"""`arborcast config`: what is in force, and where it came from. `arborcast bundle`: what a Spark cluster gets of it."""
+"""`arborcast init`: a settings file to begin with. `arborcast config`: what is in force, and where it came from.
+`arborcast bundle`: what a Spark cluster gets of it."""
 
 from __future__ import annotations
 
@@ -31,8 +32,30 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Look at the settings.", no_args_is_help=True)
     group.command("show")(show)
     group.command("spark")(spark)
+    app.command()(init)
     app.add_typer(group, name="config")
     app.command()(bundle)
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.", metavar="FILE")] = Path("arborcast.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file that is there.")] = False,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
+) -> None:
+    """Write a settings file with what is changed most often, commented out, as it is by default."""
+    from jobs.settings.template import render
+
+    if stdout:
+        print_document(render().encode())
+        return
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as opened:
+            opened.write(render())
+    except FileExistsError:
+        raise ConfigError(f"{file} is there already: --force overwrites it, --stdout only prints") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    console().print(f"wrote {file}: all of it has its default, and a # in front", highlight=False, soft_wrap=True)
 
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:

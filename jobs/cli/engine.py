@@ -43,6 +43,9 @@ def up(
     gateway_port: GatewayPortOption = None,
     kafka_port: KafkaPortOption = None,
     metrics_port: MetricsPortOption = None,
+    no_job: Annotated[
+        bool, typer.Option("--no-job", help="Leave out the streaming job, to run it yourself with spark-submit.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the engine is ready to deliver.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Show notifications arriving, once it is ready.")] = False,
     json: JsonOption = False,
@@ -59,6 +62,8 @@ def up(
         overrides["stack.kafka_port"] = kafka_port
     if metrics_port is not None:
         overrides["metrics.port"] = metrics_port
+    if no_job:
+        overrides["stack.job"] = "external"
     settings = settings_of(config, home, overrides)
     from jobs.engine.commands import UpOptions
     from jobs.engine.commands import up as bring_up

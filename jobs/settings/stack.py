@@ -56,11 +56,15 @@ class LoggingSettings:
 
 @dataclass(frozen=True)
 class StackSettings:
-    """The embedded broker, and the supervisor of all parts."""
+    """What `arborcast up` starts, and how it watches over it."""
 
     broker: Literal["embedded", "external"] = setting(
         "embedded",
         "embedded: a broker of our own comes up with the engine. external: kafka.bootstrap_servers says where one is.",
+    )
+    job: Literal["embedded", "external"] = setting(
+        "embedded",
+        "embedded: the streaming job comes up with the engine. external: you run it yourself, with spark-submit.",
     )
     home_access: Literal["owner", "group"] = setting(
         "owner",

@@ -26,7 +26,7 @@ from jobs.processes import processes
 from jobs.processes.errors import StackError
 from jobs.processes.processes import words
 from jobs.settings.loading import ENV_PREFIX, Settings, dump
-from jobs.settings.stack import MetricsSettings
+from jobs.settings.stack import MetricsSettings, StackSettings
 from jobs.stack import kafka_broker, questions
 from jobs.stack.home import Home
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
@@ -93,7 +93,7 @@ def effective(settings: Settings) -> Settings:
         settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
     else:
         processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
-    settings = _replace(settings, metrics=_metrics_ports(settings.metrics))
+    settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
     if settings.stack.broker == "external":
         return settings
 
@@ -125,16 +125,15 @@ def _outbound(settings: Settings) -> OutboundSettings:
     return dataclasses.replace(settings.outbound, scope="loopback")
 
 
-def _metrics_ports(metrics: MetricsSettings) -> MetricsSettings:
-    for port, what, option in (
-        (metrics.port, "metrics", "--metrics-port"),
-        (metrics.job_port, "the job's metrics", "metrics.job_port"),
-    ):
-        if port:
-            processes.require_free(port, what, option, metrics.host)
-    return dataclasses.replace(
-        metrics, port=metrics.port or processes.free_port(), job_port=metrics.job_port or processes.free_port()
-    )
+def _metrics_ports(metrics: MetricsSettings, stack: StackSettings) -> MetricsSettings:
+    chosen = dataclasses.replace(metrics, port=metrics.port or processes.free_port())
+    if metrics.port:
+        processes.require_free(metrics.port, "metrics", "--metrics-port", metrics.host)
+    if stack.job == "external":
+        return chosen  # whoever runs the job may have it running
+    if metrics.job_port:
+        processes.require_free(metrics.job_port, "the job's metrics", "metrics.job_port", metrics.host)
+    return dataclasses.replace(chosen, job_port=metrics.job_port or processes.free_port())
 
 
 def addresses(settings: Settings) -> dict[str, str]:
@@ -153,19 +152,18 @@ def addresses(settings: Settings) -> dict[str, str]:
 
 def metrics_urls(settings: Settings) -> dict[str, str]:
     """Where the parts that count things show their metrics, by part."""
-    return {
-        "gateway": f"{_scheme(settings)}://{_host(settings.gateway.host)}:{settings.gateway.port}",
-        "dispatch": f"http://{_host(settings.metrics.host)}:{settings.metrics.job_port}",
-    }
+    found = {"gateway": f"{_scheme(settings)}://{_host(settings.gateway.host)}:{settings.gateway.port}"}
+    if settings.metrics.job_port:  # or nobody knows where an external job has its own
+        found["dispatch"] = f"http://{_host(settings.metrics.host)}:{settings.metrics.job_port}"
+    return found
 
 
 def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
     """How each part is asked whether it lives, for effective settings."""
     host, tls = _reachable(settings), bool(settings.tls.certificate_file)
-    found = {
-        "gateway": questions.gateway(host, settings.gateway.port, tls=tls),
-        "dispatch": questions.job(home.ready_file),
-    }
+    found = {"gateway": questions.gateway(host, settings.gateway.port, tls=tls)}
+    if settings.stack.job == "embedded":
+        found["dispatch"] = questions.job(home.ready_file)
     if settings.stack.broker == "embedded":
         found["kafka"] = questions.kafka(settings.stack.kafka_port)
     return found
@@ -189,11 +187,12 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
 
 
 def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
+    # The job first: it takes longest, and waits for the broker while Spark comes up.
+    job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
     if settings.stack.broker == "external":
-        return [_dispatch(settings, tools, home, environ), _gateway(settings, home, environ, after=())]
+        return [*job, _gateway(settings, home, environ, after=())]
     return [
-        # The job first: it takes longest, and waits for the broker while Spark comes up.
-        _dispatch(settings, tools, home, environ),
+        *job,
         _kafka(settings, tools, home, environ),
         _gateway(settings, home, environ, after=("kafka",)),
     ]

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from core.errors import InfrastructureError, RecordVersionError
+from dispatch.job import lease as job_lease
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.operations.audit import ledger
 from dispatch.recording.archive import Logged, notification_rows
@@ -153,6 +154,29 @@ LOGS = {
         lease.VERSION,
         "version",
         [{"version": 1, "kind": kind, "holder": "here#1", "term": 3} for kind in ("claim", "renewal", "release")],
+    ),
+    "dispatch-lease": Log(
+        _json,
+        lambda value: job_lease.decode(job_lease.KEY, value),
+        job_lease.VERSION,
+        "version",
+        [
+            {
+                "version": 1,
+                "kind": kind,
+                "at": 3,
+                "holder": {
+                    "name": "0f",
+                    "host": "here",
+                    "pid": 7,
+                    "started": 8,
+                    "machine": "m",
+                    "since_ms": 9,
+                    "home": "/h",
+                },
+            }
+            for kind in ("claim", "renewal", "release")
+        ],
     ),
 }
 

@@ -94,7 +94,8 @@ class Transport(Protocol):
         """Pushes submitted whose callback has not run yet."""
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
-        """Begin a push. May be called from within a callback."""
+        """Begin a push, as soon as this job has the lease on its logs (`core.fence`), which it nearly
+        always has. May be called from within a callback."""
 
     def drive(self, timeout_s: float) -> None:
         """Run the callbacks that are due; wait at most `timeout_s` for the first one when none is."""

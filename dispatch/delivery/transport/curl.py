@@ -18,6 +18,7 @@ from typing import Any
 import certifi
 import pycurl
 
+from core import fence
 from core.security.outbound import AddressPolicy, GuardedSockets
 from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
 from dispatch.settings import PushSettings
@@ -77,6 +78,7 @@ class CurlTransport:
         return len(self._active) + len(self._refused)
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
+        fence.wait()
         refusal = self._urls.refusal(request.url)
         if refusal is not None:
             self._refused.append((callback, PushResult(0, "address", str(refusal))))

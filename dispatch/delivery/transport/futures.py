@@ -24,6 +24,7 @@ from requests_futures.sessions import FuturesSession
 from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from core import fence
 from core.security.outbound import AddressPolicy
 from dispatch.delivery.transport.checked_connections import AddressRefused, CheckedConnection
 from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
@@ -215,6 +216,7 @@ class FuturesTransport:
         return len(self._waiting)
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
+        fence.wait()
         push = _Push(request, callback)
         self._waiting[id(push)] = push
         refusal = self._urls.refusal(request.url)

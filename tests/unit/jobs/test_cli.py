@@ -20,7 +20,7 @@ def engine(tmp_path: Path) -> Engine:
 def test_help_names_every_command(engine: Engine) -> None:
     text = engine.run("--help").stdout
     for command in (
-        *("up", "down", "status", "doctor", "fetch", "config"),
+        *("up", "down", "status", "doctor", "fetch", "init", "config"),
         *("subscribe", "unsubscribe", "publish", "listen", "topics"),
     ):
         assert f" {command} " in text

@@ -78,6 +78,16 @@ def test_with_an_external_broker_none_is_started(home: Home, tools: Tools) -> No
     assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway"}
 
 
+def test_with_an_external_job_none_is_started_or_asked(home: Home, tools: Tools, busy: int) -> None:
+    # Its port for metrics is its own: it may run already.
+    chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
+    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"kafka", "gateway"}
+    assert set(engine.questions_of(chosen, home)) == {"kafka", "gateway"}
+    assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
+    nowhere = engine.effective(settings(home, stack__job="external"))
+    assert set(engine.metrics_urls(nowhere)) == {"gateway"}
+
+
 def test_the_parts_read_the_effective_settings_and_nobody_else_does(home: Home) -> None:
     chosen = engine.effective(settings(home))
     chosen = dataclasses.replace(chosen, kafka=dataclasses.replace(chosen.kafka, sasl_password="x7"))  # noqa: S106

@@ -1,0 +1,89 @@
+"""A job begins pushes, parks and gives up only while it has the lease on its logs (`dispatch.job.lease`).
+
+A job that was stopped for a minute, or cut off from Kafka, may have been replaced by another when it goes on. Its
+threads and its workers go on where they were, before anybody could tell them, and what is late by then they would push,
+or park for the other one to push again. So all of these look first at the time until which the lease holds: a number in
+memory that the driver shares with the workers on its host, in a file that their environment names. That costs some
+0.4 us. Workers on other hosts cannot see it; they finish the tasks that they have.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from core import liveness
+
+logger = logging.getLogger(__name__)
+
+FILE = "ARBORCAST_LEASE_FILE"
+"""The variable that names the file to workers."""
+
+_BYTES = 8
+_LOOK_S = 0.02
+
+# Of all processes of a host, and on Linux it goes on while the machine sleeps: the others' patience does so, too.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock() -> float:
+    """Seconds, the same for all processes of this host."""
+    return time.clock_gettime(_CLOCK)
+
+
+def _mapped(file: str) -> memoryview[float]:
+    with Path(file).open("r+b") as opened:
+        return memoryview(mmap.mmap(opened.fileno(), _BYTES)).cast("d")
+
+
+def _inherited() -> memoryview[float] | None:
+    file = os.environ.get(FILE, "")
+    if not file:
+        return None
+    try:
+        return _mapped(file)
+    except (OSError, ValueError) as error:
+        # Another job has been here since, and has removed it.
+        logger.error("no push begins here: %s cannot be mapped (%s)", file, error)
+        return memoryview(bytearray(_BYTES)).cast("d")
+
+
+_until = _inherited()
+
+
+class Fence:
+    """The driver's side. From now on `wait` of this process waits for `extend`."""
+
+    def __init__(self, file: Path) -> None:
+        """`file` is of this process alone. Those of jobs before it, in the same folder with the same name before the
+        last -, are removed: whoever of them is still there has it mapped, or may not push."""
+        global _until
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for old in file.parent.glob(f"{file.name.rpartition('-')[0]}-*"):
+            old.unlink(missing_ok=True)
+        file.write_bytes(bytes(_BYTES))
+        self.file = str(file.absolute())
+        self._until = _until = _mapped(self.file)
+
+    def extend(self, until: float) -> None:
+        """The lease holds until then (of `clock`)."""
+        self._until[0] = until
+
+    def shut(self) -> None:
+        """It does not hold any more."""
+        self._until[0] = 0.0
+
+
+def wait(meanwhile: Callable[[], None] = liveness.beat) -> None:
+    """Returns while the lease holds, and else when it does again. A job that has lost it ends, and its workers with
+    it. In a process that is part of no job it returns at once. What `meanwhile` raises ends the wait."""
+    until = _until
+    if until is None or clock() < until[0]:
+        return
+    while clock() >= until[0]:
+        meanwhile()
+        time.sleep(_LOOK_S)

@@ -1,0 +1,369 @@
+"""One dispatch job at a time on the same logs: a lease, decided by the order of the log `dispatch-lease`.
+
+The job that has it appends a renewal every other second. One that starts reads the log. When it sees a renewal it is
+refused; when there has been none for LEASE_S, or when the process that had the lease is gone from this very host, it
+appends a claim. A claim says at which offset its writer expects it, and counts only there: when anybody has written
+anything since it read the log, a renewal above all, the claim is void for every reader. So nobody needs another's
+clock, and two can never both believe that they have it.
+
+Who has not renewed for HOLD_S lets its pushes wait (`core.fence`), before another can have the lease. When
+it reads a later claim than its own it ends at once.
+
+`Lease` is pure; `JobLease` reads and appends. The gateways' lease (`jobs.gateway.lease`) has another form, which
+gateways of the release before read: hence a log of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from core.errors import ArborcastError, InfrastructureError, RecordVersionError
+from core.eventlog.follower import LogFollower
+from core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
+from core.eventlog.writers import LogWriter
+from core.fence import Fence, clock
+from core.settings import KafkaSettings
+from dispatch.job.heartbeat import started_at
+
+logger = logging.getLogger(__name__)
+
+# After so long without a renewal the lease is free. It fits into a start of the job, which reads the log meanwhile.
+LEASE_S = 10.0
+
+RENEW_S = 2.0
+
+# A holder whose last renewal was sent so long ago begins no push: before anybody else can have begun.
+HOLD_S = 8.0
+
+# Who waits for the lease, or for Kafka, looks this often.
+_LOOK_S = 0.5
+
+# A request that takes longer leaves time for another within HOLD_S.
+_REQUEST_S = 3.0
+
+# After so long without success the log is read from its beginning.
+_ANEW_S = 30.0
+
+# What a stop may spend on telling others not to wait.
+_RELEASE_S = 2.0
+
+KEY = b"job"
+
+VERSION = 1
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, as others are told of it."""
+
+    name: str
+    """Of this one process and no other."""
+    host: str = ""
+    pid: int = 0
+    started: int = 0
+    """Tells it from a later process with its number; see `worker_beats.started_at`."""
+    machine: str = ""
+    """Where process numbers mean the same: a boot of a host, and there a namespace."""
+    since_ms: int = 0
+    home: str = ""
+
+    def words(self) -> str:
+        """For people."""
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC)
+        return (
+            f"process {self.pid} on host {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC, with the data directory "
+            f"{self.home}"
+        )
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One word about the lease. `at` is the offset of the holder's claim."""
+
+    kind: Literal["claim", "renewal", "release"]
+    holder: Holder
+    at: int
+    version: int = VERSION
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def encode(record: LeaseRecord) -> tuple[bytes, bytes]:
+    """Key and value."""
+    return KEY, msgspec.json.encode(record)
+
+
+def decode(key: bytes, value: bytes | None) -> LeaseRecord:
+    """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
+    try:
+        version = msgspec.json.decode(value or b"", type=_Version).version
+        if version > VERSION:
+            raise RecordVersionError(
+                f"a record of the job's lease has version {version}, this Arborcast knows up to {VERSION}: upgrade it "
+                "first"
+            )
+        return msgspec.json.decode(value or b"", type=LeaseRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InfrastructureError(f"not a record of the job's lease: {error}") from error
+
+
+@dataclass
+class Lease:
+    """The lease as one job sees it. Times are seconds of one clock of its own."""
+
+    me: Holder
+    holder: Holder | None = None
+    at: int = -1
+    """The offset of the claim that counts."""
+    end: int = 0
+    """The offset of the next record."""
+    seen: float = float("-inf")
+    """When the holder was last heard of."""
+    renewals: int = 0
+    """How many of the holder's renewals came since its claim, or since we read."""
+
+    def apply(self, record: LeaseRecord, offset: int, now: float) -> None:
+        """The log's next record."""
+        self.end = offset + 1
+        if record.kind == "claim":
+            if record.at != offset:
+                return  # somebody wrote before it
+            self.renewals = 0
+        elif record.at < self.at:
+            return  # of one that has lost it
+        elif record.kind == "renewal":
+            self.renewals += 1
+        self.at = record.at
+        self.holder = None if record.kind == "release" else record.holder
+        self.seen = now
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is ours, as far as we have read."""
+        return self.holder is not None and self.holder.name == self.me.name
+
+    def claim(self) -> LeaseRecord:
+        """What makes it ours, if nobody writes before. To be appended right after the log was read to its end."""
+        return LeaseRecord(kind="claim", holder=self.me, at=self.end)
+
+    def renewal(self) -> LeaseRecord:
+        """What keeps it ours."""
+        return LeaseRecord(kind="renewal", holder=self.me, at=self.at)
+
+    def release(self) -> LeaseRecord:
+        """What tells others not to wait."""
+        return LeaseRecord(kind="release", holder=self.me, at=self.at)
+
+
+def this_job(home: Path) -> Holder:
+    """This process."""
+    return Holder(
+        name=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=started_at(os.getpid()),
+        machine=_machine(),
+        since_ms=int(time.time() * 1000),
+        home=str(home),
+    )
+
+
+def is_gone(holder: Holder) -> bool:
+    """Whether this process has ended, for certain. Of one on another host, or in another container, nobody knows."""
+    if holder.machine != _machine():
+        return False
+    seen = True
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        seen = False  # another user's, about which we may be told nothing
+    started = started_at(holder.pid)
+    return started != holder.started and (seen or started != 0)
+
+
+def _machine() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()}/{uuid.getnode():x}"
+
+
+class JobLease:
+    """Tries for the lease as soon as it is started, in a thread of its own, and keeps it until `release`.
+
+    `end` is called in that thread, once, with a sentence: when another job has the lease, or has taken it from us. It
+    is to end this process without another push.
+    """
+
+    def __init__(self, kafka: KafkaSettings, home: Path, end: Callable[[str], None]) -> None:
+        me = this_job(home)
+        self.file = home / "run" / f"lease-{me.name}"
+        """The fence's, which is there as soon as the lease is ours."""
+        self._kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        self._end = end
+        self._me = me
+        self._writer = LogWriter(self._kafka, JOB_LEASE_LOG)
+        self._fence: Fence | None = None
+        self._begin_anew()
+        self._ours = -1  # the offset of our claim that counts
+        self._failure: ArborcastError | None = None
+        self._warned = False
+        self._settled = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin to try."""
+        self._thread.start()
+
+    def acquire(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Return when this job has the lease, or is `stopped` before; which of them.
+
+        Raises what is in the way, InfrastructureError when Kafka has not answered within `timeout_s`, beyond the time
+        for which another job is waited for.
+        """
+        deadline = clock() + timeout_s + LEASE_S
+        while not self._settled.wait(0.1):
+            if stopped():
+                return False
+            if clock() > deadline:
+                break
+        if self._ours < 0:
+            raise self._failure or InfrastructureError("the lease on the logs could not be had in time", 5.0)
+        return True
+
+    def release(self) -> None:
+        """Let go of it, so that another job can start at once. No push begins any more."""
+        self._stopping.set()
+        if self._fence is not None:
+            self._fence.shut()
+        if self._thread.is_alive():
+            self._thread.join(_RELEASE_S)
+        self._writer.close()
+
+    def _begin_anew(self) -> None:
+        self._there = False  # whether the log is, as far as we know
+        self._began = math.inf  # when we had read all of it for the first time
+        self._well = clock()
+        self._lease = Lease(self._me)
+        self._follower: LogFollower[LeaseRecord] = LogFollower(
+            self._kafka,
+            JOB_LEASE_LOG,
+            decode,
+            lambda record, at: self._lease.apply(record, at, clock()),
+            forgetful=True,
+        )
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._look()
+                self._well, self._warned = clock(), False
+            except ArborcastError as error:
+                self._failed(error)
+            except Exception:
+                logger.exception("the lease on the logs cannot be looked after")
+            self._stopping.wait(_LOOK_S if self._ours < 0 or self._warned else RENEW_S)
+        try:
+            if self._lease.mine:
+                self._writer.append_encoded([encode(self._lease.release())])
+        except ArborcastError as error:
+            logger.info("the next job waits for the lease to run out, unless it is on this host: %s", error)
+        self._follower.close()
+
+    def _failed(self, error: ArborcastError) -> None:
+        self._failure = error
+        self._follower.close()
+        if self._ours < 0:
+            if not isinstance(error, InfrastructureError):
+                # A topic that is something else, the record of a newer release: for people to mend.
+                self._settled.set()
+                self._stopping.set()
+        elif not self._warned:
+            self._warned = True
+            logger.warning("the lease on the logs cannot be renewed; after %g s pushes wait for it: %s", HOLD_S, error)
+        if clock() - self._well > _ANEW_S:
+            # The log may be another one.
+            self._begin_anew()
+
+    def _look(self) -> None:
+        if not self._there:
+            ensure_topics(self._kafka, (JOB_LEASE_LOG,))
+            self._there = True
+        self._read()
+        self._began = min(self._began, clock())
+        if self._ours >= 0 and self._lease.at not in (self._ours, -1):
+            self._lost()
+        elif self._lease.mine or self._try():
+            # The moment before the word is sent: whoever reads it counts from a later one.
+            now = clock()
+            self._writer.append_encoded([encode(self._lease.renewal())])
+            self._read()
+            if self._lease.mine:
+                self._have_until(now + HOLD_S)
+
+    def _read(self) -> None:
+        self._follower.read_to_end(_REQUEST_S)
+        # The log may have nothing any more, and still not begin with 0.
+        self._lease.end = max(self._lease.end, self._follower.position)
+
+    def _try(self) -> bool:
+        """Claim the lease when it is free; whether it is ours now."""
+        lease, holder = self._lease, self._lease.holder
+        if holder is not None and not is_gone(holder):
+            if lease.renewals and lease.seen > self._began:
+                self._finish(
+                    f"another dispatch job works on these logs (kafka.prefix = {self._kafka.prefix}): "
+                    f"{holder.words()}. There can be only one: stop that one first (arborcast down, or SIGTERM; "
+                    "arborcast up --no-job starts an engine without one), or give this one another kafka.prefix and a "
+                    "data directory of its own"
+                )
+                return False
+            if clock() - max(lease.seen, self._began) <= LEASE_S:
+                return False
+        if holder is not None:
+            logger.info("the dispatch job before this one is silent, or gone: %s. This one takes over", holder.words())
+        self._writer.append_encoded([encode(lease.claim())])
+        self._read()
+        return lease.mine
+
+    def _have_until(self, until: float) -> None:
+        if self._fence is None:
+            # Not before: it removes the one of a job that lives.
+            self._fence = Fence(self.file)
+        if not self._stopping.is_set():
+            self._fence.extend(until)
+        self._ours = self._lease.at
+        self._settled.set()
+
+    def _lost(self) -> None:
+        by = self._lease.holder
+        self._finish(
+            "this dispatch job was silent for too long (stopped, asleep, or cut off from Kafka), and another has taken "
+            f"over: {by.words() if by is not None else 'one that has ended since'}. This one ends and pushes nothing "
+            "any more"
+        )
+
+    def _finish(self, why: str) -> None:
+        self._stopping.set()
+        if self._fence is not None:
+            self._fence.shut()
+        self._end(why)
+        self._settled.set()  # where that has not ended the process

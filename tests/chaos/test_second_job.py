@@ -1,0 +1,80 @@
+"""Two dispatch jobs on the same logs: the second is refused, and takes over from a first that is killed, or stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from core.settings import KafkaSettings
+from tests.support.dispatch_job import logs, subscription
+from tests.support.dispatch_process import DispatchProcess
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
+
+BACKLOG = 400
+
+
+def ids(receiver: Receiver) -> set[str]:
+    return {request.headers["arborcast-notification-id"] for request in receiver.requests}
+
+
+def test_only_one_works_at_a_time(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    where: dict[str, str | int | float] = {
+        "dispatch.checkpoint": str(tmp_path / "checkpoints"),
+        "tables.path": str(tmp_path / "tables"),
+        "push.max_notify_messages": 1,
+    }
+    first = DispatchProcess(tmp_path / "first", kafka_settings, where)
+    second = DispatchProcess(tmp_path / "second", kafka_settings, where)
+    with Receiver() as receiver, logs(kafka_settings) as log:
+        log.subscribe(subscription("s", receiver.url("/slow/0.02"), "a"))
+        try:
+            first.start()
+            log.notify("a")
+            receiver.wait_for(1)
+
+            with pytest.raises(RuntimeError, match="the job ended with 75"):
+                second.start()
+            driver = first.processes()["driver"][0]
+            assert f"process {driver.pid} on host" in second.log()
+            assert "stop that one first" in second.log()
+            assert first.processes()["driver"][0] == driver, "the first one has not noticed anything"
+
+            first.kill()
+            second.start()
+            assert "This one takes over" in second.log(20_000)
+            log.notify("a")
+            receiver.wait_for(2)
+
+            # In the middle of a batch.
+            log.notify_many(["a"] * BACKLOG)
+            receiver.wait_for(20)
+            everything = [each for processes in second.processes().values() for each in processes]
+            for process in everything:
+                process.send_signal(signal.SIGSTOP)
+            first.start()
+            deadline = time.monotonic() + 240
+            while len(ids(receiver)) < 2 + BACKLOG:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            time.sleep(1)
+            arrived = len(receiver.requests)
+            for process in reversed(everything):
+                os.kill(process.pid, signal.SIGCONT)
+            assert second.wait(120) == 75
+            psutil.wait_procs(everything, timeout=60)
+            assert "another has taken over" in second.log()
+            # One was under way: the subscription is pushed to one by one. What the batch had left, and what was late by
+            # now, it has neither pushed nor parked, for the first job would push that again.
+            assert len(receiver.requests) <= arrived + 1
+            log.notify("a")
+            receiver.wait_for(arrived + 1)
+        finally:
+            first.kill()
+            second.kill()

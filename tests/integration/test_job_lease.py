@@ -1,0 +1,195 @@
+"""Which of several dispatch jobs works on the logs, without Spark: processes that do nothing but hold the lease."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from core.settings import KafkaSettings
+from dispatch.job.lease import HOLD_S, LEASE_S
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import settings_for
+
+pytestmark = pytest.mark.kafka
+
+# It says what happens to it, and at each push (there is one every 10 ms while the fence lets it) when that was.
+_JOB = """
+import json, os, sys, threading, time
+from pathlib import Path
+from core.settings import KafkaSettings
+from core import fence
+from dispatch.job.lease import JobLease
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def end(why):
+    say("end", why)
+    os._exit(75)
+
+kafka = KafkaSettings(**json.loads(sys.argv[1]))
+lease = JobLease(kafka, Path(sys.argv[2]), end)
+lease.start()
+lease.acquire(60)
+say("has it")
+pushes = Path(sys.argv[2]) / "pushes"
+
+def push():
+    while True:
+        fence.wait()
+        with pushes.open("a") as file:
+            file.write(f"{fence.clock()}\\n")
+        time.sleep(0.01)
+
+threading.Thread(target=push, daemon=True).start()
+sys.stdin.readline()
+lease.release()
+say("released")
+"""
+
+
+class Job:
+    """One of them, in a data directory of its own."""
+
+    def __init__(self, kafka: KafkaSettings, home: Path) -> None:
+        home.mkdir(exist_ok=True)
+        self.pushes_file = home / "pushes"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _JOB, json.dumps(dataclasses.asdict(kafka)), str(home)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def says(self) -> str:
+        """Its next line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def pushes(self) -> list[float]:
+        """When it has pushed."""
+        return [float(line) for line in self.pushes_file.read_text().splitlines() if line]
+
+    def release(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self.says() == "released"
+
+    def send(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Jobs:
+    def __init__(self, kafka: KafkaSettings, folder: Path, stack: ExitStack) -> None:
+        self._kafka = kafka
+        self._folder = folder
+        self._stack = stack
+
+    def start(self, name: str) -> Job:
+        job = Job(self._kafka, self._folder / name)
+        self._stack.callback(job.close)
+        return job
+
+
+@pytest.fixture
+def jobs(kafka_settings: KafkaSettings, tmp_path: Path) -> Iterator[Jobs]:
+    with ExitStack() as stack:
+        yield Jobs(kafka_settings, tmp_path, stack)
+
+
+def test_a_second_one_is_refused_and_goes_on_where_the_first_has_stopped(jobs: Jobs) -> None:
+    first = jobs.start("a")
+    assert first.says() == "has it"
+
+    second = jobs.start("b")
+    said = second.says()
+    assert said.startswith("end another dispatch job works on these logs")
+    assert f"process {first.process.pid} on host" in said
+    assert "stop that one first" in said
+    assert second.process.wait(60) == 75
+    assert not second.pushes_file.exists()
+
+    first.release()
+    third = jobs.start("b")
+    assert third.says() == "has it", "what was let go of is free"
+
+
+def test_who_was_killed_on_this_host_is_replaced_at_once(jobs: Jobs) -> None:
+    first = jobs.start("a")
+    assert first.says() == "has it"
+    first.send(signal.SIGKILL)
+    first.process.wait(60)
+
+    second = jobs.start("a")
+    assert second.says() == "has it"
+    while not second.pushes_file.exists():
+        time.sleep(0.05)
+
+
+def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
+    first = jobs.start("a")
+    assert first.says() == "has it"
+    while not first.pushes_file.exists():
+        time.sleep(0.05)
+    first.send(signal.SIGSTOP)
+    second = jobs.start("b")
+    assert second.says() == "has it", "after the time that a lease lasts"
+    first_pushes = first.pushes()
+    while not second.pushes_file.exists():
+        time.sleep(0.05)
+    assert second.pushes()[0] - first_pushes[-1] > HOLD_S
+
+    first.send(signal.SIGCONT)
+    said = first.says()
+    assert said.startswith("end this dispatch job was silent for too long")
+    assert f"process {second.process.pid} on host" in said
+    assert first.process.wait(60) == 75
+    # One was past the fence, perhaps, when it was stopped.
+    assert len(first.pushes()) <= len(first_pushes) + 1
+
+
+def test_who_was_stopped_and_is_not_replaced_goes_on(jobs: Jobs) -> None:
+    first = jobs.start("a")
+    assert first.says() == "has it"
+    first.send(signal.SIGSTOP)
+    time.sleep(HOLD_S + 1)
+    first.send(signal.SIGCONT)
+    time.sleep(0.5)
+    count = len(first.pushes())
+    deadline = time.monotonic() + 60
+    while len(first.pushes()) <= count + 10:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+def test_pushes_wait_while_kafka_is_away_and_nobody_is_refused_for_it(own_broker: KafkaBroker, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        jobs = Jobs(settings_for(own_broker), tmp_path, stack)
+        first = jobs.start("a")
+        assert first.says() == "has it"
+        own_broker.kill()
+        time.sleep(LEASE_S)
+        count = len(first.pushes())
+        time.sleep(1)
+        assert len(first.pushes()) == count
+        own_broker.start()
+        deadline = time.monotonic() + 120
+        while len(first.pushes()) <= count + 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S, Holder, Lease, LeaseRecord, decode, encode, is_gone, this_job
+
+
+class Group:
+    """Jobs on one log, with one clock, each of which may be stopped between any two steps of its look."""
+
+    def __init__(self, *names: str) -> None:
+        self.log: list[LeaseRecord] = []
+        self.jobs = {name: Lease(Holder(name=name)) for name in names}
+        self.until = dict.fromkeys(names, float("-inf"))
+        self.now = 0.0
+        self._looks = {name: self._look(name) for name in names}
+
+    def step(self, name: str) -> None:
+        next(self._looks[name])
+
+    def whole_look(self, name: str) -> None:
+        while next(self._looks[name]) != "done":
+            pass
+
+    def holders(self) -> list[str]:
+        return [name for name, until in self.until.items() if self.now < until]
+
+    def _read(self, name: str) -> None:
+        job = self.jobs[name]
+        for offset in range(job.end, len(self.log)):
+            job.apply(self.log[offset], offset, self.now)
+
+    def _look(self, name: str) -> Iterator[str]:
+        """What `JobLease` does, again and again."""
+        job = self.jobs[name]
+        while True:
+            self._read(name)
+            yield "read"
+            if not job.mine and (job.holder is None or self.now - job.seen > LEASE_S):
+                claim = job.claim()
+                yield "decided"
+                self.log.append(claim)
+                yield "claimed"
+                self._read(name)
+            if job.mine:
+                sent = self.now
+                renewal = job.renewal()
+                yield "sends"
+                self.log.append(renewal)
+                yield "renewed"
+                self._read(name)
+                if job.mine:
+                    self.until[name] = sent + HOLD_S
+            yield "done"
+
+
+def test_the_first_has_it_and_the_second_waits() -> None:
+    group = Group("a", "b")
+    group.whole_look("a")
+    group.whole_look("b")
+
+    assert group.holders() == ["a"]
+    assert [record.kind for record in group.log] == ["claim", "renewal"], "who waits writes nothing"
+
+
+def test_of_two_claims_at_the_same_moment_the_first_in_the_log_counts() -> None:
+    group = Group("a", "b")
+    for name in ("a", "b", "a", "b"):  # both have read that it is free
+        group.step(name)
+    group.whole_look("b")
+    group.whole_look("a")
+    group.whole_look("a")
+
+    assert group.holders() == ["b"]
+
+
+def test_a_renewal_that_came_before_a_claim_makes_it_void() -> None:
+    group = Group("a", "b")
+    group.whole_look("a")
+    group.whole_look("b")
+    group.now = LEASE_S + 1
+    group.step("b")
+    group.step("b")  # it is about to claim, for a was silent
+    group.whole_look("a")
+    group.whole_look("b")
+
+    assert group.holders() == ["a"]
+
+
+def test_a_silent_holder_lets_its_pushes_wait_before_another_has_it() -> None:
+    group = Group("a", "b")
+    group.whole_look("a")
+    group.whole_look("b")
+    while not group.jobs["b"].mine:  # a is stopped
+        group.now += RENEW_S
+        group.whole_look("b")
+
+    assert group.holders() == ["b"]
+    assert HOLD_S < LEASE_S < group.now <= LEASE_S + RENEW_S
+    group.whole_look("a")
+    assert group.holders() == ["b"], "it sees what has happened"
+    assert group.jobs["a"].at > 0
+
+
+def test_what_is_released_is_free_at_once() -> None:
+    group = Group("a", "b")
+    group.whole_look("a")
+    group.whole_look("b")
+    group.log.append(group.jobs["a"].release())
+    group.until["a"] = 0.0
+    group.whole_look("b")
+
+    assert group.holders() == ["b"]
+
+
+def test_a_job_learns_of_the_holder_from_any_renewal_where_the_claim_is_no_longer_in_the_log() -> None:
+    job = Lease(Holder(name="b"), end=70)
+    job.apply(LeaseRecord(kind="renewal", holder=Holder(name="a"), at=7), 70, 1.0)
+
+    assert job.holder == Holder(name="a")
+    assert not job.mine
+    assert job.claim().at == 71
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from("abc"), st.integers(1, 6)),
+            st.tuples(st.just("time"), st.sampled_from([1, RENEW_S, HOLD_S, LEASE_S + 1])),
+        ),
+        max_size=80,
+    )
+)
+def test_never_two_at_a_time(steps: list[tuple[str, float]]) -> None:
+    group = Group("a", "b", "c")
+    for name, count in steps:
+        if name == "time":
+            group.now += count
+        else:
+            for _ in range(int(count)):
+                group.step(name)
+                assert len(group.holders()) <= 1
+
+
+def test_records_come_back_as_they_were() -> None:
+    record = LeaseRecord(kind="renewal", holder=Holder(name="x", host="h", pid=3, since_ms=5, home="/h"), at=3)
+
+    assert decode(*encode(record)) == record
+
+
+def test_a_process_is_gone_when_it_has_ended_on_this_very_machine() -> None:
+    me = this_job(Path("/data"))
+    assert (me.pid, me.home) == (os.getpid(), "/data")
+    assert not is_gone(me)
+    other = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    ended = structs.replace(me, pid=int(other.stdout))
+    assert is_gone(ended)
+    assert is_gone(structs.replace(me, started=me.started + 1)), "another process has its number now"
+    assert not is_gone(structs.replace(ended, machine="elsewhere")), "nobody knows"

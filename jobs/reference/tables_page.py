@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 
 from dispatch.tables import TABLES, TableSpec
+from jobs.notebook import Tables
+from jobs.notebook.plots import Plots
 
 EXAMPLES: Mapping[str, str] = {
     "Arborcast's reader, delta-rs below (no Java needed; it finds the engine's tables by the settings)": """\
@@ -52,6 +55,12 @@ every `tables.interval_s`; the same descriptions are stored in the tables themse
 ## Reading them
 """
 
+_PICTURES = """\
+Pictures, one call each, from the same reader (`pip install 'arborcast[notebook]'`; `make notebook` opens pages of
+them). Each has its numbers in `.table`, and `.save("file.png")`; without rows it says in words what to do. They show
+the last hour that the tables have, or what is after `since`; `by` is endpoint, host, subscription or topic.
+"""
+
 _PROMISES = """\
 ## What can be relied on
 
@@ -79,12 +88,36 @@ def render() -> str:
     lines = [_INTRODUCTION]
     for title, code in EXAMPLES.items():
         lines += [f"{title}:", "", "```python", code.rstrip(), "```", ""]
-    lines += [_PROMISES, "## What there is", "", "| table | what it holds |", "|---|---|"]
+    lines += [
+        _PICTURES,
+        "| call | what it shows |",
+        "|---|---|",
+        *_pictures(),
+        "",
+        _PROMISES,
+        "## What there is",
+        "",
+        "| table | what it holds |",
+        "|---|---|",
+    ]
     lines += [f"| [`{table.name}`](#{table.name}) | {table.help} |" for table in TABLES]
     lines.append("")
     for table in TABLES:
         lines += _table(table)
     return "\n".join(lines)
+
+
+def _pictures() -> Iterator[str]:
+    yield f"| `tables.timeline(notification)` | {_said(Tables.timeline)} |"
+    for name, call in vars(Plots).items():
+        if not name.startswith("_"):
+            by = inspect.signature(call).parameters.get("by")
+            given = f'by="{by.default}"' if by else '"plant"' if name == "tree" else ""
+            yield f"| `tables.plot.{name}({given})` | {_said(call)} |"
+
+
+def _said(call: Callable[..., object]) -> str:
+    return " ".join((inspect.getdoc(call) or "").split())
 
 
 def _table(table: TableSpec) -> list[str]:

@@ -12,7 +12,7 @@ Which engine? The one that ARBORCAST_CONFIG or ARBORCAST_HOME names, else the on
 
 reader, questions, rows     rows, without pictures
 plots, timeline, topic_tree what is drawn; decided in pure functions
-picture                     how: sizes, colours, and words where there is nothing to draw
+charts, picture             how: forms, sizes, colours, and words where there is nothing to draw
 """
 
 from __future__ import annotations

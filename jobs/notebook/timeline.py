@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +36,11 @@ _MOST_LANES = 24
 
 # A lane is tried, then it waits, each time longer: over this ratio only decades show both ends.
 _LOGARITHMIC_FROM = 40
+
+_MANY_DECADES = 5
+
+# Longer lines than this leave no room for the lanes.
+_TOLD = 38
 
 _MARKS = {"delivered": "o", "parked": "X", "dead": "s", "expired": "D", "cancelled": "D"}
 
@@ -152,7 +158,9 @@ def scale(found: Iterable[Lane]) -> tuple[bool, ticks.Ticks]:
     ends = [lane.open_until_ms for lane in shown if lane.open_until_ms is not None]
     longest, shortest = max([1.0, *times, *ends]), max(0.1, min(times, default=1.0))
     if longest / shortest > _LOGARITHMIC_FROM:
-        return True, [(0.0, "0"), *ticks.logarithmic(shortest, longest)]
+        (first, text), *others = ticks.logarithmic(shortest, longest)
+        # Among many, the first decade is so near to 0 that both cannot be read.
+        return True, [(0.0, "0"), (first, text if len(others) < _MANY_DECADES else ""), *others]
     return False, [(at * 1000, text) for at, text in ticks.linear(longest / 1000, "seconds", 8)]
 
 
@@ -235,6 +243,7 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
         for row, lane in enumerate(shown):
             _draw(axes, row, lane)
         if not shown:
+            axes.axis("off")
             axes.text(0.5, 0.5, "nobody is subscribed to this topic", transform=axes.transAxes, ha="center")
         _key(axes, shown)
     return Timeline(
@@ -283,7 +292,7 @@ def _draw(axes: Axes, row: int, lane: Lane) -> None:
     axes.text(
         1.02,
         row,
-        lane.told,
+        textwrap.fill(lane.told, _TOLD),
         transform=axes.get_yaxis_transform(),
         va="center",
         fontsize=8,

@@ -9,8 +9,8 @@ import pytest
 
 from dispatch.tables import ENDPOINT_HEALTH, ROUTES, TOPICS
 from jobs.notebook import Tables
+from jobs.notebook.charts import bin_seconds, grouped, is_alone
 from jobs.notebook.picture import NothingToShow, Picture, at_one_host, plain_topics
-from jobs.notebook.plots import bin_seconds, grouped
 from jobs.notebook.rows import Rows, written
 from jobs.settings.loading import load_settings
 from tests.support.table_rows import NOON, attempt, fill, record
@@ -40,6 +40,14 @@ def test_where_none_has_enough_all_are_shown() -> None:
 
 def test_bins_are_round_and_not_too_many() -> None:
     assert [bin_seconds(span) for span in (0, 100, 600, 3_600, 86_400, 1e9)] == [1, 1, 5, 30, 600, 86_400]
+
+
+def test_a_point_that_no_line_leads_to_is_marked() -> None:
+    nothing = float("nan")
+    values = [1.0, nothing, 2.0, nothing, 3.0, 4.0]
+
+    assert [is_alone(values, number) for number in (0, 2, 4, 5)] == [True, True, False, False]
+    assert is_alone([1.0], 0)
 
 
 def test_addresses_at_one_host_are_written_without_it() -> None:

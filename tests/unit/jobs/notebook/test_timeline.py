@@ -105,7 +105,8 @@ def test_only_a_long_life_has_a_logarithmic_scale() -> None:
     assert [at for at, _ in marks] == pytest.approx([0, 50, 100, 150, 200, 250, 300])
     is_log, marks = scale([lane(50, 3_600_000)])
     assert is_log
-    assert [text for _, text in marks] == ["0", "10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h"]
+    assert [text for _, text in marks] == ["0", "", "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h"]
+    assert [text for _, text in scale([lane(50, 3_000)])[1]] == ["0", "10 ms", "100 ms", "1 s", "10 s"]
     assert scale([])[1][0] == (0, "0")
 
 

@@ -170,15 +170,16 @@ def lines(title: str, table: Any, unit: ticks.Unit) -> Picture:
         # Blue solid and orange dashed: apart in grey, too.
         for column, colour, style in zip(table.columns, (BLUE, ORANGE), ("-", "--"), strict=False):
             values = table[column].to_list()
-            alone = [number for number in range(len(values)) if is_alone(values, number)]
+            every = range(len(values))
+            marked = [number for number in every if len(values) <= _MARKED or is_alone(values, number)]
             axes.plot(
                 times,
                 values,
                 color=colour,
                 linestyle=style,
-                marker=".",
+                marker="." if marked else "",
                 markersize=8,
-                markevery=list(range(len(values))) if len(values) <= _MARKED else alone,
+                markevery=marked,
                 label=column,
             )
         begin, end = times[0], max(times[-1], times[0] + 1)

@@ -42,6 +42,9 @@ _MANY_DECADES = 5
 # Longer lines than this leave no room for the lanes.
 _TOLD = 38
 
+# As long as a line below the lanes is.
+_NOTE = 85
+
 _MARKS = {"delivered": "o", "parked": "X", "dead": "s", "expired": "D", "cancelled": "D"}
 
 _WELL = {"delivered": 1, "skipped": 2, "no match": 3}
@@ -237,7 +240,7 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
             axes.set_xscale("symlog", linthresh=marks[1][0], linscale=0.4)
         put_ticks(axes, marks)
         axes.set_xlim(0, marks[-1][0])
-        notes = [f"note: {shortened(one_line(note), 150)}" for note in story.notes]
+        notes = [textwrap.fill(f"note: {shortened(one_line(note), 2 * _NOTE)}", _NOTE) for note in story.notes]
         axes.set_xlabel("\n".join(["since acceptance", *notes]), fontsize=8, color="#666666")
         put_rows(axes, names_of(shown), quiet=[lane.several > 1 for lane in shown])
         for row, lane in enumerate(shown):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from jobs.gateway.metrics import (
 )
 from jobs.monitoring.endpoint import declare_process
 from jobs.monitoring.stack_monitor import declare_stack
+from jobs.notebook import Tables
+from jobs.notebook.plots import Plots
 from jobs.settings.loading import SECTIONS, declarations
 from jobs.terminal import say
 
@@ -223,6 +226,12 @@ every `tables.interval_s`; the same descriptions are stored in the tables themse
 ## Reading them
 """
 
+_PICTURES = """\
+Pictures, one call each, from the same reader (`pip install 'arborcast[notebook]'`; `make notebook` opens pages of
+them). Each has its numbers in `.table`, and `.save("file.png")`; without rows it says in words what to do. They show
+the last hour that the tables have, or what is after `since`; `by` is endpoint, host, subscription or topic.
+"""
+
 TABLES_PROMISES = """\
 ## What can be relied on
 
@@ -250,12 +259,26 @@ def tables_page() -> str:
     lines = [TABLES_INTRODUCTION]
     for title, code in EXAMPLES.items():
         lines += [f"{title}:", "", "```python", code.rstrip(), "```", ""]
+    lines += [_PICTURES, "| call | what it shows |", "|---|---|", *_pictures(), ""]
     lines += [TABLES_PROMISES, "## What there is", "", "| table | what it holds |", "|---|---|"]
     lines += [f"| [`{table.name}`](#{table.name}) | {table.help} |" for table in TABLES]
     lines.append("")
     for table in TABLES:
         lines += _table(table)
     return "\n".join(lines)
+
+
+def _pictures() -> Iterator[str]:
+    yield f"| `tables.timeline(notification)` | {_said(Tables.timeline)} |"
+    for name, call in vars(Plots).items():
+        if not name.startswith("_"):
+            by = inspect.signature(call).parameters.get("by")
+            given = f'by="{by.default}"' if by else '"plant"' if name == "tree" else ""
+            yield f"| `tables.plot.{name}({given})` | {_said(call)} |"
+
+
+def _said(call: Callable[..., object]) -> str:
+    return " ".join((inspect.getdoc(call) or "").split())
 
 
 def _table(table: TableSpec) -> list[str]:

@@ -2,60 +2,70 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 
 from core.printable import as_html
+from jobs.monitoring.ticks import Unit, clock, linear
 
 Points = Sequence[tuple[float, float | None]]
 
 """(seconds of the epoch, value); None where nothing is known."""
 
-_WIDTH, _HEIGHT = 720, 220
-
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 26
+_WIDTH, _HEIGHT = 1_000, 100
 
 _CLASSES = 8
 
 
-def line_plot(title: str, series: Mapping[str, Points], write: Callable[[float | None], str], gap_s: float) -> str:
+def line_plot(title: str, series: Mapping[str, Points], unit: Unit, gap_s: float) -> str:
     """A figure with one line for each of `series`, from 0 up. Lines break where two points are further apart than
     `gap_s`: nothing is known about what was between.
+
+    The drawing is stretched to the width there is, and only lines are in it: labels beside it stay as large as they are
+    on a small screen.
     """
     times = [at for points in series.values() for at, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
+    caption = f"<figcaption>{as_html(title)}{_legend(list(series))}</figcaption>"
     if not times or not values:
-        return f"<figure><figcaption>{as_html(title)}</figcaption><p>nothing was recorded</p></figure>"
+        return f"<figure>{caption}<p>nothing was recorded</p></figure>"
     begin, end = min(times), max(max(times), min(times) + 1)
-    top = _nice(max(values))
+    scale = linear(max(values), unit)
+    top = scale[-1][0]
 
     def x(at: float) -> float:
-        return _LEFT + (at - begin) / (end - begin) * (_WIDTH - _LEFT - _RIGHT)
+        return (at - begin) / (end - begin) * _WIDTH
 
     def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
+        return _HEIGHT * (1 - value / top)
 
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{as_html(title)}">']
-    for step in range(5):
-        value = top * step / 4
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        )
-        parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{as_html(write(value))}</text>')
-    for step in range(5):
-        at = begin + (end - begin) * step / 4
-        anchor = {0: "start", 4: "end"}.get(step, "middle")
-        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{_clock(at, end - begin)}</text>')
+    drawing, labels = [], []
+    for value, text in scale:
+        drawing.append(f'<path class="grid" d="M0 {y(value):.2f}H{_WIDTH}"/>')
+        labels.append(f'<span class="y" style="top:{y(value):.2f}%">{as_html(text)}</span>')
+    for at, text in clock(begin, end):
+        drawing.append(f'<path class="grid" d="M{x(at):.1f} 0V{_HEIGHT}"/>')
+        labels.append(f'<span class="x" style="left:{x(at) / _WIDTH:.2%}">{as_html(text)}</span>')
     for number, points in enumerate(series.values()):
         for piece in _pieces(points, gap_s):
-            drawn = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in piece)
-            parts.append(f'<polyline class="s{number % _CLASSES}" points="{drawn}"/>')
-    parts.append("</svg>")
-    legend = "".join(
-        f'<span class="key k{number % _CLASSES}">{as_html(name)}</span>' for number, name in enumerate(series)
+            # A line of no length has round ends, which a wide stroke makes a dot.
+            shown = piece if len(piece) > 1 else piece * 2
+            dot = " dot" * (len(piece) == 1)
+            drawn = " ".join(f"{x(at):.1f},{y(value):.2f}" for at, value in shown)
+            drawing.append(f'<polyline class="s{number % _CLASSES}{dot}" points="{drawn}"/>')
+    return (
+        f'<figure>{caption}<div class="plot"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{as_html(title)}">{"".join(drawing)}</svg>{"".join(labels)}</div></figure>'
     )
-    return f"<figure><figcaption>{as_html(title)} {legend}</figcaption>{''.join(parts)}</figure>"
+
+
+def _legend(names: Sequence[str]) -> str:
+    """Which line is which; nothing where there is one without a name."""
+    return "".join(
+        f' <span class="key"><svg viewBox="0 0 24 6"><path class="s{number % _CLASSES}" d="M1 3H23"/></svg>'
+        f"{as_html(name)}</span>"
+        for number, name in enumerate(names)
+        if name
+    )
 
 
 def _pieces(points: Points, gap_s: float) -> list[list[tuple[float, float]]]:
@@ -69,22 +79,7 @@ def _pieces(points: Points, gap_s: float) -> list[list[tuple[float, float]]]:
             pieces.append([])
         pieces[-1].append((at, value))
         last = at
-    # A lone point would be invisible as a line of no length.
-    return [piece if len(piece) > 1 else [piece[0], (piece[0][0], piece[0][1])] for piece in pieces]
-
-
-def _nice(value: float) -> float:
-    """The next of 1, 2, 4, 10, 20, 40 ...: a quarter of it is a figure that people can read."""
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in (1, 2, 4, 10) if factor * power >= value)
-
-
-def _clock(at: float, span: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime(
-        "%d %b %H:%M" if span > 86_400 else "%H:%M:%S" if span < 900 else "%H:%M"
-    )
+    return pieces
 
 
 _BARS = "▁▂▃▄▅▆▇█"

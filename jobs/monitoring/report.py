@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from jobs.monitoring.samples import (
     thinned,
 )
 from jobs.monitoring.stack_monitor import get
+from jobs.monitoring.ticks import Unit
 from jobs.monitoring.watching import EngineView, EngineWatch, base_url, metrics_address
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
@@ -32,30 +33,42 @@ from jobs.stack.home import Home
 # As many points as a plot has pixels for.
 _POINTS = 360
 
+# Of attempts, in plain words where the word of the tables is none.
+_OUTCOMES = {"parked": "to be tried again", "dead": "given up"}
+
 # Two looks make a rate.
 _FEWEST = 2
 
+# Colours that the colour-blind can tell apart (after Okabe and Ito), and from the fifth on dashes, too.
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }
-body { max-width: 1480px; margin: 2rem auto; padding: 0 1rem; }
+body { max-width: 1480px; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; margin: 0; } .about { opacity: .7; margin: .2rem 0 1.2rem; }
-.tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin-bottom: 1.2rem; }
-.tiles div { border: 1px solid #8886; border-radius: .5rem; padding: .5rem .9rem; min-width: 7.5rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.3rem, 1fr)); gap: .8rem;
+  margin-bottom: 1.2rem; }
+.tiles div { border: 1px solid #8886; border-radius: .5rem; padding: .5rem .9rem; }
 .tiles b { display: block; font-size: 1.35rem; } .tiles span { opacity: .7; font-size: .85rem; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)); gap: 1rem; }
-figure { margin: 0; border: 1px solid #8886; border-radius: .5rem; padding: .6rem; }
-figcaption { font-weight: 600; margin-bottom: .3rem; }
-.key { font-weight: 400; font-size: .85rem; margin-left: .8rem; }
-.key::before { content: ""; display: inline-block; width: .8em; height: .2em; margin-right: .35em;
-  vertical-align: middle; background: var(--c); }
-svg { width: 100%; height: auto; } svg text { fill: currentColor; font-size: 11px; opacity: .75; }
-.grid { stroke: currentColor; opacity: .15; } polyline { fill: none; stroke: var(--c); stroke-width: 1.6;
-  stroke-linejoin: round; stroke-linecap: round; }
-.s0,.k0{--c:#3b82c4}.s1,.k1{--c:#d9822b}.s2,.k2{--c:#2f9e6e}.s3,.k3{--c:#c94f7c}
-.s4,.k4{--c:#8464c4}.s5,.k5{--c:#a08020}.s6,.k6{--c:#20a0a8}.s7,.k7{--c:#8a8a8a}
-table { border-collapse: collapse; margin: .4rem 0 1.4rem; } th, td { text-align: left; padding: .2rem 1rem .2rem 0; }
-td + td, th + th { text-align: right; } th { border-bottom: 1px solid #8886; font-weight: 600; }
-h2 { font-size: 1.1rem; margin: 1.6rem 0 .2rem; }
+figure { margin: 0; border: 1px solid #8886; border-radius: .5rem; padding: .6rem; min-width: 0; }
+figcaption { font-weight: 600; margin-bottom: .6rem; }
+.key { font-weight: 400; font-size: .85rem; margin-left: .8rem; display: inline-block; white-space: nowrap; }
+.key svg { width: 1.6em; height: .5em; margin-right: .35em; vertical-align: middle; }
+.plot { position: relative; height: 12rem; margin: .4rem .8rem 1.7rem 4.2rem; font-size: 11px; }
+.plot > svg { display: block; width: 100%; height: 100%; overflow: visible; }
+.plot span { position: absolute; opacity: .8; white-space: nowrap; line-height: 1; }
+.plot .y { right: calc(100% + .5rem); transform: translateY(-50%); }
+.plot .x { top: calc(100% + .5rem); transform: translateX(-50%); }
+svg * { fill: none; stroke: var(--c); stroke-width: 1.7; stroke-linejoin: round; stroke-linecap: round;
+  vector-effect: non-scaling-stroke; }
+svg .grid { stroke: currentColor; stroke-width: 1; opacity: .13; } svg .dot { stroke-width: 6; }
+.s0{--c:#1f83c8}.s1{--c:#e08a00}.s2{--c:#009e73}.s3{--c:#cc6fa0}
+.s4{--c:#d55e00;stroke-dasharray:7 4}.s5{--c:#56b4e9;stroke-dasharray:7 4}
+.s6{--c:#8a8a8a;stroke-dasharray:2 4}.s7{--c:#a08020;stroke-dasharray:2 4}
+table { border-collapse: collapse; margin: .4rem 0 1.4rem; } th, td { text-align: left; padding: .2rem .8rem .2rem 0; }
+td + td, th + th { text-align: right; white-space: nowrap; }
+th { border-bottom: 1px solid #8886; font-weight: 600; vertical-align: bottom; }
+h2 { font-size: 1.1rem; margin: 1.6rem 0 .2rem; } h2 + p { margin: 0; opacity: .7; font-size: .9rem; }
+@media (max-width: 600px) { table { font-size: .8rem; } th, td { padding-right: .4rem; } .plot { height: 9.5rem; } }
 """
 
 
@@ -106,6 +119,8 @@ def page(seen: EngineView, where: str, start: float, now: float) -> str:
     """The whole page."""
     samples = seen.samples
     about = f"{_date(start)} to {_date(now)}, {len(samples)} samples"
+    if samples and samples[0].at - start > (now - start) / 10:
+        about += f", the first at {_date(samples[0].at)}"
     body = [f"<h1>Arborcast at {as_html(where)}</h1>", f'<p class="about">{about}</p>']
     if len(samples) < _FEWEST:
         body.append(f"<p>Nothing was recorded in this time{as_html('; ' * bool(seen.problem) + seen.problem)}.</p>")
@@ -150,12 +165,12 @@ def _tiles(samples: Sequence[MetricsSample], growth: Growth) -> str:
     last = samples[-1]
     tiles = [
         ("notifications accepted", figures.count(growth.accepted)),
-        ("delivered", figures.count(growth.attempts.get("delivered", 0))),
-        ("dead", figures.count(growth.attempts.get("dead", 0))),
+        ("deliveries made", figures.count(growth.attempts.get("delivered", 0))),
+        ("deliveries given up", figures.count(growth.attempts.get("dead", 0))),
         ("delivery, median", figures.seconds(quantile(growth.delivery, 0.5))),
         ("delivery, 99 %", figures.seconds(quantile(growth.delivery, 0.99))),
         ("longest lag", figures.seconds(max(sample.lag_seconds for sample in samples))),
-        ("parked at the end", figures.count(last.waiting.get("parked", 0))),
+        ("waiting for another try", figures.count(last.waiting.get("parked", 0))),
         ("connections reused", figures.percent(growth.reused / growth.pushes if growth.pushes else None)),
         ("subscriptions", figures.count(last.subscriptions)),
     ]
@@ -172,58 +187,60 @@ def _plots(samples: Sequence[MetricsSample]) -> Iterable[str]:
     def over_time(values: Iterable[float | None]) -> Points:
         return list(zip(at, values, strict=True))
 
-    def plot(title: str, series: Mapping[str, Iterable[float | None]], write: Callable[[float | None], str]) -> str:
-        return line_plot(title, {name: over_time(values) for name, values in series.items()}, write, gap)
+    def plot(title: str, series: Mapping[str, Iterable[float | None]], unit: Unit) -> str:
+        return line_plot(title, {name: over_time(values) for name, values in series.items()}, unit, gap)
 
     stages = sorted({stage for point in points for stage in point.stages})
     processes = sorted({name for point in points for name in point.processes})
-    states = sorted({state for point in points for state in point.attempts} - {"delivered"})
+    states = sorted(
+        {state for point in points for state in point.attempts}, key=lambda state: (state != "delivered", state)
+    )
+    yield plot("Notifications accepted, a second", {"": rates(points, "accepted")}, "rate")
     yield plot(
-        "Notifications a second",
-        {
-            "accepted": rates(points, "accepted"),
-            "delivered": rates(points, "attempts", "delivered"),
-            **{state: rates(points, "attempts", state) for state in states},
-        },
-        figures.count,
+        "Attempts by outcome, a second",
+        {_OUTCOMES.get(state, state): rates(points, "attempts", state) for state in states},
+        "rate",
     )
     yield plot(
         "From acceptance to delivery",
         {"median": quantiles(points, "delivery", 0.5), "99 %": quantiles(points, "delivery", 0.99)},
-        figures.seconds,
+        "seconds",
     )
     yield plot(
         "From a request to Kafka's acknowledgement",
         {"median": quantiles(points, "append", 0.5), "99 %": quantiles(points, "append", 0.99)},
-        figures.seconds,
+        "seconds",
     )
-    yield plot("Lag", {"time": [point.lag_seconds for point in points]}, figures.seconds)
-    yield plot("Lag", {"records": [point.lag_records for point in points]}, figures.count)
     yield plot(
-        "Waiting",
-        {kind: [point.waiting.get(kind, 0.0) for point in points] for kind in ("parked", "due")},
-        figures.count,
+        "Lag: age of the oldest notification not yet settled", {"": [point.lag_seconds for point in points]}, "seconds"
     )
+    yield plot("Lag: notifications not yet settled", {"": [point.lag_records for point in points]}, "count")
+    for title, kind in (
+        ("Deliveries that wait for another try", "parked"),
+        ("Subscriptions whose next try is due and waits for room", "due"),
+    ):
+        yield plot(title, {"": [point.waiting.get(kind, 0.0) for point in points]}, "count")
     yield plot(
         "Pushes under way",
         {
-            "of batches": [point.in_flight.get("batch") for point in points],
-            "again": [point.in_flight.get("redelivery") for point in points],
+            "first tries": [point.in_flight.get("batch") for point in points],
+            "further tries": [point.in_flight.get("redelivery") for point in points],
         },
-        figures.count,
+        "count",
     )
     yield plot(
-        "Where batches spend their time (share of it)",
+        "What batches spend their time on (share of all time)",
         {stage: rates(points, "stages", stage) for stage in stages},
-        figures.percent,
+        "share",
     )
-    yield plot("CPU (of one core)", {name: cpu_shares(points, name) for name in processes}, figures.percent)
-    for title, attribute, write in (
-        ("Memory", "memory_bytes", figures.size),
-        ("Threads", "threads", figures.count),
-        ("Open files and connections", "descriptors", figures.count),
-    ):
-        yield plot(title, {name: [_of(point, name, attribute) for point in points] for name in processes}, write)
+    yield plot("CPU (of one core)", {name: cpu_shares(points, name) for name in processes}, "share")
+    kinds: Sequence[tuple[str, str, Unit]] = (
+        ("Memory", "memory_bytes", "bytes"),
+        ("Threads", "threads", "count"),
+        ("Open files and connections", "descriptors", "count"),
+    )
+    for title, attribute, unit in kinds:
+        yield plot(title, {name: [_of(point, name, attribute) for point in points] for name in processes}, unit)
 
 
 def _of(sample: MetricsSample, process: str, attribute: str) -> float | None:
@@ -232,9 +249,11 @@ def _of(sample: MetricsSample, process: str, attribute: str) -> float | None:
 
 
 def _reasons(growth: Growth) -> str:
+    outcomes = {_OUTCOMES.get(state, state): count for state, count in growth.attempts.items()}
+    one = "An attempt is one notification tried with one subscription."
     return (
-        _table("Attempts by outcome", ("outcome", "notifications"), _counted(growth.attempts))
-        + _table("Attempts that failed, by class of error", ("error", "notifications"), _counted(growth.errors))
+        _table("Attempts by outcome", ("outcome", "attempts"), _counted(outcomes), one)
+        + _table("Attempts that failed, by class of error", ("error", "attempts"), _counted(growth.errors))
         + _table("Requests refused, by reason", ("reason", "requests"), _counted(growth.refused))
     )
 
@@ -257,12 +276,13 @@ def _counted(counts: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(name, figures.count(count)) for name, count in sorted(counts.items(), key=lambda one: -one[1]) if count]
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") -> str:
     if not rows:
         return ""
     head = "".join(f"<th>{as_html(name)}</th>" for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{as_html(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<h2>{as_html(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    about = f"<p>{as_html(said)}</p>" if said else ""
+    return f"<h2>{as_html(title)}</h2>{about}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _date(at: float) -> str:

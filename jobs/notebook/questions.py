@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import contextlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dispatch.tables import (
@@ -16,16 +19,19 @@ from dispatch.tables import (
     RETRIES,
     ROUTES,
     SUBSCRIPTIONS,
+    TABLES,
     TOPICS,
     TableSpec,
 )
-from jobs.notebook.reader import TableReader, When, as_time
+from jobs.notebook.reader import NoSuchTable, TableReader, When, as_time
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from core.settings import KafkaSettings
-    from dispatch.operations.trace.story import Story
+    from dispatch.operations.trace.story import Evidence, Story
+    from jobs.notebook.plots import Plots
+    from jobs.notebook.timeline import Timeline
     from jobs.settings.loading import Settings
 
 _HOUR = timedelta(hours=1)
@@ -92,31 +98,157 @@ class Tables:
         """Breakers over time."""
         return self._table(ENDPOINT_HEALTH)
 
+    @property
+    def plot(self) -> Plots:
+        """Pictures of all this: `tables.plot.latency(by="endpoint")`, `tables.plot.tree("plant")` and others."""
+        from jobs.notebook.plots import Plots
+
+        return Plots(self)
+
+    def newest(self) -> datetime | None:
+        """When the last notification was accepted or the last attempt made that the tables have; None without any."""
+        found = []
+        for table in (self.notifications, self.attempts):
+            with contextlib.suppress(NoSuchTable):
+                found.append(pc.max(table.arrow([table.spec.time])[0]).as_py())
+        return max((at for at in found if at is not None), default=None)
+
+    def lately(self, span: timedelta = _HOUR) -> datetime:
+        """So long before `newest`: an engine that rests has a last hour, too."""
+        return (self.newest() or datetime.now(UTC)) - span
+
     def story(self, notification_id: str, subscription: str | None = None) -> Story:
         """What became of a notification, as `arborcast trace` tells it; of one subscription, as `why` does."""
         from dispatch.operations.trace.explain import explain
-        from dispatch.operations.trace.gathering import Gatherer
-        from jobs.stack.state import dispatch_checkpoint, reachable_kafka
 
-        settings = self.settings
-        gatherer = Gatherer(
-            reachable_kafka(settings), settings.tables, settings.home, dispatch_checkpoint(settings, "push")
-        )
-        return explain(gatherer.gather(notification_id, subscription), subscription)
+        return explain(self._evidence(notification_id, subscription), subscription)
+
+    def timeline(self, notification_id: str = "") -> Timeline:
+        """A notification's life as a picture, a lane for each subscription, attempts as marks, waiting shaded. `.table`
+        has every step, `.outcomes` how it stands with each subscription, `.payload` the message. Without an id: of the
+        notification with the most attempts."""
+        import pandas as pd
+
+        from dispatch.operations.trace.explain import explain
+        from jobs.notebook.timeline import Timeline, timeline
+
+        chosen = notification_id or self.most_tried()
+        if not chosen:
+            said = "there are no notifications yet: publish one (arborcast publish, or arborcast up --demo)"
+            return Timeline("A notification's life", pd.DataFrame(), said=said)
+        evidence = self._evidence(chosen)
+        story = explain(evidence)
+        if not story.found:
+            said = f"nothing is known of {chosen}: an id is what pushes carry as arborcast-notification-id"
+            return Timeline("A notification's life", pd.DataFrame(), said="; ".join([said, *story.notes]))
+        return timeline(story, evidence.attempts, evidence.waiting)
 
     def trace(self, notification_id: str) -> pd.DataFrame:
         """Every step of a notification in order: when, for which subscription (empty: for all), what."""
+        from jobs.notebook.timeline import table_of
+
+        return table_of(self.story(notification_id))
+
+    def most_tried(self) -> str:
+        """The notification with the most attempts, or the newest one where there are none; empty without any."""
+        for table, order in ((self.attempts, "count_all"), (self.notifications, "notification")):
+            with contextlib.suppress(NoSuchTable):
+                rows = table.arrow(["notification"]).group_by("notification").aggregate([([], "count_all")])
+                if rows.num_rows:
+                    found = rows.sort_by([(order, "descending"), ("notification", "descending")])["notification"][0]
+                    return str(found.as_py())
+        return ""
+
+    def overview(self) -> pd.DataFrame:
+        """The tables: how many rows, and what they hold."""
         import pandas as pd
 
-        story = self.story(notification_id)
-        rows = [(step.at, "", step.what, step.detail) for step in story.steps]
-        for delivery in story.deliveries:
-            rows.append((None, delivery.subscription, "matched by", delivery.expression))
-            rows += [(step.at, delivery.subscription, step.what, step.detail) for step in delivery.steps]
-            rows.append((None, delivery.subscription, delivery.outcome, delivery.why))
-        frame = pd.DataFrame(rows, columns=["at", "subscription", "what", "detail"])
-        frame["at"] = pd.to_datetime(frame["at"], utc=True)
-        return frame
+        rows = []
+        for spec in TABLES:
+            table = self._table(spec)
+            with contextlib.suppress(NoSuchTable):
+                rows.append((spec.name, len(table), spec.help))
+        frame = pd.DataFrame(rows, columns=["table", "rows", "what it holds"]).set_index("table")
+        return _rows(
+            frame, "there are no tables yet: they are made a few seconds after the engine has started (arborcast up)"
+        )
+
+    def backlog(self) -> pd.DataFrame:
+        """What waits now, by subscription: how many, how old, when it goes on, and how often it was tried."""
+        frame = self.retries.pandas(["subscription", "notification", "tries", "due_at", "accepted_at"])
+        waiting = frame.groupby("subscription").agg(
+            waiting=("notification", "count"),
+            oldest=("accepted_at", "min"),
+            next_try=("due_at", "min"),
+            most_tries=("tries", "max"),
+        )
+        return _rows(waiting.sort_values("waiting", ascending=False), "nothing waits")
+
+    def failures(self, since: When | None = None) -> pd.DataFrame:
+        """A row for each kind of failure at each endpoint, with the last words about it; those with the most first."""
+        columns = ["endpoint", "error", "status", "started_at", "notification", "detail"]
+        failed = (ds.field("state") != "delivered") & (ds.field("push") != "")
+        kinds = (
+            self.attempts.pandas(columns, since=since, where=failed)
+            .sort_values("started_at")
+            .groupby(["endpoint", "error", "status"], as_index=False)
+            .agg(attempts=("notification", "count"), last_at=("started_at", "max"), detail=("detail", "last"))
+        )
+        return _rows(kinds.sort_values("attempts", ascending=False, ignore_index=True), "no push has failed")
+
+    def given_up(self, since: When | None = None) -> pd.DataFrame:
+        """Dead letters, the newest first, with the beginning of the message."""
+        columns = ["ended_at", "subscription", "endpoint", "topic", "error", "detail", "attempts", "payload"]
+        frame = self.dead_letters.pandas(columns, since=since)
+        frame["payload"] = frame.payload.str.decode("utf-8", "replace").str.slice(0, 80)
+        return _rows(frame.sort_values("ended_at", ascending=False, ignore_index=True), "nothing was given up")
+
+    def held(self) -> pd.DataFrame:
+        """Subscriptions that nothing goes to now: suspended by the engine, or paused by their subscribers."""
+        frame = self._subscribed(["subscription", "state", "suspended_at", "endpoint", "owner", "expression"])
+        held = frame[frame.suspended_at.notna() | (frame.state == "paused")]
+        return _rows(held.sort_values(["suspended_at", "endpoint"], ignore_index=True), "no subscription is held")
+
+    def unwanted(self) -> pd.DataFrame:
+        """Topics that nobody has subscribed to."""
+        frame = self.topics.pandas(["topic", "changed_at"])
+        unwanted = frame[~frame.topic.isin(self.routes.pandas(["topic"]).topic)]
+        return _rows(
+            unwanted.sort_values("topic", ignore_index=True), "every topic has a subscription, or there is none"
+        )
+
+    def idle(self) -> pd.DataFrame:
+        """Subscriptions that select no topic: often a typing error, or a topic that is yet to come."""
+        frame = self._subscribed(["subscription", "state", "endpoint", "expression", "created_at"])
+        idle = frame[~frame.subscription.isin(self.routes.pandas(["subscription"]).subscription)]
+        return _rows(idle.reset_index(drop=True), "every subscription selects a topic, or there is none")
+
+    def endings(self) -> pd.DataFrame:
+        """How subscriptions ended."""
+        frame = self.subscriptions.pandas(["subscription", "state", "reason"])
+        ended = frame[frame.state == "ended"].groupby("reason").subscription.count()
+        return _rows(ended.sort_values(ascending=False).rename("subscriptions").to_frame(), "no subscription has ended")
+
+    def travel(self, since: When | None = None) -> pd.DataFrame:
+        """What travels together, and what is used again; sizes are in bytes."""
+        import pandas as pd
+
+        begin = self.lately() if since is None else since
+        sizes = self.notifications.pandas(["payload_bytes", "logged_at", "recorded_at"], since=begin)
+        pushes = self.attempts.pandas(
+            ["push", "messages", "reused", "request_bytes"], since=begin, where=ds.field("push") != ""
+        ).drop_duplicates("push")
+        values = {
+            "notifications": len(sizes),
+            "payload bytes, mean": sizes.payload_bytes.mean(),
+            "table behind the log (s), longest": (sizes.recorded_at - sizes.logged_at).dt.total_seconds().max(),
+            "pushes": len(pushes),
+            "notifications in a push, mean": pushes.messages.mean(),
+            "pushes on a connection that was open (%)": 100 * pushes.reused.mean(),
+            "request bytes, mean": pushes.request_bytes.mean(),
+        }
+        frame = pd.DataFrame({"value": pd.Series(values).astype(float).round(2)}).dropna().rename_axis("what")
+        return _rows(frame, "nothing was published in this time")
 
     def audit(
         self, since: When | None = None, until: When | None = None, *, of: Literal["logs", "tables"] | None = None
@@ -194,8 +326,30 @@ class Tables:
         result.insert(1, "failed", (pushes.state != "delivered").groupby(pushes.endpoint).sum())
         return result.nlargest(count, "p99_ms")
 
+    def _evidence(self, notification_id: str, subscription: str | None = None) -> Evidence:
+        from dispatch.operations.trace.gathering import Gatherer
+        from jobs.stack.state import answers, dispatch_checkpoint, reachable_kafka
+
+        settings = self.settings
+        kafka = reachable_kafka(settings)
+        if not answers(kafka):
+            # Nobody is there: say so at once, and tell what the tables have.
+            kafka = replace(kafka, request_timeout_s=1)
+        gatherer = Gatherer(kafka, settings.tables, settings.home, dispatch_checkpoint(settings, "push"))
+        return gatherer.gather(notification_id, subscription)
+
+    def _subscribed(self, columns: list[str]) -> pd.DataFrame:
+        frame = self.subscriptions.pandas(columns)
+        return frame[frame.state != "ended"]
+
     def _table(self, spec: TableSpec) -> TableReader:
         return TableReader(spec, spec.location(self.settings.tables, self.settings.home))
+
+
+def _rows(frame: pd.DataFrame, nothing: str) -> pd.DataFrame:
+    from jobs.notebook.rows import Rows
+
+    return Rows.of(frame, nothing)
 
 
 def _milliseconds(when: When | None) -> int | None:

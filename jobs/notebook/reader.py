@@ -127,10 +127,11 @@ class TableReader:
         """What the columns mean."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [(each.name, each.type, each.unit, each.help) for each in self.spec.columns],
-            columns=["column", "type", "unit", "meaning"],
-        ).set_index("column")
+        from jobs.notebook.rows import Rows
+
+        told = [(each.name, each.type, each.unit, each.help) for each in self.spec.columns]
+        frame = pd.DataFrame(told, columns=["column", "type", "unit", "meaning"]).set_index("column")
+        return Rows.of(frame, "it has no columns")
 
     def _between(self, since: When | None, until: When | None) -> ds.Expression | None:
         if since is None and until is None:

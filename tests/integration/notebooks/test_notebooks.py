@@ -11,7 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dispatch.tables import DEAD_LETTERS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, ROUTES, SUBSCRIPTIONS, TOPICS
+from dispatch.settings import TableSettings
+from dispatch.tables import DEAD_LETTERS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, ROUTES, SUBSCRIPTIONS, TABLES, TOPICS
 from jobs.processes import processes
 from tests.support.table_rows import NOON, attempt, fill, record
 
@@ -98,11 +99,10 @@ def test_tour(engine: Path) -> None:
         "tour",
         engine,
         {
-            "rows": "overview.rows.to_dict()",
-            "good": 'by_subscription.loc["good"].to_dict("records")',
-            "bad": 'by_subscription.loc["bad"].to_dict("records")',
+            "rows": "tables.overview().rows.to_dict()",
+            "ended": 'ended.table.to_dict("index")',
             "failures": 'failures[["endpoint", "error", "attempts", "detail"]].to_dict("records")',
-            "waiting": "len(waiting)",
+            "waiting": "waiting.waiting.to_dict()",
             "audit": "audit.to_dict()",
         },
     )
@@ -118,12 +118,12 @@ def test_tour(engine: Path) -> None:
         "dead_letters": 1,
         "endpoint_health": 3,
     }
-    assert (found["good"], found["bad"]) == ([{"dead": 0, "delivered": 9}], [{"dead": 1, "delivered": 1}])
+    assert found["ended"] == {"http://good/": {"delivered": 9, "dead": 0}, BAD: {"delivered": 1, "dead": 1}}
     assert found["failures"] == [
         {"endpoint": BAD, "error": "connect", "attempts": 2, "detail": "refused"},
         {"endpoint": BAD, "error": "server-error", "attempts": 1, "detail": "HTTP 503"},
     ]
-    assert found["waiting"] == 2
+    assert found["waiting"] == {"bad": 2}
     assert found["audit"] == {
         "begun": 13,
         "delivered": 10,
@@ -141,27 +141,26 @@ def test_one_notification(engine: Path) -> None:
         "one_notification",
         engine,
         {
-            "chosen": "chosen",
-            "outcomes": "{each.subscription: each.outcome for each in story.deliveries}",
-            "steps": 'steps[steps.subscription == "bad"].what.tolist()',
-            "payload": "story.payload",
-            "notes": "len(story.notes)",
-            "lines": "names",
+            "chosen": "life.story.notification",
+            "drawn": "len(life.png()) > 1_000",
+            "outcomes": "life.outcomes.outcome.to_dict()",
+            "attempts": "life.outcomes.attempts.to_dict()",
+            "steps": 'life.table[life.table.subscription == "bad"].what.tolist()',
+            "timeless": "int(life.table['at'].isna().sum())",
+            "payload": "life.payload",
+            "notes": "len(life.story.notes)",
         },
     )
 
     assert found == {
         "chosen": "n1",
+        "drawn": True,
         "outcomes": {"good": "delivered", "bad": "delivered"},
-        "steps": [
-            "matched by",
-            "attempt 1: HTTP 503 after 10 ms",
-            "attempt 2: HTTP 202 after 10 ms",
-            "delivered",
-        ],
+        "attempts": {"good": 1, "bad": 2},
+        "steps": ["attempt 1: HTTP 503 after 10 ms", "attempt 2: HTTP 202 after 10 ms"],
+        "timeless": 0,
         "payload": "<x/>",
         "notes": 1,
-        "lines": ["bad", "good"],
     }
 
 
@@ -170,24 +169,24 @@ def test_subscriber_health(engine: Path) -> None:
         "subscriber_health",
         engine,
         {
-            "slowest": "slowest[['pushes', 'failed', 'longest_ms']].to_dict('index')",
-            "latency": "latency.p50.to_dict()",
-            "errors": "errors.to_dict('index')",
-            "open": "open_minutes.to_dict()",
+            "slow": "slow.table[['count', 'p50']].to_dict('index')",
+            "arrivals": "arrivals.table.ms.tolist()",
+            "errors": "failures.table.to_dict('index')",
+            "open": "breakers.table['left alone'].to_dict()",
             "held": "held.subscription.tolist()",
+            "drawn": "[each.figure is not None for each in (slow, arrivals, failures, breakers)]",
         },
     )
 
     assert found == {
-        "slowest": {
-            BAD: {"pushes": 4, "failed": 3, "longest_ms": 10.0},
-            "http://good/": {"pushes": 9, "failed": 0, "longest_ms": 10.0},
-        },
-        # 1 to 9 ms until the push began, and 10 ms for it; the other one at the second attempt.
-        "latency": {"good": 15.0, "bad": 1020.0},
+        # Neither has ten pushes, so both are shown.
+        "slow": {BAD: {"count": 4, "p50": 10.0}, "http://good/": {"count": 9, "p50": 10.0}},
+        # 11 to 19 ms, and one at the second attempt.
+        "arrivals": [15.5, 119.1, 929.9, 1020.0],
         "errors": {BAD: {"connect": 2, "server-error": 1}},
         "open": {BAD: 30.0},
         "held": ["bad"],
+        "drawn": [True, True, True, True],
     }
 
 
@@ -196,21 +195,24 @@ def test_capacity(engine: Path) -> None:
         "capacity",
         engine,
         {
-            "throughput": "throughput.tolist()",
-            "where": "where.p50.to_dict()",
-            "batches": "[len(batches), batches.duration_ms.max()]",
-            "lag": "lag.max()",
-            "together": "travel['notifications per push']",
+            "throughput": "throughput.table.max().tolist()",
+            "where": "stages.table.p50.to_dict()",
+            "batches": "[len(batches.table), batches.table.duration_ms.max()]",
+            "lag": "lag.table.max().item()",
+            "together": "travel.value['notifications in a push, mean']",
+            "drawn": "[each.figure is not None for each in (throughput, stages, batches, lag)]",
         },
     )
 
     assert found == {
-        "throughput": [0.9, 1.0],
-        "where": {"stored": 0.0, "waiting for its push": 5.0, "push": 10.0},
+        # All of them in the same second.
+        "throughput": [9.0, 9.0],
+        "where": {"until Kafka has it": 0.0, "until its push begins": 5.0, "until the answer": 10.0, "all together": 15.0},
         # In batch 3 from 3 ms to 40 ms after noon.
         "batches": [9, 37.0],
-        "lag": 0.009,
+        "lag": 0.03,
         "together": 1.0,
+        "drawn": [True, True, True, True],
     }
 
 
@@ -219,21 +221,41 @@ def test_topics(engine: Path) -> None:
         "topics",
         engine,
         {
-            "drawn": "drawn",
-            "widest": "widest.to_dict()",
-            "unwanted": "unwanted",
+            "tree": "tree.table[['topic', 'level', 'topics', 'notifications', 'subscriptions']].values.tolist()",
+            "wanted": "wanted.table.subscriptions.to_dict()",
+            "unwanted": "unwanted.topic.tolist()",
             "idle": "idle.subscription.tolist()",
-            "ended": "ended.to_dict()",
+            "ended": "ended.subscriptions.to_dict()",
         },
     )
 
     assert found == {
-        "drawn": ["a  (1)", "    b  (2)", "c  (0)", "d", "    e  (0)"],
-        "widest": {"a/b": 2, "a": 1},
+        # What is above d/e is no topic, and leads nowhere else.
+        "tree": [["a", 1, 2, 9, 2], ["a/b", 2, 1, 9, 2], ["c", 1, 1, 0, 0], ["d/e", 1, 1, 0, 0]],
+        "wanted": {"a/b": 2, "a": 1},
         "unwanted": ["c", "d/e"],
         "idle": ["typo"],
         "ended": {"expired": 1},
     }
+
+
+def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words instead of pictures and of empty tables, and no error; all notebooks in one kernel."""
+    home = engine / "new"
+    for spec in TABLES:
+        spec.ensure(spec.location(TableSettings(), home))
+    monkeypatch.setenv("ARBORCAST_HOME", str(home))
+    notebook = NBFORMAT.v4.new_notebook(
+        cells=[cell for name in NAMES for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells]
+    )
+
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(engine)}}).execute()
+
+    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert not any("image/png" in data for data in shown)
+    said = " ".join(data.get("text/html", "") for data in shown)
+    for words in ("no notifications yet", "nothing was pushed", "no topics yet", "nobody gets anything", "nothing waits"):
+        assert words in said
 
 
 @pytest.mark.parametrize("name", NAMES)

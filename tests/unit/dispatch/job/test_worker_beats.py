@@ -25,30 +25,30 @@ LIMIT_S = 30.0
 DAEMON = """
 import os, signal, sys, threading, time
 from core import liveness
-from dispatch.job import worker_beats
+from dispatch.job import heartbeat
 
 def idle():
     time.sleep(600)
 
 def works():
-    with worker_beats.task():
+    with heartbeat.task():
         while True:
             liveness.beat()
             time.sleep(0.01)
 
 def stuck():
-    with worker_beats.task():
+    with heartbeat.task():
         liveness.beat()
         time.sleep(600)
 
 def ended():
-    with worker_beats.task():
+    with heartbeat.task():
         liveness.beat()
     time.sleep(600)
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-worker_beats._BEAT_S = 0.02
-worker_beats.beat_from_here_on()
+heartbeat._BEAT_S = 0.02
+heartbeat.beat_from_here_on()
 assert threading.active_count() == 1
 for word in sys.stdin:
     pid = os.fork()

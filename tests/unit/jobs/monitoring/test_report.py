@@ -8,7 +8,6 @@ from lxml import html
 
 from core.errors import ConfigError
 from jobs.cli.common import beginning
-from jobs.monitoring import figures
 from jobs.monitoring.figures import line_plot
 from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.report import history_for, page, write_report
@@ -46,17 +45,28 @@ def test_the_page_needs_nothing_but_itself() -> None:
     tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
     # 249 steps of 100 in each of the two lives.
     assert tiles["notifications accepted"] == "49.8 k"
-    assert tiles["delivered"] == "49.8 k"
+    assert tiles["deliveries made"] == "49.8 k"
     assert tiles["longest lag"] == "5.0 s"
     assert tiles["delivery, median"] == "50 ms"
     plots = elements(document, "//figure[.//*[local-name()='polyline']]")
-    captions = " ".join(plot.findtext("figcaption") or "" for plot in plots)
-    for wanted in ("Notifications a second", "From acceptance to delivery", "Lag", "CPU", "Memory", "Threads"):
+    captions = [str(plot.xpath("normalize-space(figcaption/text())")) for plot in plots]
+    for wanted in (
+        "Notifications accepted, a second",
+        "From acceptance to delivery",
+        "CPU (of one core)",
+        "Memory",
+        "Threads",
+    ):
         assert wanted in captions
+    assert len({*captions}) == len(captions), "two charts have one name"
     cells = document.xpath("//td/text()")
     assert isinstance(cells, list)
     assert "http://<slow>/" in cells
     assert "timeout" in cells
+    # What is counted there are attempts: one notification may be tried many times.
+    heads = [[head.text for head in elements(table, ".//th")] for table in elements(document, "//table")]
+    assert ["outcome", "attempts"] in heads
+    assert ["error", "attempts"] in heads
 
 
 def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
@@ -81,10 +91,36 @@ def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
 
 def test_lines_break_where_nothing_is_known() -> None:
     points = [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0), (4.0, 1.0), (50.0, 3.0), (51.0, 3.0)]
-    plot = line_plot("Lag", {"<time>": points}, figures.count, gap_s=5)
+    plot = line_plot("Lag", {"<time>": points}, "count", gap_s=5)
     assert plot.count("<polyline") == 3
     assert "&lt;time&gt;" in plot
-    assert "nothing was recorded" in line_plot("Lag", {"time": []}, figures.count, gap_s=5)
+    assert "nothing was recorded" in line_plot("Lag", {"time": []}, "count", gap_s=5)
+
+
+def test_a_single_point_is_a_dot() -> None:
+    plot = line_plot("Lag", {"": [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0)]}, "count", gap_s=5)
+    assert plot.count("<polyline") == 2
+    assert plot.count('class="s0 dot"') == 1
+
+
+def test_a_line_and_its_name_are_one_piece_of_the_legend() -> None:
+    plot = html.fragment_fromstring(line_plot("CPU", {"a": [(0.0, 1.0)], "b": [(0.0, 2.0)]}, "share", gap_s=5))
+    keys = elements(plot, "figcaption/span[@class='key']")
+    assert [str(key.xpath("string()")) for key in keys] == ["a", "b"]
+    assert [path.get("class") for key in keys for path in elements(key, ".//path")] == ["s0", "s1"]
+    assert "white-space: nowrap" in re.search(r"\.key {[^}]*}", page(EngineView(), "x", 0, 1))[0]  # type: ignore[index]
+
+
+def test_ticks_are_round() -> None:
+    points = [(1_767_225_613.0 + number, 340e6) for number in range(200)]
+    plot = html.fragment_fromstring(line_plot("Memory", {"kafka": points}, "bytes", gap_s=5))
+    assert [each.text for each in elements(plot, "div/span[@class='y']")] == [
+        "0",
+        "128 MiB",
+        "256 MiB",
+        "384 MiB",
+    ]
+    assert [each.text for each in elements(plot, "div/span[@class='x']")] == ["00:01", "00:02", "00:03"]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class GatewayRun:
                 return float(line.rpartition(" ")[2])
         raise KeyError(name)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 30) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 120) -> None:
         """Poll until the condition holds."""
         deadline = time.monotonic() + timeout
         while not condition():

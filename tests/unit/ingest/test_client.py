@@ -21,6 +21,8 @@ from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.subscriptions import DeliveryPolicy, SoapVersion
 from topic_model.topics import TopicPath
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def parts() -> GatewayParts:

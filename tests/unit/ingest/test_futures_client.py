@@ -26,6 +26,8 @@ from ingest.client import (
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
 
+pytestmark = pytest.mark.slow
+
 SHORT = Retries(attempts=3, first_s=0.01, longest_s=1)
 
 

@@ -22,6 +22,8 @@ from ingest.soap.envelope import MAX_BLOCKS, parse
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
+pytestmark = pytest.mark.slow
+
 SIZE = 700_000
 
 TINY_MESSAGE = soap.message("t:a", "<a/>")

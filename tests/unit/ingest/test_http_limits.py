@@ -11,6 +11,8 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served
 
+pytestmark = pytest.mark.slow
+
 BODY = soap.envelope(soap.notify())
 START = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)

@@ -14,6 +14,8 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
 
+pytestmark = pytest.mark.slow
+
 BODY = soap.envelope(soap.notify())
 SIZE = len(BODY)
 POST = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\n"

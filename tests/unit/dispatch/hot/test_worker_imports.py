@@ -12,6 +12,8 @@ from dispatch.hot.sink import push_partition
 from dispatch.job.heartbeat import keep_worker_alive
 from dispatch.redelivery.held_lanes import Reports
 
+pytestmark = pytest.mark.slow
+
 # Some 70 MiB in all, and only the driver has a use for them.
 OF_THE_DRIVER = ("deltalake", "numpy", "pandas", "pyarrow")
 

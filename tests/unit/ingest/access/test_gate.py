@@ -19,6 +19,8 @@ from tests.support.guarded_gateway import (
 )
 from tests.support.soap_messages import envelope, message, notify, subscribe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "header",

@@ -23,6 +23,8 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import basic
 from tests.support.soap_messages import addressing, envelope, message, notify, subscribe, topic, topic_expression
 
+pytestmark = pytest.mark.slow
+
 BASE = "http://127.0.0.1:8080"
 ANNA, BERT = basic("anna", "pa"), basic("bert", "pb")
 

@@ -17,6 +17,8 @@ from tests.support.guarded_gateway import (
 )
 from tests.support.soap_messages import envelope, message, notify
 
+pytestmark = pytest.mark.slow
+
 
 def sent(parts: GatewayParts, header: str, soap: str = "1.1") -> HttpAnswer:
     return parts.post(envelope(notify(message("t:a")), soap, header))

@@ -16,6 +16,8 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served
 
+pytestmark = pytest.mark.slow
+
 BODY = soap.envelope(soap.notify())
 
 # As the JDK's HTTP client, and so Apache CXF, sends every POST.

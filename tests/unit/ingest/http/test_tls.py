@@ -22,6 +22,8 @@ from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
 from tests.support.soap_messages import envelope, notify
 
+pytestmark = pytest.mark.slow
+
 BODY = envelope(notify())
 REQUEST = b"POST /wsn/NotificationBroker HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
 

@@ -16,6 +16,8 @@ from dispatch.settings import PushSettings
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = PushSettings(
     connect_timeout_s=20.0, total_timeout_s=60.0, max_in_flight=32, max_response_bytes=1_000, keep_response_bytes=20
 )

@@ -9,7 +9,7 @@ clock, and two can never both believe that they have it.
 Who has not renewed for HOLD_S lets its pushes wait (`core.fence`), before another can have the lease. When
 it reads a later claim than its own it ends at once.
 
-`Lease` is pure; `JobLease` reads and appends. The gateways' lease (`jobs.gateway.lease`) has another form, which
+`JobLeaseState` is pure; `JobLease` reads and appends. The gateways' lease (`jobs.gateway.lease`) has another form, which
 gateways of the release before read: hence a log of its own.
 """
 
@@ -89,7 +89,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+class JobLeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One word about the lease. `at` is the offset of the holder's claim."""
 
     kind: Literal["claim", "renewal", "release"]
@@ -102,12 +102,12 @@ class _Version(msgspec.Struct):
     version: int
 
 
-def encode(record: LeaseRecord) -> tuple[bytes, bytes]:
+def encode(record: JobLeaseRecord) -> tuple[bytes, bytes]:
     """Key and value."""
     return KEY, msgspec.json.encode(record)
 
 
-def decode(key: bytes, value: bytes | None) -> LeaseRecord:
+def decode(key: bytes, value: bytes | None) -> JobLeaseRecord:
     """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
     try:
         version = msgspec.json.decode(value or b"", type=_Version).version
@@ -116,13 +116,13 @@ def decode(key: bytes, value: bytes | None) -> LeaseRecord:
                 f"a record of the job's lease has version {version}, this Arborcast knows up to {VERSION}: upgrade it "
                 "first"
             )
-        return msgspec.json.decode(value or b"", type=LeaseRecord)
+        return msgspec.json.decode(value or b"", type=JobLeaseRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InfrastructureError(f"not a record of the job's lease: {error}") from error
 
 
 @dataclass
-class Lease:
+class JobLeaseState:
     """The lease as one job sees it. Times are seconds of one clock of its own."""
 
     me: Holder
@@ -136,7 +136,7 @@ class Lease:
     renewals: int = 0
     """How many of the holder's renewals came since its claim, or since we read."""
 
-    def apply(self, record: LeaseRecord, offset: int, now: float) -> None:
+    def apply(self, record: JobLeaseRecord, offset: int, now: float) -> None:
         """The log's next record."""
         self.end = offset + 1
         if record.kind == "claim":
@@ -156,17 +156,17 @@ class Lease:
         """Whether it is ours, as far as we have read."""
         return self.holder is not None and self.holder.name == self.me.name
 
-    def claim(self) -> LeaseRecord:
+    def claim(self) -> JobLeaseRecord:
         """What makes it ours, if nobody writes before. To be appended right after the log was read to its end."""
-        return LeaseRecord(kind="claim", holder=self.me, at=self.end)
+        return JobLeaseRecord(kind="claim", holder=self.me, at=self.end)
 
-    def renewal(self) -> LeaseRecord:
+    def renewal(self) -> JobLeaseRecord:
         """What keeps it ours."""
-        return LeaseRecord(kind="renewal", holder=self.me, at=self.at)
+        return JobLeaseRecord(kind="renewal", holder=self.me, at=self.at)
 
-    def release(self) -> LeaseRecord:
+    def release(self) -> JobLeaseRecord:
         """What tells others not to wait."""
-        return LeaseRecord(kind="release", holder=self.me, at=self.at)
+        return JobLeaseRecord(kind="release", holder=self.me, at=self.at)
 
 
 def this_job(home: Path) -> Holder:
@@ -262,8 +262,8 @@ class JobLease:
         self._there = False  # whether the log is, as far as we know
         self._began = math.inf  # when we had read all of it for the first time
         self._well = clock()
-        self._lease = Lease(self._me)
-        self._follower: LogFollower[LeaseRecord] = LogFollower(
+        self._lease = JobLeaseState(self._me)
+        self._follower: LogFollower[JobLeaseRecord] = LogFollower(
             self._kafka,
             JOB_LEASE_LOG,
             decode,

@@ -62,7 +62,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Lane:
+class TimelineLane:
     """One subscription, or several of which there is too much to show. `open_until_ms`: it still waits, until then as
     far as is known."""
 
@@ -95,7 +95,7 @@ def lanes(
     deliveries: Iterable[DeliveryStory],
     attempts: Iterable[Row],
     due: Mapping[str, datetime | None],
-) -> list[Lane]:
+) -> list[TimelineLane]:
     """A lane for each subscription; those that are not well first, then the slowest."""
     marks: dict[str, list[Mark]] = {}
     later = dict(due)
@@ -113,7 +113,9 @@ def lanes(
         open_ = story.outcome in {"waiting", "pending"}
         known = marks.get(story.subscription, [])
         told = _told(story, known, later.get(story.subscription) if open_ else None)
-        found.append(Lane(story.subscription, story.endpoint, story.outcome, told, known, horizon if open_ else None))
+        found.append(
+            TimelineLane(story.subscription, story.endpoint, story.outcome, told, known, horizon if open_ else None)
+        )
     return sorted(found, key=lambda lane: (_WELL.get(lane.outcome, 0), -lane.end_ms, lane.endpoint, lane.name))
 
 
@@ -141,7 +143,7 @@ def _told(story: DeliveryStory, marks: Sequence[Mark], next_at: datetime | None)
     return f"{story.outcome} after {after}" + (f", {attempts}" if tries != 1 else "")
 
 
-def folded(found: Sequence[Lane], most: int = _MOST_LANES) -> list[Lane]:
+def folded(found: Sequence[TimelineLane], most: int = _MOST_LANES) -> list[TimelineLane]:
     """At most so many lanes; the last then stands for all that have none."""
     if len(found) <= most:
         return list(found)
@@ -151,10 +153,10 @@ def folded(found: Sequence[Lane], most: int = _MOST_LANES) -> list[Lane]:
         counts[lane.outcome] = counts.get(lane.outcome, 0) + 1
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items(), key=lambda one: -one[1]))
     marks = [mark for lane in rest for mark in lane.marks]
-    return [*shown, Lane("", "", "", told, marks, several=len(rest))]
+    return [*shown, TimelineLane("", "", "", told, marks, several=len(rest))]
 
 
-def scale(found: Iterable[Lane]) -> tuple[bool, ticks.Ticks]:
+def scale(found: Iterable[TimelineLane]) -> tuple[bool, ticks.Ticks]:
     """Whether the axis is logarithmic, and its ticks in milliseconds."""
     shown = list(found)
     times = [time for lane in shown for mark in lane.marks for time in (mark.from_ms, mark.to_ms) if time > 0]
@@ -167,7 +169,7 @@ def scale(found: Iterable[Lane]) -> tuple[bool, ticks.Ticks]:
     return False, [(at * 1000, text) for at, text in ticks.linear(longest / 1000, "seconds", 8)]
 
 
-def names_of(found: Sequence[Lane]) -> list[str]:
+def names_of(found: Sequence[TimelineLane]) -> list[str]:
     """The endpoint of each lane; with the end of the subscription's id where several have the same one."""
     names = [lane.endpoint or lane.name for lane in found]
     return [
@@ -210,7 +212,7 @@ def table_of(story: Story) -> pd.DataFrame:
     return Rows.of(frame, "nothing is known of it")
 
 
-def outcomes_of(story: Story, found: Iterable[Lane]) -> pd.DataFrame:
+def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
     """One row for each subscription: how it stands, after how many attempts, and why."""
     import pandas as pd
 
@@ -269,7 +271,7 @@ def _before(story: Story, begin: datetime) -> str:
     return f"{one_line(story.notification)}, {at}\n{', '.join(said)}"
 
 
-def _draw(axes: Axes, row: int, lane: Lane) -> None:
+def _draw(axes: Axes, row: int, lane: TimelineLane) -> None:
     for begin, end, again in lane.waits:
         colour = "#F7DFAE" if again else PALE
         axes.barh(row, end - begin, left=begin, height=0.56, color=colour, linewidth=0, zorder=1)
@@ -303,7 +305,7 @@ def _draw(axes: Axes, row: int, lane: Lane) -> None:
     )
 
 
-def _key(axes: Axes, shown: Sequence[Lane]) -> None:
+def _key(axes: Axes, shown: Sequence[TimelineLane]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -10,15 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S, Holder, Lease, LeaseRecord, decode, encode, is_gone, this_job
+from dispatch.job.lease import (
+    HOLD_S,
+    LEASE_S,
+    RENEW_S,
+    Holder,
+    JobLeaseRecord,
+    JobLeaseState,
+    decode,
+    encode,
+    is_gone,
+    this_job,
+)
 
 
 class Group:
     """Jobs on one log, with one clock, each of which may be stopped between any two steps of its look."""
 
     def __init__(self, *names: str) -> None:
-        self.log: list[LeaseRecord] = []
-        self.jobs = {name: Lease(Holder(name=name)) for name in names}
+        self.log: list[JobLeaseRecord] = []
+        self.jobs = {name: JobLeaseState(Holder(name=name)) for name in names}
         self.until = dict.fromkeys(names, float("-inf"))
         self.now = 0.0
         self._looks = {name: self._look(name) for name in names}
@@ -122,8 +133,8 @@ def test_what_is_released_is_free_at_once() -> None:
 
 
 def test_a_job_learns_of_the_holder_from_any_renewal_where_the_claim_is_no_longer_in_the_log() -> None:
-    job = Lease(Holder(name="b"), end=70)
-    job.apply(LeaseRecord(kind="renewal", holder=Holder(name="a"), at=7), 70, 1.0)
+    job = JobLeaseState(Holder(name="b"), end=70)
+    job.apply(JobLeaseRecord(kind="renewal", holder=Holder(name="a"), at=7), 70, 1.0)
 
     assert job.holder == Holder(name="a")
     assert not job.mine
@@ -151,7 +162,7 @@ def test_never_two_at_a_time(steps: list[tuple[str, float]]) -> None:
 
 
 def test_records_come_back_as_they_were() -> None:
-    record = LeaseRecord(kind="renewal", holder=Holder(name="x", host="h", pid=3, since_ms=5, home="/h"), at=3)
+    record = JobLeaseRecord(kind="renewal", holder=Holder(name="x", host="h", pid=3, since_ms=5, home="/h"), at=3)
 
     assert decode(*encode(record)) == record
 

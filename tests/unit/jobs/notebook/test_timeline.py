@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from dispatch.operations.trace.story import DeliveryStory, Outcome, Step, Story
-from jobs.notebook.timeline import Lane, Mark, folded, lanes, names_of, scale, table_of, timeline
+from jobs.notebook.timeline import Mark, TimelineLane, folded, lanes, names_of, scale, table_of, timeline
 from tests.support.table_rows import NOON
 
 
@@ -31,7 +31,7 @@ def told(subscription: str, outcome: Outcome = "delivered", endpoint: str = "") 
 
 def lanes_of(
     deliveries: list[DeliveryStory], rows: list[dict[str, object]], due: Mapping[str, datetime | None] | None = None
-) -> list[Lane]:
+) -> list[TimelineLane]:
     return lanes(NOON, deliveries, rows, due or {})
 
 
@@ -94,8 +94,8 @@ def test_lanes_to_one_endpoint_are_told_apart() -> None:
     assert names_of(shown) == ["http://x/ · tion-1", "http://x/ · tion-2"]
 
 
-def lane(*times: float) -> Lane:
-    return Lane("s", "http://s/", "delivered", "", [Mark(at, at, "delivered", 1, True) for at in times])
+def lane(*times: float) -> TimelineLane:
+    return TimelineLane("s", "http://s/", "delivered", "", [Mark(at, at, "delivered", 1, True) for at in times])
 
 
 def test_only_a_long_life_has_a_logarithmic_scale() -> None:

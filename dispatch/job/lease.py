@@ -9,8 +9,8 @@ clock, and two can never both believe that they have it.
 Who has not renewed for HOLD_S lets its pushes wait (`core.fence`), before another can have the lease. When
 it reads a later claim than its own it ends at once.
 
-`JobLeaseState` is pure; `JobLease` reads and appends. The gateways' lease (`jobs.gateway.lease`) has another form, which
-gateways of the release before read: hence a log of its own.
+`JobLeaseState` is pure; `JobLease` reads and appends. The gateways' lease (`jobs.gateway.lease`) has another form,
+which gateways of the release before read: hence a log of its own.
 """
 
 from __future__ import annotations

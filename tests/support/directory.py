@@ -18,7 +18,7 @@ from topic_model.tree.tree import TopicTree
 NAMES = ("a", "b", "Größe", "温度", "x-1.y", "z_")
 NAMESPACES = ("", "", "urn:t", "http://example.org/a,b=c+d#e")
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 120.0
 
 
 def topic(path: str, **facts: object) -> TopicRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -32,4 +33,4 @@ def opened() -> Iterator[Open]:
 @pytest.fixture
 def settings(slapd: Slapd) -> DirectorySettings:
     """A base of the test's own on the shared server."""
-    return slapd.settings(base_dn=f"ou=own{next(_bases)},{SUFFIX}")
+    return slapd.settings(base_dn=f"ou=own{os.getpid()}-{next(_bases)},{SUFFIX}")

@@ -28,8 +28,7 @@ class NotificationIds:
 
     def __init__(self) -> None:
         self._last = 0
-        # Not a secret, only to be different in every process.
-        self._random = random.Random(secrets.randbits(128))  # noqa: S311
+        self._random = random.Random(secrets.randbits(128))  # noqa: S311  # unlike every other process's, not secret
 
     def next(self) -> str:
         """A new identifier."""

@@ -36,32 +36,28 @@ if sys.path and os.path.abspath(sys.path[0]) == _HERE:
 os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0")
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
-from pyspark.java_gateway import ensure_callback_server_started  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
 
 # Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
 _opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __name__ == "__main__" else None
 
-from core import fence  # noqa: E402
-from core.errors import ArborcastError  # noqa: E402
-from core.files import write_atomically  # noqa: E402
-from core.telemetry import log_format  # noqa: E402
-from dispatch.job.heartbeat import (  # noqa: E402
-    FILE,
-    Heart,
-    WorkerBeats,
-    new_file,
-)
-from dispatch.job.lease import JobLease  # noqa: E402
-from dispatch.job.runtime import DispatchJob  # noqa: E402
-from dispatch.matching.bases import workers_are_here  # noqa: E402
-from dispatch.monitoring.metrics import JobMetrics  # noqa: E402
-from dispatch.settings import JobSettings  # noqa: E402
-from dispatch.spark.query_supervisor import StopGate  # noqa: E402
-from jobs.monitoring.endpoint import serve_job_sometime  # noqa: E402
-from jobs.settings.loading import Settings, describe, level_of, load_settings, policy_of  # noqa: E402
-from jobs.stack.home import make_home  # noqa: E402
-from jobs.terminal import complain  # noqa: E402
+from core import fence
+from core.errors import ArborcastError
+from core.files import write_atomically
+from core.telemetry import log_format
+from dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
+from dispatch.job.lease import JobLease
+from dispatch.job.runtime import DispatchJob
+from dispatch.matching.bases import workers_are_here
+from dispatch.monitoring.metrics import JobMetrics
+from dispatch.settings import JobSettings
+from dispatch.spark.query_supervisor import StopGate
+from jobs.monitoring.endpoint import serve_job_sometime
+from jobs.settings.loading import Settings, level_of, load_settings
+from jobs.settings.outbound import describe, policy_of
+from jobs.stack.home import make_home
+from jobs.terminal import complain
 
 logger = logging.getLogger("arborcast.dispatch")
 
@@ -177,6 +173,7 @@ def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
         gate.close()
 
     jvm = _jvm(spark)
+    # What calls Python from the JVM is pyspark's own, and so is the gateway that it needs: neither is public or typed.
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001
     handler = _JvmSignals(gate)
     for name in ("TERM", "INT"):

@@ -34,7 +34,7 @@ def progress_of(query: StreamingQuery | None) -> Progress | None:
     if query is None:
         return None
     try:
-        found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public one makes a call for every value in it
+        found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public one asks the JVM once for each value
         return None if found is None else read_progress(str(found.json()))
     except Exception:
         return None  # the query is about to end, or Spark with it, or the JVM: whatever py4j calls that

@@ -64,9 +64,9 @@ class HadoopFolder:
     """A checkpoint where Spark finds it: on any file system of Hadoop's."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        # Spark offers no public way to Hadoop's file systems.
-        self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
-        configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+        context: Any = spark.sparkContext
+        self._jvm = context._jvm  # noqa: SLF001  # Spark offers no public way to Hadoop's file systems
+        configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001  # the same
         self._location = location.rstrip("/")
         self._files = self._path().getFileSystem(configuration)
 

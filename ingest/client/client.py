@@ -43,7 +43,7 @@ class BrokerSession(requests.Session):
         self._retries = retries
         self._closing = threading.Event()
 
-    def request(  # type: ignore[override]  # of requests' sixteen parameters it takes what it looks at
+    def request(  # type: ignore[override]  # called by us and by requests-futures, never with the other parameters
         self, method: str | bytes, url: str | bytes, **arguments: Any
     ) -> requests.Response:
         """POST `data` with `headers`, the very same again while that may help; redirects are not followed.
@@ -176,10 +176,10 @@ class BrokerClient(ABC):
         self.close()
 
 
-def signature_of(make: Callable[..., Call[Any]], result: str) -> inspect.Signature:
-    """The parameters of a method of Calls with what a client's method returns: for help(), type checkers know it."""
+def describe(method: Callable[..., object], make: Callable[..., Call[Any]], result: str) -> None:
+    """Have help() show the parameters of a method of Calls, with what a client's method returns; type checkers know."""
     returned = str(make.__annotations__["return"]).removeprefix("Call[").removesuffix("]")
-    return inspect.signature(make).replace(return_annotation=result.format(returned))
+    method.__dict__["__signature__"] = inspect.signature(make).replace(return_annotation=result.format(returned))
 
 
 def performed(make: Callable[Concatenate[Calls, P], Call[ResultT]]) -> Callable[Concatenate[Client, P], ResultT]:
@@ -189,7 +189,7 @@ def performed(make: Callable[Concatenate[Calls, P], Call[ResultT]]) -> Callable[
     def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return self._perform(make(self._calls, *args, **kwargs))
 
-    method.__signature__ = signature_of(make, "{}")  # type: ignore[attr-defined]
+    describe(method, make, "{}")
     return method
 
 

@@ -18,7 +18,7 @@ import requests
 from requests_futures.sessions import FuturesSession
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from ingest.client.client import TIMEOUT_S, BrokerClient, P, arguments_of, result_of, signature_of
+from ingest.client.client import TIMEOUT_S, BrokerClient, P, arguments_of, describe, result_of
 from ingest.client.values import Batching, ClientClosed, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
 
@@ -86,7 +86,7 @@ def submitted(
     def method(self: FuturesClient, /, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         return self._submit(make(self._calls, *args, **kwargs))
 
-    method.__signature__ = signature_of(make, "Future[{}]")  # type: ignore[attr-defined]
+    describe(method, make, "Future[{}]")
     return method
 
 

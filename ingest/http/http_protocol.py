@@ -38,6 +38,11 @@ _ALLOW = b"allow: GET, HEAD, POST\r\n"
 _AHEAD = 64
 
 
+def _ours(scope: object) -> dict[str, Any]:
+    """A request's scope, for what we put into it: uvicorn's type has its own keys only."""
+    return cast("dict[str, Any]", scope)
+
+
 class GatewayProtocol(HttpToolsProtocol):
     """One connection.
 
@@ -157,7 +162,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._forget_deadline()  # it was for the request before
         super().on_message_begin()
         if self._certificate:
-            self.scope[CERTIFICATE] = self._certificate  # type: ignore[typeddict-unknown-key]  # ours
+            _ours(self.scope)[CERTIFICATE] = self._certificate
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
@@ -172,7 +177,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse_head()
             return
         before = self.cycle
-        self._reservation = self.scope[RESERVATION] = Reservation(self._inflight, self)  # type: ignore[typeddict-unknown-key]  # ours
+        self._reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
         super().on_headers_complete()
         self._handed_over = True
         if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
@@ -327,7 +332,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._let_linger(last)
 
     def _drop_newest(self) -> None:
-        self.pipeline.popleft()[0].scope[RESERVATION].release()  # type: ignore[typeddict-item]  # ours
+        _ours(self.pipeline.popleft()[0].scope)[RESERVATION].release()
 
     def _end_running(self, status: int, reason: str, extra: bytes) -> None:
         """The application has the head of the request, and waits for the rest."""

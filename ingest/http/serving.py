@@ -50,7 +50,7 @@ class GatewayServer(uvicorn.Server):
             else:
                 make = functools.partial(self._protocol, self._tls.handshakes)
                 acceptor = TlsAcceptor(listener, self._tls, make, self._trusted.connection_key)
-                self.servers.append(acceptor)  # type: ignore[arg-type]  # closes like one
+                self.servers.append(acceptor)  # type: ignore[arg-type]  # closed like a server, by uvicorn
         self.started = True
 
     def _protocol(self, handshakes: Handshakes | None = None) -> asyncio.Protocol:

@@ -23,7 +23,8 @@ from jobs.monitoring.stack_monitor import StackMonitor, serve
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import PartFailed
 from jobs.processes.processes import Deadline, ProcessId, Signals
-from jobs.settings.loading import Settings, describe, level_of, load_settings
+from jobs.settings.loading import Settings, level_of, load_settings
+from jobs.settings.outbound import describe
 from jobs.settings.stack import StackSettings
 from jobs.stack import engine, state
 from jobs.stack.engine import Tools

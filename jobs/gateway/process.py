@@ -44,7 +44,8 @@ from jobs.gateway.metrics import (
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
 from jobs.monitoring.endpoint import declare_process
-from jobs.settings.loading import Settings, describe, policy_of
+from jobs.settings.loading import Settings
+from jobs.settings.outbound import describe, policy_of
 from topic_model.control_view import ControlView
 from topic_model.projections.owners import Owners
 from topic_model.projections.pull_points import PullPoints

@@ -331,4 +331,4 @@ def _package_folder(name: str) -> Path:
 
 
 def _replace(settings: Settings, **sections: object) -> Settings:
-    return dataclasses.replace(settings, **sections)  # type: ignore[arg-type]
+    return dataclasses.replace(settings, **sections)  # type: ignore[arg-type]  # names of sections, as callers write them

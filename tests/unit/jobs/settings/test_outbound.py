@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.settings.loading import Settings, describe, load_settings, policy_of
+from jobs.settings.loading import Settings, load_settings
+from jobs.settings.outbound import describe, policy_of
 from jobs.stack import engine
 
 

@@ -54,7 +54,6 @@ class BatchOutcomes:
         journal: Journal,
         push: PushSettings,
         retry: RetrySettings,
-        batch: int,
         watched: frozenset[str] = frozenset(),
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
@@ -63,7 +62,6 @@ class BatchOutcomes:
         self._journal = journal
         self._impatient = retry.batch_wait_s < push.total_timeout_s
         self._retry = retry
-        self._batch = batch
         self._watched = watched
         self._now = now
         self._chance = chance
@@ -120,7 +118,7 @@ class BatchOutcomes:
         endpoint, now_ms = subscription.consumer.address, self._now_ms()
         for received in waiting:
             row = untried(
-                subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, self._batch
+                subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, received.batch
             )
             self._write(received, row, UNTRIED)
 
@@ -144,16 +142,16 @@ class BatchOutcomes:
         elif not outcome.delivered:
             policy = policy_of(subscription.policy, self._retry)
             verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
-        row = attempt(subscription, received.notification, 1, verdict, outcome, push, self._batch)
+        row = attempt(subscription, received.notification, 1, verdict, outcome, push, received.batch)
         self._write(received, row, Tries(1, counted, verdict.next_ms, now_ms))
         return verdict
 
     def _write(self, received: Received, row: Attempt, tries: Tries) -> None:
         if row.state == "parked":
-            delivery = received.delivery(row.subscription, self._batch)
+            delivery = received.delivery(row.subscription)
             self._journal.park(delivery, received.notification, tries, row)
         elif row.state in GIVEN_UP:
-            delivery = received.delivery(row.subscription, self._batch)
+            delivery = received.delivery(row.subscription)
             self._journal.write_dead_letter(delivery, received.notification, row)
         else:
             self._journal.record(row)

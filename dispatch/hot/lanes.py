@@ -21,15 +21,17 @@ from topic_model.subscriptions import Subscription
 
 
 class Received(NamedTuple):
-    """A notification, and where in the `notifications` log it was read: that is what a parked delivery is named by."""
+    """A notification, and where it was read: the partition and offset in the `notifications` log, and the batch. That
+    is what a parked delivery is named by."""
 
     notification: Notification
     partition: int
     offset: int
+    batch: int = 0
 
-    def delivery(self, subscription_id: str, batch: int) -> Delivery:
+    def delivery(self, subscription_id: str) -> Delivery:
         """The name of its delivery to a subscription."""
-        return Delivery(subscription_id, Place(batch, self.partition, self.offset))
+        return Delivery(subscription_id, Place(self.batch, self.partition, self.offset))
 
 
 @dataclass(frozen=True, slots=True)

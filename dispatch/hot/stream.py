@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from core import fence
-from dispatch.hot.sink import Diversions, SinkJob, push_partition
+from dispatch.hot.intake import Diversions
+from dispatch.hot.sink import SinkJob, push_partition
 from dispatch.hot.sink_journal import Settled, newest_batch, recall
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages

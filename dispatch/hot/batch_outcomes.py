@@ -62,7 +62,7 @@ class BatchOutcomes:
         self._journal = journal
         self._impatient = retry.batch_wait_s < push.total_timeout_s
         self._retry = retry
-        self._watched = watched
+        self.watched = watched
         self._now = now
         self._chance = chance
         self._failures: dict[str, int] = {}  # in a row, by lane
@@ -104,6 +104,17 @@ class BatchOutcomes:
             if host not in self._answering and len(self._silent.get(host, ())) >= _SILENT_ENDPOINTS:
                 return waits("its host did not answer other pushes of the same batch")
         return None
+
+    def take_report(self) -> PartitionReport:
+        """What was learned since it was last taken."""
+        report, self.report = self.report, PartitionReport()
+        return report
+
+    def forget(self) -> None:
+        """Try again what did not answer: by now the driver knows, and has said what is to be left alone."""
+        self._unreachable.clear()
+        self._silent.clear()
+        self._answering.clear()
 
     def write_due(self) -> bool:
         """Have written down what is due, without waiting; False when no more should follow before it is."""
@@ -163,7 +174,7 @@ class BatchOutcomes:
             self._answering.add(scopes_of(endpoint)[1][1])
         if push.result.duration_s > quick_s(self._retry):
             self.report.signs.append((endpoint, Sign("slow")))
-        elif endpoint in self._watched:
+        elif endpoint in self.watched:
             self.report.signs.append((endpoint, Sign("quick")))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:

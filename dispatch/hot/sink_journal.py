@@ -63,6 +63,20 @@ def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) 
     return frozenset(found)
 
 
+def recall_since(kafka: KafkaSettings, first: int, since_ms: int, timeout_s: float) -> Settled:
+    """The deliveries that have a row of a batch with this number or a higher one, written since then.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    found: set[tuple[str, str]] = set()
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
+            named = attempts.batch_of(record.key)
+            if record.value is not None and named is not None and named >= first:
+                found.update((each.subscription, each.notification) for each in attempts.decode(record.value))
+    return frozenset(found)
+
+
 def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
     """The highest number of a batch that the `attempts` log tells of, NO_BATCH when there is none.
 

@@ -115,6 +115,10 @@ class Pump:
         """Pushes under way."""
         return self._pusher.in_flight
 
+    def drive(self, timeout_s: float) -> None:
+        """Take outcomes in, waiting this long at most for the first."""
+        self._pusher.drive(timeout_s)
+
     def begin(self, run: PumpRun) -> None:
         """Begin as many pushes as there may be."""
         while self._pusher.in_flight < self._max_in_flight and (taken := run.lanes.take()) is not None:

@@ -171,9 +171,7 @@ class Hearing:
     def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None]) -> None:
         self._kafka = kafka
         self._report = report
-        self._follower = LogFollower(
-            kafka, PROGRESS_LOG, decode_progress, self._hear, wait_ms=_WAIT_MS, forgetful=True
-        )
+        self._follower = LogFollower(kafka, PROGRESS_LOG, decode_progress, self._hear, wait_ms=_WAIT_MS, forgetful=True)
         self._changed = threading.Condition()
         self._run = -1
         self._ready: set[int] = set()
@@ -205,6 +203,19 @@ class Hearing:
             self._run = run
             self._ready.clear()
             self._stopped.clear()
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Return when everything is known that is in the log now. Raises InfrastructureError."""
+        log = LogConsumer(self._kafka, PROGRESS_LOG)
+        try:
+            (end,) = log.ends(timeout_s).values()
+        finally:
+            log.close()
+        deadline = time.monotonic() + timeout_s
+        while self._follower.position < end:
+            if time.monotonic() > deadline:
+                raise InfrastructureError(f"the {PROGRESS_LOG} log could not be read within {timeout_s:g} s")
+            time.sleep(0.005)
 
     @property
     def matched(self) -> int:

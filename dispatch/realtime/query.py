@@ -8,6 +8,7 @@ once, that nothing need be yielded before the end, and that a batch whose task f
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -28,9 +29,8 @@ _SESSION = {
     "spark.sql.execution.pandas.udf.buffer.size": "5",
 }
 
-def start_realtime(
-    spark: SparkSession, job: RealtimeJob, begin: Beginning, checkpoint: str
-) -> StreamingQuery:
+
+def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, checkpoint: str) -> StreamingQuery:
     """Start the query, with an empty checkpoint of its own."""
     kafka = job.settings.kafka
     session = spark.newSession()
@@ -47,7 +47,7 @@ def start_realtime(
     )
     # The JVM sends a row when the next one is there: a marker behind each drives it out.
     row = F.explode(F.array(F.struct("value", "partition", "offset"), F.lit(None))).alias("row")
-    return (
+    writer: Any = (  # the types of the pinned Spark do not know of the trigger
         rows.select(row)
         .select("row.value", "row.partition", "row.offset")
         .mapInArrow(partial(push_rows, job), "taken long")
@@ -55,6 +55,6 @@ def start_realtime(
         .queryName("push-realtime")
         .option("checkpointLocation", checkpoint)
         .outputMode("update")
-        .trigger(realTime=_BATCH)
-        .start()
     )
+    query: StreamingQuery = writer.trigger(realTime=_BATCH).start()
+    return query

@@ -17,7 +17,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -152,9 +152,7 @@ class _Rows:
                 for number in range(batch.num_rows):
                     if values[number].is_valid:  # else it is the marker that drives the one before it out of the JVM
                         self._room.acquire()
-                        self._rows.append(
-                            (values[number].as_py(), partitions[number].as_py(), offsets[number].as_py())
-                        )
+                        self._rows.append((values[number].as_py(), partitions[number].as_py(), offsets[number].as_py()))
                         self._wake()
         except BaseException as error:
             self.error = error

@@ -177,7 +177,6 @@ class QuerySupervisor:
             logger.warning("%s stopped and is started again in %g s: %s", self.name, pause, reason)
             self._gate.wait_closed(pause)
 
-
     def _wait_at_rest(self, query: StreamingQuery, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while query.isActive and not self._at_rest(query) and time.monotonic() < deadline:

@@ -41,7 +41,7 @@ from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge
 from dispatch.realtime.messages import Diverted, Feed, Progress, ProgressLog, decode_feed
 from dispatch.settings import JobSettings
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import UNSTAMPED
 from topic_model.snapshot import SteppedView
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ class _Rows:
         self._rows: deque[tuple[bytes, int, int]] = deque()
         self._room = threading.Semaphore(_AHEAD)
         self.ended = False
+        self.last_offset = -1
+        """Of what was read."""
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="rows", daemon=True)
 
@@ -152,7 +154,9 @@ class _Rows:
                 for number in range(batch.num_rows):
                     if values[number].is_valid:  # else it is the marker that drives the one before it out of the JVM
                         self._room.acquire()
-                        self._rows.append((values[number].as_py(), partitions[number].as_py(), offsets[number].as_py()))
+                        row = (values[number].as_py(), partitions[number].as_py(), offsets[number].as_py())
+                        self._rows.append(row)
+                        self.last_offset = row[2]
                         self._wake()
         except BaseException as error:
             self.error = error
@@ -266,6 +270,8 @@ class _Task:
         self._forget_at = 0.0
         self._beyond = -1  # stamps from here on are of a control log that is no more
         self._slow: dict[str, float] = {}
+        self._unstamped = (-1, -1)
+        self._control_log = LogConsumer(job.settings.kafka, "control")
         self._progress = ProgressLog(job.settings.kafka)
         self._feeding = _Feeding(job.settings.kafka, job.run, worker.transport.wake)
 
@@ -276,6 +282,7 @@ class _Task:
     def __exit__(self, *_: object) -> None:
         self._feeding.stop()
         self._progress.close()
+        self._control_log.close()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Until there are no more rows; how many notifications were taken in."""
@@ -355,7 +362,10 @@ class _Task:
                 self._next = self._told = offset
             notification = read_notification(value, self._partition, offset)
             if notification is not None:
-                if notification.control > self._control and not self._is_beyond(notification):
+                stamp = notification.control
+                if stamp == UNSTAMPED:
+                    stamp = self._stamp_for(rows, offset)
+                if stamp > self._control and not self._is_beyond(stamp):
                     self._next, self._waits = offset, True
                     return
                 received = Received(notification, self._partition, offset, batch)
@@ -364,9 +374,21 @@ class _Task:
             self._taken += 1
             rows.drop_first()
 
-    def _is_beyond(self, notification: Notification) -> bool:
+    def _stamp_for(self, rows: _Rows, offset: int) -> int:
+        """For a notification without a stamp, of an older Arborcast: it belongs to those who are there when it is
+        matched. So the view must have come to where the control log ends now, and that holds for all that is here."""
+        last, end = self._unstamped
+        if offset > last:
+            self._unstamped = last, end = rows.last_offset, self._end_of_control()
+        return end
+
+    def _end_of_control(self) -> int:
+        (end,) = self._control_log.ends().values()
+        return end
+
+    def _is_beyond(self, stamp: int) -> bool:
         """Whether the view will never come to where this was stamped: the control log was made anew since."""
-        stamp, now = notification.control, time.monotonic()
+        now = time.monotonic()
         if 0 <= self._beyond <= stamp:
             return True
         if self._waits_since is None or self._waits_since[0] != self._next:
@@ -374,15 +396,11 @@ class _Task:
         if now - self._waits_since[1] < _MISSED_S:
             return False
         self._waits_since = (self._next, now)
-        log = LogConsumer(self._job.settings.kafka, "control")
-        try:
-            (end,) = log.ends().values()
-        finally:
-            log.close()
-        if stamp > end:
-            logger.warning("notifications are stamped with positions that the control log does not have: it is another")
-            self._beyond = stamp
-        return stamp > end
+        if stamp <= self._end_of_control():
+            return False
+        logger.warning("notifications are stamped with positions that the control log does not have: it is another one")
+        self._beyond = stamp
+        return True
 
     def _turn(self, tell: Any) -> None:
         """Begin pushes, write down what is due, and tell the driver."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,7 @@ def job_settings(home: Path, kafka: KafkaSettings, **push: float) -> JobSettings
     return JobSettings(
         home,
         kafka,
-        DispatchSettings(task_slots=2),
+        DispatchSettings(task_slots=2, gear=os.environ.get("GEAR", "auto")),
         PushSettings(**settings),  # type: ignore[arg-type]
         TableSettings(interval_s=0.3),
         THIS_MACHINE,

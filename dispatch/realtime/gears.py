@@ -8,6 +8,7 @@ its batches, and a real-time run begins one, so the higher number was the later 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -76,8 +77,8 @@ class Load(NamedTuple):
 class Gearbox:
     """Decides; asks nobody. With two thresholds, and a wait that grows, it does not go to and fro."""
 
-    def __init__(self, now: float) -> None:
-        self._shifted_at = now
+    def __init__(self) -> None:
+        self._shifted_at = -math.inf
         self._kept_s = _KEPT_S
         self._rate = _RATE
         self._slow = 0
@@ -344,7 +345,7 @@ class Gears:
         self._metrics.dispatched(report.notifications, report.deliveries)
 
     def _watch(self) -> None:
-        box, before = Gearbox(time.monotonic()), None
+        box, before = Gearbox(), None
         while not self._gate.wait_closed(_LOOK_S):
             try:
                 with _notifications(self._kafka) as log:

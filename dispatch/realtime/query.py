@@ -21,7 +21,7 @@ from dispatch.spark.source import Beginning, read_log
 # again, the log `progress` has.
 _BATCH = "30 minutes"
 
-_SESSION = {
+REALTIME_SESSION = {
     # We know what we do, see above.
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
     # A row leaves the JVM when it is there. With 4 bytes it is refused.
@@ -34,7 +34,7 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, chec
     """Start the query, with an empty checkpoint of its own."""
     kafka = job.settings.kafka
     session = spark.newSession()
-    for name, value in _SESSION.items():
+    for name, value in REALTIME_SESSION.items():
         session.conf.set(name, value)
     rows = read_log(
         session,

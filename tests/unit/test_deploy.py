@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
-from jobs.settings.outbound import policy_of
 
 from core.security.ip_addresses import read_networks
 from dispatch.job import runtime
 from jobs.gateway import process
 from jobs.gateway.parts import check_exposed
 from jobs.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
+from jobs.settings.outbound import policy_of
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs.settings.outbound import describe, policy_of
 
 from jobs.settings.loading import Settings, load_settings
+from jobs.settings.outbound import describe, policy_of
 from jobs.stack import engine
 
 

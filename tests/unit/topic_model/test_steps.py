@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from hypothesis import given
 
 from tests.support.routing import control_records, make_subscription, paths
@@ -22,6 +23,7 @@ from topic_model.records.control import (
 )
 from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing import Found, History, Recipients, RoutingTable, ViewStep
+from topic_model.routing.rest import RestIndex
 from topic_model.snapshot import Overlay, Snapshot, SnapshotView, SteppedView
 from topic_model.subscriptions import Protection, SigningSecret, Subscription
 from topic_model.topics import TopicPath
@@ -81,7 +83,7 @@ class World:
         assert worker.position == self.table.position
         self.workers.append(worker)
 
-    def cut(self) -> None:
+    def send(self) -> None:
         for step in self.steps.steps():
             assert weight(step) <= self.limit
             for worker in self.workers:
@@ -89,6 +91,9 @@ class World:
         for worker in self.workers:
             worker.apply(sent(ViewStep(self.table.position, Overlay(self.checkpoint.base))))
 
+    def cut(self) -> None:
+        """All come to the same position, and are asked."""
+        self.send()
         self.check()
 
     def forget_half(self) -> None:
@@ -119,8 +124,9 @@ def by_id(found: Found) -> list[list[Subscription]]:
 
 # Few of everything, so that what happens to one meets what happens to another.
 TOPICS = [TopicPath(each) for each in ("a", "a/b", "a/b/c", "b")]
-XPATHS = [xpath.parse_xpath(text, {}).normal for text in ("//b", "a/*[self::b]", "//*[b]")]
-FILTERS = [("a",), ("a/b",), ("a//.",), ("a/*|b",), ("//c",), ("a//c", "a//."), (), *((each,) for each in XPATHS)]
+XPATHS = [(xpath.parse_xpath(text, {}).normal,) for text in ("//b", "a/*[self::b]", "//*[b]")]
+LINKED = [("a/*|b",), ("//c",), ("a//c", "a//."), ("a//b|a/b/*",)]
+FILTERS = [("a",), ("a/b",), ("a//.",), (), *LINKED, *XPATHS]
 ids = st.sampled_from([f"s{number}" for number in range(4)])
 
 
@@ -134,38 +140,43 @@ def subscribed(
     )
 
 
-records: st.SearchStrategy[ControlRecord] = st.one_of(
-    st.builds(
-        subscribed,
-        ids,
-        st.sampled_from([*FILTERS, *((each,) for each in XPATHS)]),
-        st.integers(0, 2),
-        st.sampled_from(["", "", "", "paused", "pull", "paused pull", "protected"]),
-        st.sampled_from([None, 4]),
-    ),
-    st.builds(SubscriptionEnded, ids, st.just("unsubscribed"), st.just(0)),
-    st.builds(TopicRecord, st.sampled_from(TOPICS)),
-    st.builds(TopicRemoved, st.sampled_from(TOPICS)),
-    st.builds(SecretsResealed, ids, st.just({"k:1": "k:3"})),
-    st.builds(Tombstone, ids.map(resealing_key)),
-)
-turns = st.one_of(
-    st.just(World.cut), st.just(World.cut), st.just(World.rebase), st.just(World.join), st.just(World.forget_half)
-)
-events = st.tuples(st.lists(records, max_size=5), turns)
+def records(filters: list[tuple[str, ...]]) -> st.SearchStrategy[ControlRecord]:
+    return st.one_of(
+        st.builds(
+            subscribed,
+            ids,
+            st.sampled_from(filters),
+            st.integers(0, 2),
+            st.sampled_from(["", "", "", "paused", "pull", "paused pull", "protected"]),
+            st.sampled_from([None, 4]),
+        ),
+        st.builds(SubscriptionEnded, ids, st.just("unsubscribed"), st.just(0)),
+        st.builds(TopicRecord, st.sampled_from(TOPICS)),
+        st.builds(TopicRemoved, st.sampled_from(TOPICS)),
+        st.builds(SecretsResealed, ids, st.just({"k:1": "k:3"})),
+        st.builds(Tombstone, ids.map(resealing_key)),
+    )
 
 
-@given(st.lists(records, max_size=8), st.lists(events, min_size=3, max_size=12), st.integers(1, 9))
-def test_whatever_happens_the_views_answer_what_the_table_does(
-    before: list[ControlRecord],
-    history: list[tuple[list[ControlRecord], Callable[[World], None]]],
-    limit: int,
-) -> None:
+Happenings = tuple[list[ControlRecord], list[tuple[list[ControlRecord], Callable[[World], None]]]]
+turns = st.sampled_from([World.cut, World.cut, World.cut, World.rebase, World.join, World.forget_half])
+kinds: st.SearchStrategy[list[tuple[str, ...]]] = st.sampled_from([FILTERS, LINKED, XPATHS, XPATHS[:1], XPATHS[2:]])
+histories: st.SearchStrategy[Happenings] = kinds.flatmap(
+    lambda filters: st.tuples(
+        st.lists(records(filters), max_size=6),
+        st.lists(st.tuples(st.lists(records(filters), max_size=4), turns), min_size=3, max_size=12),
+    )
+)
+
+
+@given(histories, st.integers(1, 9))
+def test_whatever_happens_the_views_answer_what_the_table_does(history: Happenings, limit: int) -> None:
+    before, then = history
     world = World(limit)
-    for record in before:
+    for record in (*map(TopicRecord, TOPICS), *before):
         world.apply(record)
     world.rebase()
-    for more, turn in history:
+    for more, turn in then:
         for record in more:
             world.apply(record)
         turn(world)
@@ -184,3 +195,136 @@ def test_so_do_they_with_filters_of_all_kinds(
         for record in more:
             world.apply(record)
         world.cut()
+
+
+@pytest.mark.parametrize(("topics", "path"), [(XPATHS[0], "a/b"), (XPATHS[2], "a")])
+def test_what_an_xpath_of_the_base_loses_and_regains(topics: tuple[str, ...], path: str) -> None:
+    world = World(200)
+    world.apply(TopicRecord(TopicPath("a")))
+    world.apply(TopicRecord(TopicPath("a/b")))
+    world.apply(subscribed("s1", topics, 0, "", None))
+    world.rebase()
+    (worker,) = world.workers
+    there, gone = TopicRecord(TopicPath("a/b")), TopicRemoved(TopicPath("a/b"))
+    then: list[tuple[ControlRecord, int]] = [
+        (gone, 0),
+        (there, 1),
+        (gone, 0),
+        (subscribed("s2", topics, 1, "", None), 0),
+        (there, 2),
+        (gone, 0),
+        (SubscriptionEnded("s1", "unsubscribed", 0), 0),
+        (SubscriptionEnded("s2", "unsubscribed", 0), 0),
+        (there, 0),
+        (subscribed("s3", topics, 1, "", None), 1),
+        (gone, 0),
+        (SubscriptionEnded("s3", "unsubscribed", 0), 0),
+    ]
+    for record, expected in then:
+        world.apply(record)
+        world.cut()
+        assert len(worker.match(TopicPath(path))) == expected
+    world.rebase()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unasked", "asked"])
+def test_what_came_and_went_leaves_no_trace_in_a_view(known: bool) -> None:
+    world = World(200)
+    for path in TOPICS:
+        world.apply(TopicRecord(path))
+    world.apply(SubscriptionRecord(make_subscription("base", "a/b/c")))
+    world.table.history.forget(world.offset)
+    world.rebase()
+    (worker,) = world.workers
+    before = kept(worker)
+    for number, topics in enumerate(FILTERS):
+        for made in (subscribed(f"s{number}", topics, 0, "", None), subscribed(f"t{number}", topics, 0, "", None)):
+            world.apply(made)
+            world.send()
+            if known:
+                world.check()
+        ends: list[ControlRecord] = [
+            SubscriptionEnded(f"s{number}", "unsubscribed", 0),
+            TopicRemoved(TopicPath("a/b")),
+            SubscriptionEnded(f"t{number}", "unsubscribed", 0),
+            TopicRecord(TopicPath("a/b")),
+        ]
+        for record in ends:
+            world.apply(record)
+            world.send()
+    world.table.history.forget(world.offset)
+    world.send()
+    assert kept(worker) == before
+
+
+def kept(worker: SteppedView) -> dict[str, int]:
+    """How much there is of everything that is no remembered answer."""
+    parts = {**vars(worker), **vars(worker._view)}
+    of_resolver = ("_answers", "_older", "_inherited", "_joined", "_graveyard")
+    return {
+        name: len(part)
+        for name, part in parts.items()
+        if isinstance(part, dict | set | list | History | RestIndex) and name not in of_resolver
+    }
+
+
+def test_many_changes_to_what_nobody_asks_for_are_not_kept() -> None:
+    world = World(200)
+    world.apply(SubscriptionRecord(make_subscription("base", "a")))
+    world.rebase()
+    (worker,) = world.workers
+    for number in range(3_000):
+        world.apply(SubscriptionRecord(make_subscription(f"s{number}", "a")))
+        world.send()
+        world.apply(SubscriptionEnded(f"s{number}", "unsubscribed", 0))
+        world.table.history.forget(world.offset)
+        world.send()
+    assert sum(map(len, worker._view._pending.values())) < 1_500
+    assert [each.id for each in worker.match(TopicPath("a"))] == ["base"]
+
+
+def test_nothing_is_said_when_nothing_has_changed_but_the_position() -> None:
+    world = World(200)
+    world.send()
+    world.apply(TopicRecord(TopicPath("a")))
+    world.apply(SubscriptionEnded("unknown", "unsubscribed", 0))
+    assert world.steps.steps() == []
+    world.apply(SubscriptionRecord(make_subscription("s", "a")))
+    assert [(each.control, weight(each)) for each in world.steps.steps()] == [(3, 2)]
+    assert world.steps.steps() == []
+
+
+def test_a_view_stands_still_until_the_last_piece_is_there() -> None:
+    world = World(2)
+    (worker,) = world.workers
+    for number in range(5):
+        world.apply(SubscriptionRecord(make_subscription(f"s{number}", "a")))
+    *pieces, last = world.steps.steps()
+    assert len(pieces) == 4
+    for piece in pieces:
+        worker.apply(piece)
+        assert (worker.match(TopicPath("a")), worker.position) == ((), UNSTAMPED)
+    worker.apply(last)
+    assert (len(worker.match(TopicPath("a"))), worker.position) == (5, 5)
+
+
+def test_steps_go_with_their_own_base_only() -> None:
+    world = World(200)
+    (worker,) = world.workers
+    world.rebase()
+    with pytest.raises(ValueError, match="this view began with"):
+        worker.apply(world.steps.opening()[0])
+
+
+def test_steps_need_a_table_that_remembers() -> None:
+    table = RoutingTable()
+    with pytest.raises(ValueError, match="without a history"):
+        table.steps(table.checkpoint())
+
+
+def test_a_closed_one_records_nothing() -> None:
+    world = World(200)
+    world.steps.close()
+    world.steps.close()
+    world.apply(SubscriptionRecord(make_subscription("s", "a")))
+    assert all(not step.overlay.size for step in world.steps.steps())

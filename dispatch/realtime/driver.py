@@ -174,7 +174,7 @@ class Hearing:
         self._follower = LogFollower(kafka, PROGRESS_LOG, decode_progress, self._hear, wait_ms=_WAIT_MS, forgetful=True)
         self._changed = threading.Condition()
         self._run = -1
-        self._ready: set[int] = set()
+        self._ready: dict[int, int] = {}  # tasks, with their processes
         self._stopped: set[int] = set()
         self._matched = 0
         self.known: dict[int, Progress] = {}
@@ -222,6 +222,11 @@ class Hearing:
         """How many notifications the workers have matched."""
         return self._matched
 
+    def processes(self) -> set[int]:
+        """Those of the tasks that are ready."""
+        with self._changed:
+            return set(self._ready.values()) - {0}
+
     def wait_ready(self, tasks: int, timeout_s: float) -> bool:
         """Wait until so many tasks are ready; whether they are."""
         with self._changed:
@@ -253,7 +258,7 @@ class Hearing:
         if progress.run != self._run:
             return
         with self._changed:
-            self._ready.add(progress.task)
+            self._ready[progress.task] = progress.pid
             if progress.stopped:
                 self._stopped.add(progress.task)
             self._changed.notify_all()

@@ -23,6 +23,7 @@ from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
 from dispatch.hot.sink_journal import Settled, newest_batch, recall_since
 from dispatch.hot.stream import HotPath
+from dispatch.job import heartbeat
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.matching.bases import workers_are_here
 from dispatch.matching.view import RoutingView
@@ -130,6 +131,7 @@ class Gears:
         self._feeder: Feeder | None = None
         self._begin: Beginning | None = None  # after a shift: where the other gear was through with everything
         self._partitions = 0
+        self._may_be = False  # realtime
         self._lock = threading.RLock()
         self.gear: Gear = "batch"
         self._wanted: Gear = "batch"
@@ -142,13 +144,14 @@ class Gears:
             self._partitions = len(log.partitions())
         self._hearing.read()
         self._hearing.start()
-        if self._settings.dispatch.gear != "batch" and self._may_be_realtime():
+        self._may_be = self._settings.dispatch.gear != "batch" and self._may_be_realtime()
+        if self._may_be:
             self._wanted = "realtime"
         self._metrics.gear = lambda: self.gear
 
     def watch(self) -> None:
-        """Shift from now on, where the settings let us."""
-        if self._settings.dispatch.gear == "auto" and self._may_be_realtime():
+        """From now on shift, where the settings let us, and see that the tasks have workers."""
+        if self._wanted == "realtime" or self._settings.dispatch.gear == "auto":
             self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
@@ -354,12 +357,25 @@ class Gears:
                         if before is not None:
                             came = sum(ends.values()) - sum(before[0].values())
                             load = Load(self._waiting(ends), came / max(at - before[1], 0.01), at)
-                            self.shift(box.next(self.gear, load))
+                            if self._settings.dispatch.gear == "auto" and self._may_be:
+                                self.shift(box.next(self.gear, load))
                         before = ends, at
+                        self._look_for_workers()
             except ArborcastError as error:
                 logger.info("the gear stays as it is: %s", error)
             except Exception:
                 logger.exception("the gear stays as it is")
+
+    def _look_for_workers(self) -> None:
+        """Spark notices that a worker has died when it has a row for it, and that may be an hour later."""
+        with self._lock:
+            if self.gear != "realtime" or self._gate.closed:
+                return
+            gone = [pid for pid in self._hearing.processes() if not heartbeat.started_at(pid)]
+            if gone:
+                logger.warning("a Python worker (pid %s) has died: the query is started again", gone[0])
+                self._hearing.begin(-1)
+                self.supervisor.begin_anew()
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
         at = self.positions() or {}

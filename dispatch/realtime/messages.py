@@ -60,7 +60,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     `signs` were seen of endpoints, the receivers of `gone` have ended their subscriptions, and the conditions of
     `costly` cost more than they may. A `task` tells by its first message that it is ready; then, and as long as it has
     had no notification, it does not know its partition, and says -1. `stopped` is said by its last message, when it was
-    asked to stop. `at_ms` is the worker's clock.
+    asked to stop. `at_ms` is the worker's clock, `pid` its process.
     """
 
     run: int
@@ -76,6 +76,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     task: int = 0
     stopped: bool = False
     at_ms: int = 0
+    pid: int = 0
 
 
 class _FeedValue(Versioned, frozen=True):

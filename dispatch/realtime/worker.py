@@ -13,6 +13,7 @@ here, at once, until the driver has said that the redelivery knows of it and has
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import threading
 import time
@@ -468,6 +469,7 @@ class _Task:
                 self._number,
                 stopped,
                 int(time.time() * 1000),
+                os.getpid(),
             )
         )
 

@@ -163,5 +163,9 @@ class TopicSettings:
         1_000_000, "With an open set: no topic is added by a notification beyond this many.", minimum=1
     )
     new_per_minute: int = setting(
-        6_000, "With an open set: notifications may add this many topics per minute.", minimum=0
+        6_000,
+        "With an open set: notifications may add this many topics per minute (per worker). Beyond it they get 503. "
+        "Topics that a subscription reaches by a wildcard have the same number of their own; those that one names are "
+        "not counted.",
+        minimum=0,
     )

@@ -57,6 +57,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     notifications = await _read_notify(gateway, request, topics)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
+    gateway.check_new(notification.topic for notification in notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
     _topics.remember(topics)
     await accept(gateway, notifications)
@@ -65,7 +66,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> None:
 async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> None:
     """Store the notifications of a request, in their order, however they came in; not those of a repeated request.
 
-    Raises TopicNotSupported or InfrastructureError.
+    Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
     request = fingerprint(notifications) if gateway.repeats.enabled else b""
     if request:

@@ -171,10 +171,11 @@ def termination_element(subscription: Subscription) -> str:
 
 
 def requested_termination(element: etree._Element, now: datetime, *, initial: bool) -> int | None:
-    """The end that a request asks for, in milliseconds; None for none at all (nil)."""
+    """The end that a request asks for, in milliseconds; None for none at all (nil, or the end of all time)."""
     if element.get(_NIL, "").strip() in ("1", "true"):
         return None
-    return times.to_ms(times.grant(element.text or "", now, initial=initial))
+    moment = times.grant(element.text or "", now, initial=initial)
+    return None if moment is None else times.to_ms(moment)
 
 
 async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:

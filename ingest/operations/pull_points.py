@@ -46,7 +46,7 @@ _MAX_NAME = 200
 # Envelope, Body, Notify, NotificationMessage.
 _MESSAGE_DEPTH = 4
 
-_NUMBER = re.compile(r"\+?\d{1,18}")
+_NUMBER = re.compile(r"\+?[0-9]{1,18}")
 
 
 async def create_pull_point(gateway: Gateway, request: Request, _target: Target) -> Reply:

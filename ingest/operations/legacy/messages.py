@@ -106,7 +106,7 @@ _PAYLOAD_DEPTH = 4
 # Loose content is asked about each of them; older clients declare three or four.
 _MAX_IN_SCOPE = 64
 
-_FRAGMENT = re.compile(r"([01])-([01])-([01])-(\d{1,9})")
+_FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,11 @@ def test_json_round_trip_in_a_stable_order(records: list[TopicRecord]) -> None:
             "line 2: priority of topic a",
         ),
         (
+            '<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">'
+            '<a t:topic="true" o:priority="\u0661"/></t:TopicSet>'.encode(),
+            "priority of topic a",
+        ),
+        (
             b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">'
             b'<a t:topic="true" o:publishers="me"/></t:TopicSet>',
             "publishers of topic a",

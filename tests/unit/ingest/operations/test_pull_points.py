@@ -172,6 +172,13 @@ def test_the_answer_is_in_the_version_of_the_question(parts: GatewayParts) -> No
     assert answer.text("Action") == "urn:x/GetMessagesResponse"
 
 
+@pytest.mark.parametrize("number", ["\u0661", "\uff11", "1\u0660"])
+def test_numbers_are_written_in_ascii(parts: GatewayParts, number: str) -> None:
+    asked = f"<wsnt:GetMessages><wsnt:MaximumNumber>{number}</wsnt:MaximumNumber></wsnt:GetMessages>"
+    answer = parts.post(soap.envelope(asked), create(parts))
+    assert (answer.fault, "a number is needed" in answer.reason) == ("UnableToGetMessagesFault", True)
+
+
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_every_answer_is_of_the_published_form(parts: GatewayParts, version: str) -> None:
     def ask(body: str, path: str) -> bytes:

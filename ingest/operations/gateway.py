@@ -86,6 +86,7 @@ class Gateway:
     locks: KeyedLocks = field(default_factory=KeyedLocks)
 
     def __post_init__(self) -> None:
+        self.default_topic = self.topics.default_path
         self._admission = TopicAdmission(self.topics)
         self._being_added: dict[TopicPath, asyncio.Future[int]] = {}
 
@@ -100,6 +101,12 @@ class Gateway:
             if target is not None and target.kind is kind:
                 return target.id
         return ""
+
+    def retains(self, path: TopicPath) -> bool:
+        """Whether a topic that is there keeps its last message: as its policy says, else as topics.retain_all does."""
+        tree = self.table.topics
+        said = tree.policy(path).retain
+        return self.topics.retain_all and path in tree if said is None else said
 
     def check_new(self, paths: Iterable[TopicPath]) -> None:
         """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""

@@ -84,9 +84,8 @@ async def _store(gateway: Gateway, notifications: Sequence[Notification], reques
     if request:
         accepted |= {"request": request, "request_size": len(notifications)}
     notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
-    tree = gateway.table.topics
     # The last of each topic that keeps it.
-    retained = {each.topic: each for each in notifications if tree.policy(each.topic).retain}
+    retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
     context = notifications[0].traceparent
     if gateway.tracing is None or not context:
         await gateway.notifications.append(notifications, list(retained.values()))
@@ -187,6 +186,11 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
             topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics)
+            topic = topic or gateway.default_topic
+            if topic is None:
+                raise ExpressionError(
+                    f"NotificationMessage {len(notifications) + 1} has no wsnt:Topic, and this broker delivers by topic"
+                )
             notifications.append(
                 Notification(
                     id=gateway.ids.next(),
@@ -207,8 +211,8 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
 
 def _read_message(
     message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, TopicPath]
-) -> tuple[TopicPath, bytes, bytes]:
-    """Topic, payload and producer (empty for none) of one NotificationMessage."""
+) -> tuple[TopicPath | None, bytes, bytes]:
+    """Topic (None for none), payload and producer (empty for none) of one NotificationMessage."""
     topic: TopicPath | None = None
     payload: bytes | None = None
     producer = b""
@@ -224,8 +228,6 @@ def _read_message(
             payload = source.fragment(part_node.children[0])
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
-    if topic is None:
-        raise ExpressionError(f"NotificationMessage {number} has no wsnt:Topic, and this broker delivers by topic")
     if payload is None:
         raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message")
     return topic, payload, producer

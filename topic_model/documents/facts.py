@@ -74,7 +74,7 @@ def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool)
     policy = record.policy
     facts = {
         "code": record.code,
-        "retain": "true" if policy.retain else "",
+        "retain": {True: "true", False: "false", None: ""}[policy.retain],
         "priority": str(policy.priority) if policy.priority else "",
         "routing": policy.routing,
         "publishers": _list(policy.publishers),
@@ -118,7 +118,7 @@ def read_facts(
         message_types=strings("messageTypes") or message_types,
         final=boolean(text("final")) or final,
         policy=TopicPolicy(
-            retain=boolean(text("retain")),
+            retain=boolean(text("retain")) if text("retain") else None,
             priority=int(priority),
             routing=text("routing"),
             publishers=strings("publishers"),

@@ -66,7 +66,7 @@ async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Rep
 async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
     if len(request.operation):
         raise InvalidRequest("WsnProcess takes a WS-Notification message as escaped text, not as elements")
-    asked = messages.read(request.operation.text or "")
+    asked = messages.read(request.operation.text or "", gateway.default_topic)
     match asked:
         case Notify():
             return await _notify(gateway, asked, target, request)

@@ -119,7 +119,9 @@ _records = st.builds(
     _texts,
     st.lists(_message_types, max_size=3).map(tuple),
     st.booleans(),
-    st.builds(TopicPolicy, st.booleans(), st.integers(-5, 5), _texts, st.lists(_texts, max_size=2).map(tuple)),
+    st.builds(
+        TopicPolicy, st.none() | st.booleans(), st.integers(-5, 5), _texts, st.lists(_texts, max_size=2).map(tuple)
+    ),
 )
 _trees = st.lists(_records, max_size=8, unique_by=lambda record: record.path)
 

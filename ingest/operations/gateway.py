@@ -103,10 +103,12 @@ class Gateway:
         return ""
 
     def retains(self, path: TopicPath) -> bool:
-        """Whether a topic that is there keeps its last message: as its policy says, else as topics.retain_all does."""
-        tree = self.table.topics
-        said = tree.policy(path).retain
-        return self.topics.retain_all and path in tree if said is None else said
+        """Whether a topic keeps its last message: as its policy says, else as topics.retain_all does.
+
+        A topic that was removed has a last message no more, but may have left one.
+        """
+        said = self.table.topics.policy(path).retain
+        return self.topics.retain_all if said is None else said
 
     def check_new(self, paths: Iterable[TopicPath]) -> None:
         """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""

@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from core.errors import InfrastructureError, TopicNotSupported
+from ingest.access.gate import Gate
+from ingest.access.rates import Rates
+from ingest.access.settings import LimitSettings
 from ingest.errors import TooManyTopics
 from ingest.operations.admission import TopicAdmission
 from ingest.settings import TopicSettings
@@ -126,6 +129,25 @@ def test_what_kafka_did_not_take_is_given_back() -> None:
         assert (answer.status, answer.reason) == (503, "no broker")
     parts.control.error = None
     assert _notify(parts, "t:a").status == 202
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_notify_refused_for_its_topics_counts_for_no_deliveries(older: bool) -> None:
+    parts = GatewayParts(topics=TopicSettings(new_per_minute=2))
+    parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=1)))
+    _subscribe(parts, "known")
+
+    def send(*topics: str) -> HttpAnswer:
+        if not older:
+            return _notify(parts, *topics)
+        text = "".join(legacy.notify(each, "x") for each in topics)
+        whole = f'<wsnt:Notify xmlns:wsnt="{legacy.WSNT}">{text}</wsnt:Notify>'
+        return parts.post(legacy.wsn_process(whole), "/wsnprocess", Content_Type="text/xml")
+
+    assert send("a", "b").status in (200, 202)
+    assert send("known", "c").status == 503
+    assert send("known").status in (200, 202)
+    assert send("known").status == 429, "now it is"
 
 
 def test_topics_that_a_subscription_names_are_not_counted() -> None:

@@ -117,6 +117,12 @@ _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
 # What the broker's WSDL describes, so that one import makes a whole client; the service of the broker is the first.
 _WHOLE = (Kind.BROKER, Kind.REGISTRATION_FACTORY, *_RESOURCES)
 
+# There also the port types with less in them, for clients that were made from the published documents.
+_ALSO = {
+    Kind.BROKER: ((ACTION_BW, "NotificationProducer"),),
+    Kind.SUBSCRIPTION: ((ACTION_BW, "SubscriptionManager"),),
+}
+
 
 @dataclass(frozen=True)
 class _Operation:
@@ -136,7 +142,8 @@ class ServiceDescriptions:
             for file, namespace in _IMPORTED.items()
             for name, operations in _port_types(published[file])
         }
-        self._port_types = {key: known[key] for _, keys in _SERVICES.values() for key in keys}
+        described = (*(keys for _, keys in _SERVICES.values()), *_ALSO.values())
+        self._port_types = {key: known[key] for keys in described for key in keys}
 
     def document(self, name: str) -> bytes | None:
         """A published document, None when there is none of that name."""
@@ -149,9 +156,12 @@ class ServiceDescriptions:
         stands in its place, the same operations are taken when wsa:To names it, and are else answered with where to
         send them.
         """
-        kinds = _WHOLE if target.kind is Kind.BROKER else (target.kind,)
-        # At all other addresses the broker's operations are offered beside those that OASIS does not know.
-        services = {kind: _SERVICES.get(kind, _BROKER) for kind in kinds}
+        whole = target.kind is Kind.BROKER
+        services = {}
+        for kind in _WHOLE if whole else (target.kind,):
+            # At all other addresses the broker's operations are offered beside those that OASIS does not know.
+            name, port_types = _SERVICES.get(kind, _BROKER)
+            services[kind] = name, (*port_types, *_ALSO.get(kind, ())) if whole else port_types
         imports = "".join(
             f'<wsdl:import namespace="{namespace}" location={attribute(f"{own.base}{FOLDER}{file}")}/>'
             for file, namespace in _IMPORTED.items()
@@ -166,13 +176,13 @@ class ServiceDescriptions:
         named: set[str] = set()
         described = ""
         for kind, (service, port_types) in services.items():
-            where = _RESOURCES.get(kind) if kind is not target.kind else None
+            where = _RESOURCES.get(kind) if whole else None
             says = f"<wsdl:documentation>Set the address in {where}.</wsdl:documentation>" if where else ""
             ports = _ports(service, [name for _, name in port_types], address, named)
             described += f'<wsdl:service name="{service}">{says}{ports}</wsdl:service>\n'
         return (
             f'<?xml version="1.0" encoding="UTF-8"?>\n<wsdl:definitions xmlns:wsdl="{_WSDL}" xmlns:tns="{NAMESPACE}"'
-            f'{prefixes} name="{services[kinds[0]][0]}" targetNamespace="{NAMESPACE}">\n{imports}\n{bindings}\n'
+            f'{prefixes} name="{services[target.kind][0]}" targetNamespace="{NAMESPACE}">\n{imports}\n{bindings}\n'
             f"{described}</wsdl:definitions>\n"
         ).encode()
 

@@ -143,7 +143,7 @@ def test_one_import_makes_a_whole_client(gateway: GatewayRun, soap: str) -> None
     state = at(subscribed.SubscriptionReference, "GetResourceProperty")
     assert state.GetResourceProperty(etree.QName("urn:arborcast:policy", "State"))[0].text == "paused"
     manager.ResumeSubscription()
-    manager.Unsubscribe()
+    at(subscribed.SubscriptionReference, "SubscriptionManager").Unsubscribe()
 
     factory = whole.bind("NotificationBroker", f"CreatePullPointSoap{soap}")
     created = factory.CreatePullPoint().PullPoint

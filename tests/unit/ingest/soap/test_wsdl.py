@@ -34,9 +34,9 @@ def parts() -> GatewayParts:
 
 
 WHOLE = {
-    "NotificationBroker": ["NotificationBroker", "CreatePullPoint", *PROPERTIES],
+    "NotificationBroker": ["NotificationBroker", "CreatePullPoint", *PROPERTIES, "NotificationProducer"],
     "RegisterPublisher": ["RegisterPublisher"],
-    "SubscriptionManager": ["PausableSubscriptionManager", *PROPERTIES],
+    "SubscriptionManager": ["PausableSubscriptionManager", *PROPERTIES, "SubscriptionManager"],
     "PullPoint": ["PullPoint"],
     "PublisherRegistrationManager": ["PublisherRegistrationManager", "NotificationConsumer", *PROPERTIES],
 }

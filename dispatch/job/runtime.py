@@ -169,8 +169,8 @@ class DispatchJob:
             attempts_before=self._attempts_before,
         )
         hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way)
-        self._gears = Gears(spark, settings, hot, self._view, self._redeliverer, gate, metrics, self._under_way)
-        self._hot = self._gears.supervisor
+        self.gears = Gears(spark, settings, hot, self._view, self._redeliverer, gate, metrics, self._under_way)
+        self._hot = self.gears.supervisor
         watched = {
             "push": Watched("notifications", self._progress),
             "record": Watched("attempts", lambda: recording.attempts.progress),
@@ -202,11 +202,11 @@ class DispatchJob:
             ensure_topics(self._settings.kafka)
             self._open()
             self._events.start()
-            self._gears.open()
+            self.gears.open()
             self._hot.start()
             if self._hot.wait_running(_START_S):
                 ready()
-            self._gears.watch()
+            self.gears.watch()
             self._recording.start()
             self._keep_warm()
         finally:
@@ -219,13 +219,13 @@ class DispatchJob:
 
     def _settled(self) -> Mapping[int, int] | None:
         """What the batches are through with, by partition of their log; None when that is not known."""
-        return self._gears.positions()
+        return self.gears.positions()
 
     def _progress(self) -> Progress | None:
         found = progress_of(self._hot.query)
-        if self._gears.gear == "batch":
+        if self.gears.gear == "batch":
             return found
-        return Progress(settled=self._gears.positions() or {}, stages=found.stages if found is not None else {})
+        return Progress(settled=self.gears.positions() or {}, stages=found.stages if found is not None else {})
 
     def _open(self) -> None:
         """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""
@@ -263,7 +263,7 @@ class DispatchJob:
     def _keep_warm(self) -> None:
         """Until the gate closes: see that Spark does not end the workers while nothing happens."""
         while not self._gate.wait_closed(_KEEP_WARM_S):
-            if self._gears.gear == "realtime":
+            if self.gears.gear == "realtime":
                 continue  # its tasks keep them
             try:
                 empty_frame(self._spark, 1).foreachPartition(keep_worker_alive)
@@ -273,7 +273,7 @@ class DispatchJob:
     def _stop(self) -> None:
         self._gate.close()
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
-        self._gears.stop(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S)
+        self.gears.stop(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S)
         if not self._gate.wait_empty(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
         self._hot.stop(timeout_s=5.0)

@@ -155,10 +155,12 @@ class Feeder:
         found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
         if advance.base is not None:
             found.insert(0, (pickle.dumps(advance.base), None, None))
+        if not found:
+            found.append((b"", None, None))  # the position alone
         began, last = (-1 if advance.base is not None else self._began), len(found) - 1
         return [
             Feed(run, began, number, control, base, step, diversion, complete=number == last)
-            for number, (base, step, diversion) in enumerate(found or [(b"", None, None)])
+            for number, (base, step, diversion) in enumerate(found)
         ]
 
     def _write(self, messages: list[Feed]) -> int:
@@ -176,7 +178,6 @@ class Hearing:
         self._run = -1
         self._ready: dict[int, int] = {}  # tasks, with their processes
         self._stopped: set[int] = set()
-        self._matched = 0
         self.known: dict[int, Progress] = {}
         """The last message of each partition."""
         self._stopping = threading.Event()
@@ -216,11 +217,6 @@ class Hearing:
             if time.monotonic() > deadline:
                 raise InfrastructureError(f"the {PROGRESS_LOG} log could not be read within {timeout_s:g} s")
             time.sleep(0.005)
-
-    @property
-    def matched(self) -> int:
-        """How many notifications the workers have matched."""
-        return self._matched
 
     def processes(self) -> set[int]:
         """Those of the tasks that are ready."""
@@ -272,4 +268,3 @@ class Hearing:
                     deliveries=progress.deliveries,
                 )
             )
-        self._matched += progress.notifications

@@ -131,6 +131,7 @@ class Gears:
         self._feeder: Feeder | None = None
         self._begin: Beginning | None = None  # after a shift: where the other gear was through with everything
         self._partitions = 0
+        self._ends: Mapping[int, int] = {}  # of the log, when the query was started
         self._may_be = False  # realtime
         self._lock = threading.RLock()
         self.gear: Gear = "batch"
@@ -171,10 +172,9 @@ class Gears:
             known = settled(self._checkpoint, self._kafka.topic("notifications"))
         return None if known is None else {**known, **self._hot.positions}
 
-    @property
-    def realtime_matched(self) -> int:
-        """How many notifications the real-time gear has matched."""
-        return self._hearing.matched
+    def worker_processes(self) -> set[int]:
+        """Those that have a task of the real-time gear."""
+        return self._hearing.processes()
 
     def start(self) -> StreamingQuery:
         """Start the query in the gear that is wanted, where things were left."""
@@ -237,7 +237,11 @@ class Gears:
     def _at_rest(self, query: StreamingQuery) -> bool:
         if self.gear == "batch":
             return waits_for_data(query)
-        return self._gate.closed or self._hearing.wait_ready(self._partitions, 0)
+        if self._gate.closed:
+            return True
+        known = self._hearing.known
+        through = all(number in known and known[number].position >= end for number, end in self._ends.items())
+        return through and self._hearing.wait_ready(self._partitions, 0)
 
     def _start_realtime(self, begin: Beginning) -> StreamingQuery:
         run = (begin.newest // RANGE + 1) * RANGE
@@ -329,7 +333,7 @@ class Gears:
                     f"dispatch.fail_on_data_loss = false goes on behind the gap"
                 )
             found[number] = begins[number]
-        self._partitions = len(ends)
+        self._partitions, self._ends = len(ends), ends
         return found
 
     def _newest(self) -> int:

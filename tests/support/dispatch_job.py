@@ -19,7 +19,7 @@ from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings, SecretSettings
 from dispatch.job.runtime import DispatchJob
 from dispatch.logs.attempts import NO_BATCH
-from dispatch.realtime.gears import Gear
+from dispatch.realtime.gears import Gear, Gears
 from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ATTEMPTS
@@ -156,6 +156,13 @@ class RunningJob:
         self.gate = StopGate()
         self._thread: threading.Thread | None = None
         self._failures: list[BaseException] = []
+        self._job: DispatchJob | None = None
+
+    @property
+    def gears(self) -> Gears:
+        """Those of the job that runs."""
+        assert self._job is not None
+        return self._job.gears
 
     def start(self, timeout: float = 180.0) -> None:
         """Return when it is ready. Raises what it has failed with."""
@@ -185,7 +192,8 @@ class RunningJob:
 
     def _run(self, gate: StopGate, ready: threading.Event) -> None:
         try:
-            DispatchJob(self._spark, self.settings, gate).run(ready.set)
+            self._job = DispatchJob(self._spark, self.settings, gate)
+            self._job.run(ready.set)
         except BaseException as error:
             self._failures.append(error)
             ready.set()

@@ -9,18 +9,27 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from core.settings import KafkaSettings
 from dispatch.job.heartbeat import started_at
 from dispatch.operations.audit import audit
 from dispatch.realtime.gears import Gear
 from dispatch.settings import JobSettings
-from tests.support.dispatch_job import Logs, RunningJob, running, subscription
+from tests.support.dispatch_job import Logs, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
+    """With which nothing but the test shifts."""
+    return job_settings(tmp_path, kafka_settings, "realtime")
+
 
 TOPICS = ("a/x", "a/y", "b")
 
@@ -84,7 +93,7 @@ def subscribe(log: Logs, receiver: Receiver) -> None:
         subscription("all", receiver.url("/all"), "//."),
         subscription("raw", receiver.url("/raw"), "a//.", form="raw"),
         subscription("paused", receiver.url("/paused"), "a//.", paused=True),
-        subscription("failing", receiver.url("/fail/3"), "b"),
+        subscription("failing", receiver.url("/status/503"), "b"),
     )
 
 

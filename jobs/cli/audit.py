@@ -10,6 +10,7 @@ import typer
 from core.errors import ArborcastError
 from core.printable import one_line
 from jobs.cli.common import (
+    FATES,
     AcceptedSinceOption,
     ConfigOption,
     HomeOption,
@@ -45,7 +46,7 @@ _WORDS: dict[Kind, str] = {
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(audit)
+    app.command(rich_help_panel=FATES)(audit)
 
 
 def audit(

@@ -13,6 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from jobs.cli.common import (
+    FATES,
     AcceptedSinceOption,
     ConfigOption,
     HomeOption,
@@ -59,9 +60,9 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so man
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(letters_app, name="dead-letters")
+    app.add_typer(letters_app, name="dead-letters", rich_help_panel=FATES)
     app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
-    app.command()(replay)
+    app.command(rich_help_panel=FATES)(replay)
 
 
 def _say_new_word() -> None:

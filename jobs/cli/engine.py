@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from core.printable import one_line
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for command in (up, down, status, doctor, fetch):
-        app.command()(command)
+        app.command(rich_help_panel=ENGINE)(command)
 
 
 def up(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ConfigError, SecretError
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
+from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
 from jobs.terminal import console, print_json, say
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command()(backup)
-    app.command()(restore)
+    app.command(rich_help_panel=OPERATING)(backup)
+    app.command(rich_help_panel=OPERATING)(restore)
     keys_group = typer.Typer(help="The keys that subscribers' secrets are sealed with.", no_args_is_help=True)
     keys_group.command("new")(new)
     keys_group.command("list")(list_keys)
     keys_group.command("reseal")(reseal)
     keys_group.command("remove")(remove)
-    app.add_typer(keys_group, name="keys")
+    app.add_typer(keys_group, name="keys", rich_help_panel=OPERATING)
 
 
 def backup(

@@ -13,7 +13,16 @@ import typer
 
 from core.errors import ArborcastError
 from core.printable import one_line
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
+from jobs.cli.common import (
+    MESSAGES,
+    SUBSCRIBING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    namespaces_of,
+    settings_of,
+)
 from jobs.terminal import console, error_console, print_json, print_json_line, say
 
 if TYPE_CHECKING:
@@ -45,8 +54,10 @@ class InputError(ArborcastError):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (subscribe, unsubscribe, rotate_secret, publish, listen):
-        app.command()(command)
+    app.command(rich_help_panel=MESSAGES)(publish)
+    app.command(rich_help_panel=MESSAGES)(listen)
+    for command in (subscribe, unsubscribe, rotate_secret):
+        app.command(rich_help_panel=SUBSCRIBING)(command)
 
 
 def subscribe(

@@ -13,6 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from jobs.cli.common import (
+    SUBSCRIBING,
     ConfigOption,
     HomeOption,
     JsonOption,
@@ -43,7 +44,7 @@ class _Activity(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(subscriptions_app, name="subscriptions")
+    app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=SUBSCRIBING)
 
 
 @subscriptions_app.command("list")

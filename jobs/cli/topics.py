@@ -13,7 +13,16 @@ import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, kafka_of, namespaces_of, settings_of
+from jobs.cli.common import (
+    SUBSCRIBING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    kafka_of,
+    namespaces_of,
+    settings_of,
+)
 from jobs.terminal import console, error_console, print_document, print_json
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ BaseOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(topics_app, name="topics")
+    app.add_typer(topics_app, name="topics", rich_help_panel=SUBSCRIBING)
 
 
 def _settings(config: Path | None, home: Path | None) -> Settings:

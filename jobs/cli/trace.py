@@ -11,7 +11,7 @@ import typer
 from core.errors import ArborcastError
 from core.printable import one_line
 from core.telemetry.tracing import trace_of
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ _STYLES = {
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command()(trace)
-    app.command()(why)
+    app.command(rich_help_panel=FATES)(trace)
+    app.command(rich_help_panel=FATES)(why)
 
 
 def trace(

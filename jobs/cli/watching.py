@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ConfigError
-from jobs.cli.common import ConfigOption, HomeOption, beginning, settings_of
+from jobs.cli.common import OPERATING, ConfigOption, HomeOption, beginning, settings_of
 from jobs.terminal import error_console
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ UrlOption = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for command in (top, report):
-        app.command()(command)
+        app.command(rich_help_panel=OPERATING)(command)
 
 
 def top(

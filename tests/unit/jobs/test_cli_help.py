@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,41 @@ def test_the_old_word_for_dead_letters_goes_on_working_with_a_hint() -> None:
     assert (old.exit_code, "dead-letters" in old.stderr) == (0, True)
     assert "List dead letters" in old.stdout
     assert CliRunner().invoke(app, ["dead-letters", "list", "--help"]).stderr == ""
+
+
+GROUPS = {
+    "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
+    "Messages": {"publish", "listen"},
+    "Topics and subscriptions": {"topics", "subscriptions", "subscribe", "unsubscribe", "rotate-secret"},
+    "What became of it": {"trace", "why", "audit", "dead-letters", "replay"},
+    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys"},
+}
+
+
+def test_commands_stand_in_groups_and_none_is_left_over() -> None:
+    lines = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output.splitlines()
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        if line.startswith("╭─ "):
+            group = line.strip("╭╮─ ")
+            found[group] = set()
+        elif re.match(r"│ \w", line):
+            found[group].add(line.split()[1])
+    del found["Options"]
+    assert list(found) == list(GROUPS)
+    assert found == GROUPS
+
+
+def test_bash_completes_commands_and_options() -> None:
+    def completed(line: str) -> set[str]:
+        """What bash is told when Tab is pressed at the end."""
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ARBORCAST_COMPLETE": "complete_bash"}
+        return set(CliRunner().invoke(app, [], prog_name="arborcast", env=words).output.split())
+
+    assert completed("arborcast subs") == {"subscribe", "subscriptions"}
+    assert completed("arborcast dead-letters l") == {"list"}
+    assert completed("arborcast status --js") == {"--json"}
+    assert "complete -o default -F" in CliRunner().invoke(app, ["--show-completion", "bash"]).output
 
 
 SPARK = {"deltalake", "numpy", "pandas", "pyarrow", "pyspark"}

@@ -5,7 +5,7 @@
     users                           who may come in, and who might not any more
     trace, audit, dead_letters      what became of notifications, and what to do about it
     watching, maintenance           how it is; backups and keys
-    common, topics_work             what several of them share
+    common, topics_work, listening  what several of them share; the subscription of `listen`
 
 Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command that needs it, so that `--help` and
 `status` answer at once.

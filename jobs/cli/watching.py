@@ -12,7 +12,7 @@ import typer
 
 from core.errors import ConfigError
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, beginning, settings_of
-from jobs.terminal import error_console
+from jobs.terminal import error_console, print_json
 
 if TYPE_CHECKING:
     from jobs.monitoring.watching import EngineWatch
@@ -39,11 +39,20 @@ def top(
     url: UrlOption = None,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.5, max=60)] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end; also without a terminal.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures once, as JSON, for scripts.")] = False,
 ) -> None:
     """Show how the engine is, live: throughput, latency, lag, what waits, and what every process uses."""
+    watch, where = _watch(config, home, url)
+    if json:
+        from jobs.monitoring.snapshot import document, first_look
+
+        seen = first_look(watch)
+        print_json(document(seen, where))
+        if not seen.samples:
+            raise typer.Exit(1)
+        return
     from jobs.monitoring import top_frame as terminal
 
-    watch, where = _watch(config, home, url)
     if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         if not terminal.once(watch, where, sys.stdout):
             raise typer.Exit(1)

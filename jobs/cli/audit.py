@@ -22,6 +22,7 @@ from jobs.cli.common import (
     moment_ms,
 )
 from jobs.terminal import console, error_console, print_json
+from jobs.words import WORDS
 
 if TYPE_CHECKING:
     from dispatch.operations.audit import Kind, Report
@@ -30,6 +31,11 @@ EXIT_UNBALANCED = 1
 EXIT_UNKNOWN = 2
 
 _NAMED_SUBSCRIPTIONS = 20
+
+SYSTEM_NOTICES = (
+    "system notices are the engine's own notifications, below the topic {urn:arborcast}system: breakers opened and "
+    "closed, subscriptions failing, recovered, suspended or gone, dead letters growing"
+)
 
 _WORDS: dict[Kind, str] = {
     "missing": "fewer deliveries than subscriptions",
@@ -64,7 +70,8 @@ def audit(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that matches = delivered + dead + expired + cancelled + pending, and name notifications that break it.
+    """Check that deliveries = delivered + given up + expired + cancelled + waiting, and name what breaks
+    it.
 
     The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
     """
@@ -93,14 +100,20 @@ def _print(report: Report) -> None:
     from rich.table import Table
 
     out = console()
+    kinds = [f"{report.published:,} notifications"]
+    kinds += [f"{report.replays:,} replayed ones"] * bool(report.replays)
+    kinds += [f"{report.system_notices:,} system notices"] * bool(report.system_notices)
     out.print(
-        f"{report.notifications:,} notifications accepted between {moment(report.since_ms)} and "
-        f"{moment(report.until_ms)} were for {report.matches:,} deliveries; {report.waiting:,} more wait for a batch",
+        f"{' and '.join(kinds)} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
+        f"{report.matches:,} deliveries; {report.waiting:,} more have not been looked at yet",
         highlight=False,
         soft_wrap=True,
     )
+    if report.system_notices:
+        out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)
     states = ("delivered", "dead", "expired", "cancelled", "pending")
-    table = Table("subscription", "matches", *states, box=None, pad_edge=False)
+    heads = (WORDS.get(state, state) for state in states)
+    table = Table("subscription", "deliveries", *heads, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     # Those with the most trouble first.

@@ -17,7 +17,6 @@ from jobs.notebook.picture import (
     ORANGE,
     SKY,
     VERMILION,
-    WORDS,
     NothingToShow,
     Picture,
     canvas,
@@ -26,6 +25,7 @@ from jobs.notebook.picture import (
     put_rows,
     put_ticks,
 )
+from jobs.words import WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

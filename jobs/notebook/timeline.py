@@ -18,7 +18,6 @@ from jobs.notebook.picture import (
     GREY,
     PALE,
     STATES,
-    WORDS,
     Picture,
     canvas,
     label,
@@ -26,6 +25,7 @@ from jobs.notebook.picture import (
     put_rows,
     put_ticks,
 )
+from jobs.words import WORDS
 
 if TYPE_CHECKING:
     import pandas as pd

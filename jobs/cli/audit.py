@@ -21,8 +21,9 @@ from jobs.cli.common import (
     moment,
     moment_ms,
 )
+from jobs.monitoring.words import WORDS
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_json
-from jobs.words import WORDS
 
 if TYPE_CHECKING:
     from dispatch.operations.audit import Kind, Report
@@ -81,7 +82,8 @@ def audit(
 
     try:
         kafka = kafka_of(config, home)
-        report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit)
+        with ProgressShown() as progress:
+            report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit, progress=progress)
     except ArborcastError as error:
         error_console().print(f"the audit could not be made: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_UNKNOWN)

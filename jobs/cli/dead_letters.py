@@ -32,6 +32,7 @@ from jobs.cli.common import (
     tell_of_more,
     topic_test,
 )
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -295,7 +296,8 @@ def replay(
     from jobs.cli.topics_work import read_table
 
     made = Replay(kafka, read_table(kafka), subscription, ReplaySpan(since_ms, until_ms, wanted))
-    places = made.find(limit)
+    with ProgressShown() as made.progress:
+        places = made.find(limit)
     if len(places) > limit:
         raise ReplayRefused(
             f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
@@ -304,7 +306,8 @@ def replay(
     if places and not dry_run and not yes:
         question = f"Deliver {len(places):,} notifications {between} to {subscription} again?"
         dry_run = not agreed(question)
-    sent = made.send(places) if places and not dry_run else 0
+    with ProgressShown() as made.progress:
+        sent = made.send(places) if places and not dry_run else 0
     if json:
         print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})
     elif sent:

@@ -12,6 +12,7 @@ import typer
 
 from core.printable import one_line
 from jobs.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -196,5 +197,6 @@ def fetch(
     from jobs.install.java import find_java
     from jobs.stack.engine import find_tools
 
-    jars.fetch(find_java, to_stderr, source=source)
-    class_archive.make(find_tools(), jars.default_cache(), to_stderr)
+    with ProgressShown() as progress:
+        jars.fetch(find_java, to_stderr, source=source, progress=progress)
+        class_archive.make(find_tools(), jars.default_cache(), to_stderr, progress)

@@ -10,6 +10,7 @@ import typer
 
 from core.errors import ConfigError, SecretError
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
+from jobs.progress import ProgressShown
 from jobs.terminal import console, print_json, say
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def backup(
     if drill:
         from jobs.maintenance.data_directory import drill as prove
 
-        stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("--since", since))
+        with ProgressShown() as progress:
+            stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("--since", since), progress)
         if json:
             print_json(stock._asdict())
         else:
@@ -72,12 +74,16 @@ def backup(
     if data_directory:
         from jobs.maintenance.data_directory import back_up
 
-        _tell_files(back_up(settings, folder), json)
+        with ProgressShown() as progress:
+            files = back_up(settings, folder, progress)
+        _tell_files(files, json)
         return
     from jobs.gateway.parts import pull_limits
     from jobs.maintenance.backup import backup as back_up_logs
 
-    _tell(back_up_logs(kafka_of(config, home), folder, pull_limits(settings)), folder, "backed up to", json)
+    with ProgressShown() as progress:
+        manifest = back_up_logs(kafka_of(config, home), folder, pull_limits(settings), progress)
+    _tell(manifest, folder, "backed up to", json)
 
 
 def restore(
@@ -97,12 +103,15 @@ def restore(
         if (folder / MANIFEST).exists():
             raise ConfigError(f"{folder} holds both {ARCHIVE} and {MANIFEST}: move the one that is not meant away")
         target = settings_of(config, home).home
-        restore_copy(folder, target)
+        with ProgressShown() as progress:
+            restore_copy(folder, target, progress)
         _tell_files([target], json)
         return
     from jobs.maintenance.backup import restore as fill
 
-    _tell(fill(folder, kafka_of(config, home)), folder, "restored from", json)
+    with ProgressShown() as progress:
+        manifest = fill(folder, kafka_of(config, home), progress)
+    _tell(manifest, folder, "restored from", json)
 
 
 def _tell_files(files: Iterable[Path], json: bool) -> None:

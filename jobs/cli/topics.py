@@ -23,6 +23,7 @@ from jobs.cli.common import (
     namespaces_of,
     settings_of,
 )
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_document, print_json
 
 if TYPE_CHECKING:
@@ -210,7 +211,6 @@ def import_topics(
 ) -> None:
     """Bring the topics of a document in, all or none."""
     from jobs.cli import topics_work as commands
-    from topic_model.records.control_log import ControlLog
 
     settings = _settings(config, home)
     standard_input = str(file) == "-"
@@ -222,13 +222,11 @@ def import_topics(
     records, skipped = commands.read_document(data, form, base_dn or settings.directory.base_dn)
     for line in skipped:
         error_console().print(f"skipped {line}", markup=False, highlight=False)
-    result = commands.plan_import(commands.read_tree(settings.kafka), records, replace=replace)
-    if result.records and not dry_run:
-        log = ControlLog(settings.kafka)
-        try:
-            log.append(result.records)
-        finally:
-            log.close()
+    with ProgressShown() as progress:
+        tree = commands.read_tree(settings.kafka)
+        result = commands.plan_import(tree, records, replace=replace, progress=progress)
+        if not dry_run:
+            commands.write_import(settings.kafka, result.records, progress)
     counts = {"added": result.added, "changed": result.changed, "removed": result.removed, "skipped": len(skipped)}
     if json:
         print_json(counts)

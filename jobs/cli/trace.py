@@ -12,8 +12,8 @@ from core.errors import ArborcastError
 from core.printable import one_line
 from core.telemetry.tracing import trace_of
 from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.monitoring.words import WORDS
 from jobs.terminal import console, error_console, print_json
-from jobs.words import WORDS
 
 if TYPE_CHECKING:
     from rich.text import Text

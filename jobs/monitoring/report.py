@@ -27,9 +27,9 @@ from jobs.monitoring.samples import (
 from jobs.monitoring.stack_monitor import get
 from jobs.monitoring.ticks import Unit
 from jobs.monitoring.watching import EngineView, EngineWatch, base_url, metrics_address
+from jobs.monitoring.words import WORDS
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
-from jobs.words import WORDS
 
 # As many points as a plot has pixels for.
 _POINTS = 360

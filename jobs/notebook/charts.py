@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.monitoring import ticks
 from jobs.monitoring.figures import seconds
+from jobs.monitoring.words import WORDS
 from jobs.notebook.picture import (
     BLUE,
     CLASSES,
@@ -25,7 +26,6 @@ from jobs.notebook.picture import (
     put_rows,
     put_ticks,
 )
-from jobs.words import WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

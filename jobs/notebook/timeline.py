@@ -13,6 +13,7 @@ from core.printable import one_line
 from dispatch.operations.trace.story import DeliveryStory, Row, Story
 from jobs.monitoring import ticks
 from jobs.monitoring.figures import seconds, shortened
+from jobs.monitoring.words import WORDS
 from jobs.notebook.picture import (
     BLACK,
     GREY,
@@ -25,7 +26,6 @@ from jobs.notebook.picture import (
     put_rows,
     put_ticks,
 )
-from jobs.words import WORDS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -116,6 +116,7 @@ def bundle(
             "--driver-python", help="The same where spark-submit is run.", metavar="PATH", show_default="this one"
         ),
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Write the streaming job for a Spark cluster: code, script and properties for spark-submit."""
     from jobs.install import jars
@@ -130,6 +131,9 @@ def bundle(
         python=python,
         driver_python=driver_python or sys.executable,
     )
+    if json:
+        print_json({"code": code, "script": script, "properties": file, "cluster_properties": cluster})
+        return
     out = console()
     out.print(f"wrote {code}, {script.name}, {file.name}; to run it:", highlight=False, soft_wrap=True)
     if cluster is not None:

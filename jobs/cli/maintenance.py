@@ -152,9 +152,13 @@ def new(
     say(f"{path}: secrets are sealed with {key_id} from now on")
 
 
-def list_keys(config: ConfigOption = None, home: HomeOption = None) -> None:
+def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Print the ids of the keys; the first one seals."""
-    for key_id in _keys(Path(settings_of(config, home).secrets.key_file)):
+    keys = list(_keys(Path(settings_of(config, home).secrets.key_file)))
+    if json:
+        print_json([{"id": key_id, "seals": key_id == keys[0]} for key_id in keys])
+        return
+    for key_id in keys:
         say(key_id)
 
 

@@ -92,11 +92,20 @@ def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonO
     console().print(table)
 
 
-def check(name: NameArgument, stdin: StdinOption = False, config: ConfigOption = None, home: HomeOption = None) -> None:
+def check(
+    name: NameArgument,
+    stdin: StdinOption = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
     """Check a user's password; the exit status is 1 when it is wrong."""
     from ingest.access.users import FileUsers
 
     identity = FileUsers(_path(config, home)).check(name, _password(stdin, confirm=False))
+    if json:
+        print_json({"name": name, "right": identity is not None, "groups": sorted(identity.groups) if identity else []})
+        raise typer.Exit(0 if identity else 1)
     if identity is None:
         console().print(f"no: there is no user {name} with this password", highlight=False)
         raise typer.Exit(1)

@@ -71,6 +71,26 @@ def test_commands_stand_in_groups_and_none_is_left_over() -> None:
     assert found == GROUPS
 
 
+# They change something and have nothing to say, or what they print is a document already.
+NO_JSON = {"down", "fetch", "init", "unsubscribe", "config spark", "topics export"}
+NO_JSON |= {"users add", "users remove", "keys new", "keys remove"}
+
+
+def _commands(command: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Every command that people can call, and its parameters."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield path, {parameter.name for parameter in command.params}
+    for name, each in (below or {}).items():
+        if not each.hidden:
+            yield from _commands(each, f"{path} {name}".strip())
+
+
+def test_what_lists_or_reports_something_does_so_in_json_too() -> None:
+    commands = dict(_commands(typer.main.get_command(app)))
+    assert {name for name, parameters in commands.items() if "json" not in parameters} == NO_JSON
+
+
 def test_bash_completes_commands_and_options() -> None:
     def completed(line: str) -> set[str]:
         """What bash is told when Tab is pressed at the end."""

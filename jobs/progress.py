@@ -80,18 +80,16 @@ class ProgressShown:
         while self._now is None:
             if self._over.wait(_DRAWN_EVERY_S):
                 return
+        shown, done, total = self._now
+        task = bar.add_task(printable(shown), completed=done, total=total or None, share=share(done, total))
         with bar:
-            task = bar.add_task("", total=None, share="")
-            shown = ""
-            while True:
+            while not self._over.wait(_DRAWN_EVERY_S):
                 what, done, total = self._now
                 if what != shown:
                     # Another stage is as fast as it is.
-                    bar.reset(task, description=printable(what))
+                    bar.reset(task, description=printable(what), total=total or None, share=share(done, total))
                     shown = what
                 bar.update(task, completed=done, total=total or None, share=share(done, total), refresh=True)
-                if self._over.wait(_DRAWN_EVERY_S):
-                    return
 
 
 def line(what: str, done: int, total: int, elapsed_s: float) -> str:

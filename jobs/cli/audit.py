@@ -105,8 +105,10 @@ def _print(report: Report) -> None:
     kinds = [f"{report.published:,} notifications"]
     kinds += [f"{report.replays:,} replayed ones"] * bool(report.replays)
     kinds += [f"{report.system_notices:,} system notices"] * bool(report.system_notices)
+    *first, last = kinds
+    accepted = f"{', '.join(first)} and {last}" if first else last
     out.print(
-        f"{' and '.join(kinds)} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
+        f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
         f"{report.matches:,} deliveries; {report.waiting:,} more have not been looked at yet",
         highlight=False,
         soft_wrap=True,
@@ -115,7 +117,7 @@ def _print(report: Report) -> None:
         out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)
     states = ("delivered", "dead", "expired", "cancelled", "pending")
     heads = (WORDS.get(state, state) for state in states)
-    table = Table("subscription", "deliveries", *heads, box=None, pad_edge=False)
+    table = Table("subscription", "deliveries", *heads, box=None, pad_edge=False, collapse_padding=True)
     for column in table.columns[1:]:
         column.justify = "right"
     # Those with the most trouble first.
@@ -123,6 +125,8 @@ def _print(report: Report) -> None:
         report.subscriptions, key=lambda name: report.subscriptions[name].delivered - report.subscriptions[name].matches
     )
     rows = [(name, report.subscriptions[name]) for name in names[:_NAMED_SUBSCRIPTIONS]]
+    # Cut off, an id would be of no use.
+    table.columns[0].min_width = max(len(name) for name, _ in (*rows, ("all", report.totals)))
     if len(names) > len(rows):
         table.caption = f"and {len(names) - len(rows):,} subscriptions more: --json has them all"
     for name, tally in (*rows, ("all", report.totals)):

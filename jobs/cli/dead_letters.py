@@ -103,7 +103,7 @@ def list_letters(
                 (moment(letter.at_ms), "dim"),
                 f"  {letter.notification.id}  ",
                 (one_line(letter.notification.topic), "cyan"),
-                f"  for {letter.subscription}, {letter.number} tries: ",
+                f"  for {letter.subscription}, {letter.number} {'try' if letter.number == 1 else 'tries'}: ",
                 (letter.error or letter.state, "bold"),
                 f", {one_line(letter.detail)}",
             ),

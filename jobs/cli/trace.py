@@ -174,7 +174,8 @@ def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Te
         yield Text.assemble((f"    {verb} ", "dim"), one_line(delivery.expression + to))
     for step in delivery.steps:
         yield _line(step, first_at, "    ")
-    yield Text.assemble((f"    {outcome}: ", style), one_line(delivery.why))
+    said = "" if delivery.why.startswith(outcome) else f"{outcome}: "
+    yield Text.assemble((f"    {said}", style), one_line(delivery.why))
 
 
 def _line(step: Step, first_at: datetime | None, indent: str) -> Text:

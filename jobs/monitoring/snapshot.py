@@ -43,19 +43,24 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
             "delivered": _newest(rates(points, "attempts", "delivered")),
             "attempts": _newest(rates(points, "attempts")),
         },
-        "pushes_under_way": sum(last.in_flight.values()),
+        "pushes_under_way": round(sum(last.in_flight.values())),
         "seconds": {
             "delivery_median": _newest(quantiles(points, "delivery", 0.5)),
             "delivery_99": _newest(quantiles(points, "delivery", 0.99)),
             "append_99": _newest(quantiles(points, "append", 0.99)),
         },
-        "lag": {"records": last.lag_records, "seconds": last.lag_seconds},
-        "subscriptions": last.subscriptions,
-        "suspended": last.suspended,
-        "waiting_for_retry": last.waiting.get("parked", 0),
-        "due_now": last.waiting.get("due", 0),
-        "since_start": {"accepted": last.accepted, "attempts": dict(last.attempts), "refused": dict(last.refused)},
-        "breakers": dict(last.breakers),
+        "lag": {"records": round(last.lag_records), "seconds": last.lag_seconds},
+        "subscriptions": round(last.subscriptions),
+        "suspended": round(last.suspended),
+        "waiting_for_retry": round(last.waiting.get("parked", 0)),
+        "due_now": round(last.waiting.get("due", 0)),
+        "since_start": {
+            "accepted": round(last.accepted),
+            "system_notices": round(last.notices),
+            "attempts": _whole(last.attempts),
+            "refused": _whole(last.refused),
+        },
+        "breakers": _whole(last.breakers),
         "processes": {name: _process(points, name) for name in sorted(last.processes)},
         "slowest_endpoints": [dict(each) for each in seen.endpoints],
     }
@@ -65,11 +70,15 @@ def _process(points: Sequence[MetricsSample], name: str) -> Mapping[str, float |
     now = points[-1].processes[name]
     return {
         "cpu_cores": _newest(cpu_shares(points, name)),
-        "memory_bytes": now.memory_bytes,
-        "threads": now.threads,
-        "files": now.descriptors,
-        "processes": now.processes,
+        "memory_bytes": round(now.memory_bytes),
+        "threads": round(now.threads),
+        "files": round(now.descriptors),
+        "processes": round(now.processes),
     }
+
+
+def _whole(counts: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(count) for name, count in counts.items()}
 
 
 def _newest(values: Sequence[float | None]) -> float | None:

@@ -1,6 +1,6 @@
 """What pyproject.toml cannot say: a package of us knows the commit that it was built of (`arborcast --version`).
 
-ARBORCAST_COMMIT names it where there is no git, as in a container's build.
+SOURCE_COMMIT names it where there is no git, as in a container's build.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs.install import version  # noqa: E402  # not found before
 
 
 def _write_commit(root: Path) -> None:
-    commit = os.environ.get("ARBORCAST_COMMIT") or version.commit(ROOT)
+    commit = os.environ.get("SOURCE_COMMIT") or version.commit(ROOT)
     file = root / "jobs" / "install" / version.FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{commit}\n", encoding="ascii")

@@ -76,7 +76,7 @@ def test_what_is_built_knows_the_commit_it_was_built_of(tmp_path: Path, way: str
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, source / name)
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", way, "--dist-dir", str(tmp_path / "dist")]
-    environment = {"PATH": "/usr/bin:/bin", "ARBORCAST_COMMIT": "0123456789ab"}
+    environment = {"PATH": "/usr/bin:/bin", "SOURCE_COMMIT": "0123456789ab"}
     subprocess.run(command, cwd=source, env=environment, check=True, capture_output=True)
     assert version.commit(source) == "unknown", "the source stays as it is"
     (made,) = (tmp_path / "dist").iterdir()

@@ -117,6 +117,7 @@ class JobMetrics:
     def __init__(self, registry: Registry | None = None, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry or Registry()
         self.sources = Sources()
+        self.gear: Callable[[], str] = lambda: "batch"
         self._clock = clock
         self._endpoints = EndpointsSeen()
         self._batch_began: float | None = None
@@ -270,6 +271,13 @@ class JobMetrics:
             "How long the oldest of these has been there, exact to the time between two scrapes.",
             ("query",),
             lambda: {(query,): lag.seconds for query, lag in self.sources.lag().items()},
+        )
+
+        registry.gauges(
+            "arborcast_dispatch_gear",
+            "1 for the gear that notifications are dispatched in: realtime, one by one, or batch, many together.",
+            ("gear",),
+            lambda: {(name,): float(name == self.gear()) for name in ("realtime", "batch")},
         )
 
     def _declare_deliveries(self, registry: Registry) -> None:

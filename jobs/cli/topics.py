@@ -113,7 +113,13 @@ def add(
     code: Annotated[str, typer.Option("--code", help="Short code, unique in the tree.")] = "",
     message_type: Annotated[list[str] | None, typer.Option("--type", help="A message type; may be repeated.")] = None,
     final: Annotated[bool, typer.Option("--final", help="No topics may be added below.")] = False,
-    retain: Annotated[bool, typer.Option("--retain", help="Keep the last notification for later subscribers.")] = False,
+    retain: Annotated[
+        bool | None,
+        typer.Option(
+            "--retain/--no-retain",
+            help="Keep the last notification for later subscribers, or do not; default: as topics.retain_all says.",
+        ),
+    ] = None,
     priority: Annotated[int, typer.Option("--priority", help="Default priority of notifications.")] = 0,
     routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
     publisher: Annotated[
@@ -333,7 +339,8 @@ def _facts_of(record: TopicRecord) -> str:
     """What a topic has to say beside its code, in words."""
     policy = record.policy
     words = [*record.message_types]
-    words += ["final"] * record.final + ["retain"] * policy.retain
+    words += ["final"] * record.final
+    words += {True: ["retain"], False: ["no retain"], None: []}[policy.retain]
     words += [f"priority {policy.priority}"] * bool(policy.priority)
     words += [f"routing {policy.routing}"] * bool(policy.routing)
     words += [f"publishers {', '.join(policy.publishers)}"] * bool(policy.publishers)

@@ -19,6 +19,7 @@ from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings, SecretSettings
 from dispatch.job.runtime import DispatchJob
 from dispatch.logs.attempts import NO_BATCH
+from dispatch.realtime.gears import Gear
 from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ATTEMPTS
@@ -31,13 +32,13 @@ from topic_model.subscriptions import EndpointReference, Subscription, TopicFilt
 from topic_model.topics import TopicPath
 
 
-def job_settings(home: Path, kafka: KafkaSettings, **push: float) -> JobSettings:
-    """Settings for tests: short times."""
+def job_settings(home: Path, kafka: KafkaSettings, gear: Gear | None = None, **push: float) -> JobSettings:
+    """Settings for tests: short times. Without a gear the job chooses."""
     settings = {"connect_timeout_s": 1.0, "total_timeout_s": 2.0, **push}
     return JobSettings(
         home,
         kafka,
-        DispatchSettings(task_slots=2),
+        DispatchSettings(task_slots=2, gear=gear or "auto"),
         PushSettings(**settings),  # type: ignore[arg-type]
         TableSettings(interval_s=0.3),
         THIS_MACHINE,

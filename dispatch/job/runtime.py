@@ -185,6 +185,7 @@ class DispatchJob:
             lambda: {"parked": (now := redelivery()).parked, "due": now.due},
             lambda: {str(state): count for state, count in redelivery().breakers.items()},
             self._pushes,
+            lambda: float(self._events.stored),
         )
 
     @property

@@ -222,6 +222,11 @@ class JobMetrics:
         self._notifications = registry.counter(
             "arborcast_dispatch_notifications_total", "Notifications that batches have matched."
         )
+        registry.counted(
+            "arborcast_dispatch_system_notices_total",
+            "Notifications of the engine's own that were stored, below the topic {urn:arborcast}system.",
+            lambda: self.sources.notices(),
+        )
         self._deliveries = registry.counter(
             "arborcast_dispatch_deliveries_total",
             "Deliveries that these came to, one for each subscription.",

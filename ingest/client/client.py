@@ -243,13 +243,15 @@ class Client(BrokerClient):
         to: str | Remote | None = None,
         namespaces: Namespaces = None,
         traceparent: str = "",
-    ) -> None:
-        """Publish one XML element; when this returns the broker has stored it.
+    ) -> str:
+        """Publish one XML element; when this returns the broker has stored it, under this id. The id is empty when
+        the broker does not say one: another broker, or a repetition of what it had stored already.
 
         `to` is another NotificationConsumer than the broker, as a registration may name one. `traceparent` is the
         trace that this belongs to (W3C Trace Context); our broker passes it on to whom it pushes.
         """
-        self.notify_all([(topic, payload)], to=to, namespaces=namespaces, traceparent=traceparent)
+        ids = self.notify_all([(topic, payload)], to=to, namespaces=namespaces, traceparent=traceparent)
+        return ids[0] if ids else ""
 
     def notify_all(
         self,
@@ -258,10 +260,17 @@ class Client(BrokerClient):
         to: str | Remote | None = None,
         namespaces: Namespaces = None,
         traceparent: str = "",
-    ) -> None:
-        """Publish several (topic, payload) in one request, in this order; none is stored when one is refused."""
+    ) -> list[str]:
+        """Publish several (topic, payload) in one request, in this order; none is stored when one is refused.
+
+        Returns their ids, in this order; none where the broker does not say them, as of more than a hundred.
+        """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
-        self._perform(self._calls.notify(texts, to, traceparent))
+        call = self._calls.notify(texts, to, traceparent)
+        response = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
+        result_of(call, response)
+        ids = response.headers.get("Arborcast-Notification-Id", "")
+        return [each.strip() for each in ids.split(",")] if ids else []
 
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""

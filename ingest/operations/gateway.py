@@ -153,7 +153,15 @@ class Reply:
     """Called in any case, with whether the answer has left."""
 
 
-Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | None]]
+@dataclass(frozen=True)
+class Stored:
+    """An empty 202 that says in a header under which ids the messages of a Notify are stored, in their order; none
+    where that is not known."""
+
+    ids: Sequence[str] = ()
+
+
+Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored | None]]
 
 """Performs an operation; None answers with an empty 202. Raises PeerError or InfrastructureError."""
 

@@ -19,7 +19,7 @@ from ingest.elements.protection import RequestedProtection, required, secret_ele
 from ingest.elements.topics import TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
-from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_sender
+from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_fan_out, check_room, check_sender
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
@@ -51,7 +51,7 @@ _NIL = f"{{{XSI}}}nil"
 _topics = TopicMemory()
 
 
-async def notify(gateway: Gateway, request: Request, target: Target) -> None:
+async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     topics: dict[bytes, TopicPath] = {}
     notifications = await _read_notify(gateway, request, topics)
@@ -60,19 +60,21 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     gateway.check_new(notification.topic for notification in notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
     _topics.remember(topics)
-    await accept(gateway, notifications)
+    new = await accept(gateway, notifications)
+    return Stored([each.id for each in notifications] if new else ())
 
 
-async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> None:
-    """Store the notifications of a request, in their order, however they came in; not those of a repeated request.
+async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> bool:
+    """Store the notifications of a request, in their order, however they came in; not those of a repeated request:
+    False, they are stored under other ids.
 
     Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
     request = fingerprint(notifications) if gateway.repeats.enabled else b""
     if request:
-        await gateway.repeats.once(request, lambda: _store(gateway, notifications, request))
-    else:
-        await _store(gateway, notifications)
+        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, request))
+    await _store(gateway, notifications)
+    return True
 
 
 async def _store(gateway: Gateway, notifications: Sequence[Notification], request: bytes = b"") -> None:

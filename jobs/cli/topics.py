@@ -13,7 +13,17 @@ import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, kafka_of, namespaces_of, settings_of
+from jobs.cli.common import (
+    SUBSCRIBING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    kafka_of,
+    namespaces_of,
+    settings_of,
+)
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_document, print_json
 
 if TYPE_CHECKING:
@@ -36,7 +46,7 @@ BaseOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(topics_app, name="topics")
+    app.add_typer(topics_app, name="topics", rich_help_panel=SUBSCRIBING)
 
 
 def _settings(config: Path | None, home: Path | None) -> Settings:
@@ -207,7 +217,6 @@ def import_topics(
 ) -> None:
     """Bring the topics of a document in, all or none."""
     from jobs.cli import topics_work as commands
-    from topic_model.records.control_log import ControlLog
 
     settings = _settings(config, home)
     standard_input = str(file) == "-"
@@ -219,13 +228,11 @@ def import_topics(
     records, skipped = commands.read_document(data, form, base_dn or settings.directory.base_dn)
     for line in skipped:
         error_console().print(f"skipped {line}", markup=False, highlight=False)
-    result = commands.plan_import(commands.read_tree(settings.kafka), records, replace=replace)
-    if result.records and not dry_run:
-        log = ControlLog(settings.kafka)
-        try:
-            log.append(result.records)
-        finally:
-            log.close()
+    with ProgressShown() as progress:
+        tree = commands.read_tree(settings.kafka)
+        result = commands.plan_import(tree, records, replace=replace, progress=progress)
+        if not dry_run:
+            commands.write_import(settings.kafka, result.records, progress)
     counts = {"added": result.added, "changed": result.changed, "removed": result.removed, "skipped": len(skipped)}
     if json:
         print_json(counts)

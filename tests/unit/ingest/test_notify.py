@@ -27,6 +27,16 @@ def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202() -> None:
     assert [one.id for one in accepted] == sorted({one.id for one in accepted})
 
 
+def test_the_answer_says_under_which_ids_they_are_stored() -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(3)])))
+    ids = [one.id for one in parts.notifications.accepted]
+    assert answer.headers[b"arborcast-notification-id"].decode().split(",") == ids
+    # A proxy in front takes some kB of headers.
+    many = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(101)])))
+    assert (many.status, many.headers.get(b"arborcast-notification-id")) == (202, None)
+
+
 def test_a_producer_reference_is_kept_as_sent() -> None:
     parts = GatewayParts()
     reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>"

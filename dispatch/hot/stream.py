@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -126,7 +125,7 @@ class HotPath:
     def pause(self) -> None:
         """Begin no further batch; returns when none is under way. `positions` are where to go on then."""
         self._pausing = True
-        self._gate.wait_empty(math.inf)
+        self._gate.wait_empty()
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.

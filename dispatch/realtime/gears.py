@@ -202,18 +202,14 @@ class Gears:
             if gear == self.gear or self._gate.closed:
                 return
             began = time.monotonic()
-            if self.gear == "realtime":
-                clean = self._drain(self._patience_s)
-                if clean:
-                    positions = {number: each.position for number, each in self._hearing.known.items()}
-                    self._begin = Beginning(positions, frozenset(), self._newest())
-            else:
-                self._hot.pause()
-                positions = dict(self.positions() or {})
-                if len(positions) == self._partitions:
-                    self._begin = Beginning(positions, frozenset(), self._newest())
-            self._wanted = gear
-            self.supervisor.begin_anew()
+            with self.supervisor.new_beginning():
+                if self.gear == "batch":
+                    self._hot.pause()
+                if self.gear == "batch" or self._drain(self._patience_s):
+                    positions = dict(self.positions() or {})
+                    if len(positions) == self._partitions:
+                        self._begin = Beginning(positions, frozenset(), self._newest())
+                self._wanted = gear
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
 
     @property
@@ -378,8 +374,8 @@ class Gears:
             gone = [pid for pid in self._hearing.processes() if not heartbeat.started_at(pid)]
             if gone:
                 logger.warning("a Python worker (pid %s) has died: the query is started again", gone[0])
-                self._hearing.begin(-1)
-                self.supervisor.begin_anew()
+                with self.supervisor.new_beginning():
+                    self._hearing.begin(-1)
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
         at = self.positions() or {}

@@ -63,7 +63,7 @@ class StopGate:
         with self._condition:
             return self._condition.wait_for(lambda: self._closed, timeout_s)
 
-    def wait_empty(self, timeout_s: float) -> bool:
+    def wait_empty(self, timeout_s: float | None = None) -> bool:
         """Wait until no batch is under way; whether that happened in time."""
         with self._condition:
             return self._condition.wait_for(lambda: self._inside == 0, timeout_s)
@@ -128,11 +128,14 @@ class QuerySupervisor:
         self._wait_at_rest(self._query, min(deadline - time.monotonic(), CATCH_UP_S))
         return True
 
-    def begin_anew(self) -> None:
-        """Stop the query, which must have nothing under way, and start it again: no failure."""
-        self._planned = True
-        if self._query is not None:
-            self._query.stop()
+    @contextmanager
+    def new_beginning(self) -> Iterator[None]:
+        """Around what leaves the query with nothing under way: however it ends from now on, that is no failure, and it
+        is started again at once. It is stopped at the end."""
+        self._planned, query = True, self._query
+        yield
+        if query is not None:
+            query.stop()
 
     def stop(self, timeout_s: float) -> None:
         """Stop the query; the gate must be closed and empty. Returns when its thread has ended, or after the time."""

@@ -66,7 +66,7 @@ class Load:
 
 def ids(receiver: Receiver, path: str) -> list[str]:
     found = [one.headers["arborcast-notification-id"].split(",") for one in receiver.received(path)]
-    return [each for names in found for each in names]
+    return [each for names in found for each in names if each.startswith("n")]  # without the engine's own
 
 
 def wait_for(receiver: Receiver, path: str, wanted: int) -> list[str]:

@@ -133,8 +133,11 @@ async def _renewed_equal(
             async with gateway.locks.hold(existing.id):
                 if gateway.table.get(existing.id) != existing:
                     continue  # changed or ended while we waited for it
-                # Who subscribes again wants messages, whether or not it remembers that it paused.
-                renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
+                # Who subscribes again wants messages, whether or not it remembers that it paused, and in the form in
+                # which it speaks now.
+                renewed = msgspec.structs.replace(
+                    existing, terminates_ms=wanted.terminates_ms, paused=False, addressing=wanted.addressing
+                )
                 renewed, made_secret = _protected(gateway, renewed, requested)
                 resumed = gateway.suspensions.taking_back(existing.id)
                 now_ms, offset = times.to_ms(gateway.now()), gateway.table.position - 1

@@ -17,8 +17,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from email.utils import mktime_tz, parsedate_tz
 from typing import Literal, Protocol
 
 from core.recent import Recent
@@ -84,6 +86,25 @@ class PushResult:
 
 
 Callback = Callable[[PushResult], None]
+
+LONGEST_RETRY_AFTER_S = 604_800.0
+"""What a Retry-After that asks for more is taken for: the most that `retry.longest_retry_after_s` may be."""
+
+
+def retry_after_s(value: str) -> float:
+    """The wait that the value of a Retry-After header asks for, in seconds or until a date; 0.0 where it says neither.
+
+    However long the number: who writes 23 digits wants to be left alone.
+    """
+    if value.isascii() and value.isdigit():
+        return min(float(value), LONGEST_RETRY_AFTER_S)
+    date = parsedate_tz(value)
+    if date is None:
+        return 0.0
+    try:
+        return min(max(mktime_tz(date) - time.time(), 0.0), LONGEST_RETRY_AFTER_S)
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 class Transport(Protocol):

@@ -125,6 +125,16 @@ def test_the_same_subscription_again_is_the_same_one_renewed() -> None:
     assert only_subscription(parts).terminates_ms == 1_767_225_690_000
 
 
+@pytest.mark.parametrize("addressed", [True, False])
+def test_the_same_subscription_again_speaks_as_it_was_asked_for_last(addressed: bool) -> None:
+    parts = GatewayParts()
+    plain = soap.envelope(soap.subscribe())
+    with_headers = soap.envelope(soap.subscribe(), header=soap.addressing("urn:x/SubscribeRequest"))
+    requests = (plain, with_headers) if addressed else (with_headers, plain)
+    assert len({path_of(parts.post(request)) for request in requests}) == 1
+    assert only_subscription(parts).addressing is addressed
+
+
 def test_the_same_subscription_without_end_needs_no_further_record() -> None:
     parts = GatewayParts()
     for _ in range(3):

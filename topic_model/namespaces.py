@@ -16,6 +16,7 @@ WSTOP = "http://docs.oasis-open.org/wsn/t-1"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
 ARBORCAST_POLICY = "urn:arborcast:policy"
 ARBORCAST_OUTBOUND = "urn:arborcast:outbound"
+ARBORCAST_DELIVERY = "urn:arborcast:delivery"
 
 # Answers use the same prefix for a namespace everywhere, so that captures and tests read alike.
 PREFIXES = {

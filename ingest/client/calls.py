@@ -34,7 +34,7 @@ from topic_model.namespaces import (
     XSI,
 )
 from topic_model.patterns.patterns import EVERYTHING, parse_normal
-from topic_model.subscriptions import SoapVersion, TopicFilter
+from topic_model.subscriptions import SoapVersion, TopicFilter, parameter_blocks
 from topic_model.topics import TopicPath
 
 ResultT = TypeVar("ResultT")
@@ -70,7 +70,7 @@ class Call(Generic[ResultT]):
         message = (
             f'<soap:Envelope xmlns:soap="{namespace}"><soap:Header xmlns:wsa="{WSA}">'
             f"<wsa:To>{answers.text(self.to.address)}</wsa:To><wsa:Action>{self.action}</wsa:Action>"
-            f"<wsa:MessageID>{message_id}</wsa:MessageID>{''.join(self.to.parameters)}</soap:Header>"
+            f"<wsa:MessageID>{message_id}</wsa:MessageID>{parameter_blocks(self.to.parameters)}</soap:Header>"
             f"<soap:Body>{self.body}</soap:Body></soap:Envelope>"
         )
         headers = {"Content-Type": answers.media_type(soap).decode()}

@@ -18,7 +18,7 @@ from ingest.soap.fragments import Source
 from topic_model.namespaces import WSA, wsa
 from topic_model.projections.pull_points import PullPoints
 from topic_model.records.control import PullPointRecord
-from topic_model.subscriptions import EndpointReference
+from topic_model.subscriptions import EndpointReference, doubled_header
 
 _MAX_ADDRESS = 2_048
 
@@ -50,7 +50,7 @@ def reference_content(reference: EndpointReference) -> str:
 
 
 def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: AddressPolicy) -> None:
-    """Raises ConsumerRefused when we would not push to this address, as far as its text tells."""
+    """Raises ConsumerRefused when we would not push to this reference, as far as its text tells."""
     address = reference.address
     shown = repr(address[:200])
     if address.startswith(WSA):
@@ -64,6 +64,12 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: Addr
             refusal = Refusal("own-port", "leads back to this broker")
     if refusal is not None:
         raise refused(address, refusal)
+    doubled = doubled_header(reference.reference_parameters)
+    if doubled:
+        raise ConsumerRefused(
+            f"the ConsumerReference has a ReferenceParameter {doubled[:200]}: every message to it would have "
+            "two headers of that name"
+        )
 
 
 def refused(address: str, refusal: Refusal) -> ConsumerRefused:

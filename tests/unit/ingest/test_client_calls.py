@@ -37,6 +37,7 @@ from ingest.client.received import (
 )
 from ingest.soap.envelope import parse
 from tests.support import soap_messages as soap
+from topic_model.namespaces import WSA
 from topic_model.topics import TopicPath
 
 CALLS = Calls("http://b:1/")
@@ -75,7 +76,9 @@ def test_reference_parameters_are_echoed_as_headers_and_declared_in_references()
     remote = Remote("http://b/s", ('<x:id xmlns:x="urn:x">7</x:id>',))
     body, _ = CALLS.pause(remote).encode("1.2", "urn:uuid:1")
     root = etree.fromstring(body)
-    assert root.findtext("{*}Header/{urn:x}id") == "7"
+    identifier = root.find("{*}Header/{urn:x}id")
+    assert identifier is not None
+    assert (identifier.text, identifier.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
     reference = sent(CALLS.subscribe("a", to=remote))
     assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
 

@@ -175,6 +175,23 @@ def test_subscribing_again_takes_a_suspension_back() -> None:
     assert len(parts.suspensions) == 0
 
 
+@pytest.mark.parametrize(
+    "header",
+    [*(f"wsa:{name}" for name in ("To", "Action", "MessageID", "From", "ReplyTo", "RelatesTo")), "d:Delivery"],
+)
+def test_a_reference_parameter_that_would_double_a_header_is_refused(header: str) -> None:
+    parts = GatewayParts()
+    reference = (
+        '<wsa:Address>http://h/c</wsa:Address><wsa:ReferenceParameters xmlns:d="urn:arborcast:delivery">'
+        f'<k:Key xmlns:k="urn:k">1</k:Key><{header}>http://elsewhere/</{header}></wsa:ReferenceParameters>'
+    )
+    body = f"<wsnt:Subscribe><wsnt:ConsumerReference>{reference}</wsnt:ConsumerReference></wsnt:Subscribe>"
+    answer = parts.post(soap.envelope(body))
+    assert answer.fault == "SubscribeCreationFailedFault"
+    assert f"}}{header.partition(':')[2]}: every message" in answer.reason
+    assert parts.control.records == []
+
+
 def asking_for(attributes: str) -> bytes:
     policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
     return soap.envelope(soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"))

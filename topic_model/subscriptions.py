@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from core.security.uris import to_uri
 from topic_model.namespaces import ARBORCAST_DELIVERY, WSA
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         How they are protected is left out: who subscribes again with a new secret replaces the old one.
         """
         return (
-            self.consumer.address,
+            to_uri(self.consumer.address),  # an earlier version kept IRIs
             self.consumer.reference_parameters,
             self.selector(),
             tuple((f.dialect, f.text, tuple(sorted(f.namespaces.items()))) for f in self.content),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from lxml import etree
 
 from core.security.outbound import AddressPolicy, Refusal, place_of
+from core.security.uris import to_uri
 from ingest.addresses import Kind, OwnAddresses
 from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.soap import answers
@@ -26,7 +27,8 @@ _MAX_ADDRESS = 2_048
 def read_reference(element: etree._Element, source: Source) -> EndpointReference:
     """The EPR in an element of EndpointReferenceType; its extra parts stay as they were sent.
 
-    Some clients put a whole wsa:EndpointReference inside: the inner one counts. Raises InvalidRequest.
+    Its address may be an IRI, and is the URI of that from here on. Some clients put a whole wsa:EndpointReference
+    inside: the inner one counts. Raises InvalidRequest.
     """
     inner = element.find(wsa("EndpointReference"))
     reference = element if inner is None else inner
@@ -34,7 +36,7 @@ def read_reference(element: etree._Element, source: Source) -> EndpointReference
     if not address:
         raise InvalidRequest(f"{etree.QName(element).localname} has no wsa:Address")
     return EndpointReference(
-        address,
+        to_uri(address),
         tuple(_fragments(reference, "ReferenceParameters", source)),
         tuple(_fragments(reference, "Metadata", source)),
     )

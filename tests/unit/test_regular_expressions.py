@@ -79,6 +79,7 @@ SEEN: dict[str, tuple[int, str]] = {
     "topic_model.patterns.grammar._name": (_EXPRESSION, "match"),
     "core.security.keyring._KEY_ID": (_ANY, "match"),
     "core.printable._UNSEEN": (_ANY, "search"),
+    "core.security.uris._PARTS": (_ANY, "match"),
     "topic_model.records.xml_ids._ATTRIBUTE": (_ANY, "search"),
     "topic_model.routing.selectors._path": (_ANY, "match"),
     "topic_model.routing.selectors._simple": (_EXPRESSION, "match"),

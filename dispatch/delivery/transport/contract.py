@@ -3,6 +3,7 @@
 - Before each new connection the policy judges the concrete address, whatever the host was called; an address that it
   refuses is not connected to, and the failure is "address" with the rule in `detail`. Through a proxy nobody knows the
   address: then only the URL's text is judged, and the proxy has to see to the rest.
+- An IRI is pushed to by the URI that it stands for.
 - Only http and https; any other scheme, and a URL that cannot be read, is a failed result, never an exception.
 - Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
 - Over https the receiver's certificate and name are verified, with TLS 1.2 or newer; there is no way to switch it off.

@@ -20,6 +20,7 @@ import pycurl
 
 from core import fence
 from core.security.outbound import AddressPolicy, GuardedSockets
+from core.security.uris import to_uri
 from dispatch.delivery.transport.contract import (
     USER_AGENT,
     Callback,
@@ -211,7 +212,7 @@ class _Handle:
         self.callback = callback
         if request.url != self._url:
             self._url = ""
-            self.curl.setopt(pycurl.URL, request.url)
+            self.curl.setopt(pycurl.URL, to_uri(request.url))
             self._url = request.url
         # Without the empty Expect a larger body waits for "100 Continue", which many receivers never send.
         lines = [f"{name}: {value}" for name, value in request.headers]

@@ -26,6 +26,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from core import fence
 from core.security.outbound import AddressPolicy
+from core.security.uris import to_uri
 from dispatch.delivery.transport.checked_connections import AddressRefused, CheckedConnection
 from dispatch.delivery.transport.contract import (
     USER_AGENT,
@@ -161,7 +162,7 @@ class _LeanSession(requests.Session):
         settings = self._settings
         prepared = requests.PreparedRequest()
         prepared.prepare_method("POST")
-        prepared.prepare_url(push.request.url, None)
+        prepared.prepare_url(to_uri(push.request.url), None)
         prepared.headers = CaseInsensitiveDict(push.request.headers)
         prepared.headers["User-Agent"] = USER_AGENT
         prepared.headers["Content-Length"] = str(len(push.request.body))

@@ -192,6 +192,27 @@ def test_a_reference_parameter_that_would_double_a_header_is_refused(header: str
     assert parts.control.records == []
 
 
+def test_an_address_with_other_letters_is_kept_as_the_uri_that_it_stands_for() -> None:
+    parts = GatewayParts()
+    spellings = ("http://bücher.example/é", "http://BÜCHER.example/é", "http://xn--bcher-kva.example/%C3%A9")
+    assert len({path_of(parts.post(soap.envelope(soap.subscribe(spelling)))) for spelling in spellings}) == 1
+    assert only_subscription(parts).consumer.address == "http://xn--bcher-kva.example/%C3%A9"
+
+
+def test_what_an_earlier_version_kept_with_other_letters_is_the_same_subscription() -> None:
+    parts = GatewayParts()
+    parts.table.apply(SubscriptionRecord(Subscription("old", EndpointReference("http://h/é"))))
+    parts.post(soap.envelope(soap.subscribe("http://h/é")))
+    assert only_subscription(parts).id == "old"
+
+
+@pytest.mark.parametrize("address", ["http://\uff11\uff12\uff17.0.0.1/", "http://h\u2024example/", "http://h/\u202ex"])
+def test_an_address_that_cannot_be_written_in_ascii_is_refused(address: str) -> None:
+    answer = GatewayParts().post(soap.envelope(soap.subscribe(address)))
+    assert answer.fault == "SubscribeCreationFailedFault"
+    assert '<wsrf-bf:ErrorCode dialect="urn:arborcast:outbound">spelling<' in answer.body.decode()
+
+
 def asking_for(attributes: str) -> bytes:
     policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
     return soap.envelope(soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"))

@@ -151,6 +151,13 @@ def test_a_retry_after_may_be_a_date(transport: Transport, receiver: Receiver) -
     assert 80_000 < push(transport, receiver.url(f"/retry-after/{quote(date)}")).retry_after_s <= 86_400
 
 
+def test_an_iri_is_pushed_to_by_its_uri(transport: Transport, receiver: Receiver) -> None:
+    for _ in range(2):
+        assert push(transport, receiver.url("/é?ü=%20")).status == 202
+    assert len(receiver.received("/%C3%A9?%C3%BC=%20")) == 2
+    assert push(transport, "http://bücher.invalid/").failure in ("dns", "timeout"), "a name, which is looked up"
+
+
 def test_refused_connection(transport: Transport) -> None:
     with refusing_url() as url:
         result = push(transport, url)

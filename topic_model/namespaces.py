@@ -29,6 +29,14 @@ PREFIXES = {
     WSRF_RP: "wsrf-rp",
 }
 
+# Consumers look up topics by their literal text (Home Assistant does), so those of cameras have the prefixes that their
+# documents use.
+TOPIC_PREFIXES = {
+    "http://www.onvif.org/ver10/topics": "tns1",
+    "http://www.axis.com/2009/event/topics": "tnsaxis",
+    "http://www.hikvision.com/2011/event/topics": "tnshik",
+}
+
 ACTION_BW = "http://docs.oasis-open.org/wsn/bw-2"
 ACTION_BRW = "http://docs.oasis-open.org/wsn/brw-2"
 ACTION_RPW = "http://docs.oasis-open.org/wsrf/rpw-2"

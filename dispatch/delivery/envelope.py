@@ -142,7 +142,8 @@ class Envelope:
         else:
             parts.append(_NOTIFY_START)
             for notification in notifications:
-                parts += (self._message_start, topic_element(notification.topic), notification.producer)
+                topic = topic_element(notification.topic, notification.prefixes)
+                parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
             parts.append(b"</wsnt:Notify>")
         parts.append(self._end)
@@ -159,20 +160,21 @@ _LEGACY_END = b"</org:notificationProcess></soapenv:Body></soapenv:Envelope>"
 
 
 # Bytes of topic elements, twice: some ten thousand of ordinary length.
-_topic_elements: Recent[TopicPath, bytes] = Recent(4 * 1024 * 1024)
+_topic_elements: Recent[str, bytes] = Recent(4 * 1024 * 1024)
 
 
-def topic_element(path: TopicPath) -> bytes:
-    """The wsnt:Topic element that names this one topic."""
-    element = _topic_elements.get(path)
+def topic_element(path: TopicPath, prefixes: str = "") -> bytes:
+    """The wsnt:Topic element that names this one topic, with these prefixes (`topic_model.tree.prefixes`)."""
+    key = f"{prefixes} {path}" if prefixes else path  # there is no blank in a path
+    element = _topic_elements.get(key)
     if element is None:
-        element = _topic_element(path)
-        _topic_elements.put(path, element, len(path) + len(element))
+        element = _topic_element(path, prefixes)
+        _topic_elements.put(key, element, len(key) + len(element))
     return element
 
 
-def _topic_element(path: TopicPath) -> bytes:
-    text, namespaces = write_topic(path)
+def _topic_element(path: TopicPath, prefixes: str) -> bytes:
+    text, namespaces = write_topic(path, prefixes)
     declared = "".join(f" xmlns:{prefix}={quoteattr(uri)}" for prefix, uri in namespaces.items())
     return f'<wsnt:Topic{declared} Dialect="{CONCRETE}">{escape(text)}</wsnt:Topic>'.encode()
 

@@ -98,7 +98,7 @@ def stored_element(notification: Notification, subscription: Subscription) -> by
         (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
             f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>".encode(),
-            topic_element(notification.topic),
+            topic_element(notification.topic, notification.prefixes),
             notification.producer,
             b"<wsnt:Message>",
             notification.payload,

@@ -36,6 +36,7 @@ from topic_model.namespaces import (
 from topic_model.patterns.patterns import EVERYTHING, parse_normal
 from topic_model.subscriptions import SoapVersion, TopicFilter, parameter_blocks
 from topic_model.topics import TopicPath
+from topic_model.tree.prefixes import prefixes_in
 
 ResultT = TypeVar("ResultT")
 Lasts = timedelta | datetime | None
@@ -299,7 +300,8 @@ def _topic(element: str, topic: str, namespaces: Namespaces) -> str:
 
 @lru_cache(_REMEMBERED_TOPICS)
 def _written_topic(element: str, topic: str, namespaces: tuple[tuple[str, str], ...]) -> str:
-    text, declarations = write_topic(single_topic(topic, dict(namespaces)))
+    path = single_topic(topic, dict(namespaces))
+    text, declarations = write_topic(path, prefixes_in(topic, path, dict(namespaces)))
     dialect = answers.attribute(CONCRETE)
     return f"<{element}{_declared(declarations)} Dialect={dialect}>{answers.text(text)}</{element}>"
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
+
+import msgspec
 
 from core.errors import TopicNotSupported, UnknownResource
 from core.security.outbound import AddressPolicy
@@ -156,13 +158,14 @@ class Gateway:
                 return target.id
         return ""
 
-    async def admit(self, paths: Iterable[TopicPath]) -> None:
-        """See that these topics exist; where the set is open, new ones are in the control log when this returns.
+    async def admit(self, topics: Mapping[TopicPath, str]) -> None:
+        """See that these topics exist; where the set is open, new ones are in the control log when this returns. With
+        each come the prefixes that it was written with, empty for none.
 
         Raises TopicNotSupported (then none is added) or InfrastructureError.
         """
         tree = self.table.topics
-        unknown = [path for path in dict.fromkeys(paths) if path not in tree]
+        unknown = [path for path in topics if path not in tree]
         if not unknown:
             return
         records = []
@@ -170,7 +173,8 @@ class Gateway:
             if path not in self._being_added:
                 record = self._admission.admit(tree, path, time.monotonic())
                 if record is not None:
-                    records.append(record)
+                    news = tree.prefixes.unknown(path, topics[path])
+                    records.append(msgspec.structs.replace(record, prefixes=news))
         others = [self._being_added[path] for path in unknown if path in self._being_added]
         if records:
             added: asyncio.Future[int] = asyncio.ensure_future(self.changes.commit(records))

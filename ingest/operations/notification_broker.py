@@ -16,7 +16,7 @@ from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
 from ingest.elements.protection import RequestedProtection, required, secret_element
-from ingest.elements.topics import TopicMemory
+from ingest.elements.topics import PublishedTopic, TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
 from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_sender
@@ -31,7 +31,6 @@ from topic_model.records.control import SubscriptionRecord
 from topic_model.records.notifications import Notification
 from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 PAYLOAD_DEPTH = 6
 """Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""
@@ -53,7 +52,7 @@ _topics = TopicMemory()
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> None:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
-    topics: dict[bytes, TopicPath] = {}
+    topics: dict[bytes, PublishedTopic] = {}
     notifications = await _read_notify(gateway, request, topics)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
@@ -77,13 +76,16 @@ async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> Non
 async def _store(gateway: Gateway, notifications: Sequence[Notification], request: bytes = b"") -> None:
     """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
-    await gateway.admit(notification.topic for notification in notifications)
+    await gateway.admit({notification.topic: notification.prefixes for notification in notifications})
     # It belongs to the subscriptions that are there now, whenever it is matched.
     accepted: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
     if request:
         accepted |= {"request": request, "request_size": len(notifications)}
-    notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
     tree = gateway.table.topics
+    notifications = [
+        msgspec.structs.replace(each, prefixes=tree.prefixes.complete(each.topic, each.prefixes), **accepted)
+        for each in notifications
+    ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if tree.policy(each.topic).retain}
     context = notifications[0].traceparent
@@ -179,7 +181,7 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return times.to_ms(times.grant(element.text or "", now, initial=initial))
 
 
-async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
+async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic]) -> list[Notification]:
     """The messages; into `topics` those topics that were not known."""
     source = request.source(PAYLOAD_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
@@ -191,12 +193,13 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
             notifications.append(
                 Notification(
                     id=gateway.ids.next(),
-                    topic=topic,
+                    topic=topic.path,
                     payload=payload,
                     accepted_ms=accepted_ms,
                     producer=producer,
                     message_id=message_id,
                     traceparent=request.traceparent,
+                    prefixes=topic.prefixes,
                 )
             )
             if len(notifications) % _AT_A_TIME == 0:
@@ -207,10 +210,10 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
 
 
 def _read_message(
-    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, TopicPath]
-) -> tuple[TopicPath, bytes, bytes]:
+    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, PublishedTopic]
+) -> tuple[PublishedTopic, bytes, bytes]:
     """Topic, payload and producer (empty for none) of one NotificationMessage."""
-    topic: TopicPath | None = None
+    topic: PublishedTopic | None = None
     payload: bytes | None = None
     producer = b""
     for part, part_node in zip(message, node.children, strict=True):

@@ -86,6 +86,8 @@ SEEN: dict[str, tuple[int, str]] = {
     "topic_model.topics._namespace": (_TOPIC_PATH, "match"),
     "topic_model.topics._ncname": (_ANY, "match"),
     "topic_model.topics._step": (_TOPIC_PATH, "match"),
+    "topic_model.tree.prefixes._GENERATED": (_ANY, "match"),
+    "topic_model.tree.prefixes._PREFIX": (_ANY, "match"),
     "core.telemetry.tracing._FORM": (512, "match"),
     "topic_model.tree.plans._not_xml": (_ANY, "search"),
 }

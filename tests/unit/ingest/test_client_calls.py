@@ -37,7 +37,7 @@ from ingest.client.received import (
 )
 from ingest.soap.envelope import parse
 from tests.support import soap_messages as soap
-from topic_model.namespaces import WSA
+from topic_model.namespaces import WSA, WSNT
 from topic_model.topics import TopicPath
 
 CALLS = Calls("http://b:1/")
@@ -81,6 +81,15 @@ def test_reference_parameters_are_echoed_as_headers_and_declared_in_references()
     assert (identifier.text, identifier.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
     reference = sent(CALLS.subscribe("a", to=remote))
     assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
+
+
+def test_topics_are_sent_with_the_prefixes_that_they_were_written_with() -> None:
+    root = etree.fromstring(
+        f'<m xmlns:wsnt="{WSNT}">{notification_message("on:a/b", "<n/>", {"on": "urn:on", "no": "urn:no"})}</m>'
+    )
+    topic = root.find(".//{*}Topic")
+    assert topic is not None
+    assert (topic.text, topic.nsmap.get("on"), "no" in topic.nsmap) == ("on:a/b", "urn:on", False)
 
 
 def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() -> None:

@@ -278,3 +278,14 @@ def test_each_message_of_a_push_has_its_own_trace_beside_its_id() -> None:
         ("n2", None),
         ("n3", _OTHER),
     ]
+
+
+@pytest.mark.parametrize(("prefixes", "text"), [("tns1", "tns1:RuleEngine/x"), ("on", "on:RuleEngine/x"), ("", None)])
+def test_a_topic_goes_out_as_it_came(prefixes: str, text: str | None) -> None:
+    """Home Assistant looks parsers up by the literal text; what nobody has said, is said as ONVIF's documents do."""
+    path = TopicPath("{http://www.onvif.org/ver10/topics}RuleEngine/x")
+    sent = Envelope(subscription()).request([Notification("n", path, b"<x/>", 0, prefixes=prefixes)], 1)
+    topic = etree.fromstring(sent.body).find(".//wsnt:Topic", NS)
+    assert topic is not None
+    assert topic.text == (text or "tns1:RuleEngine/x")
+    assert concrete_topic(topic.text, CONCRETE, {prefix or "": uri for prefix, uri in topic.nsmap.items()}) == path

@@ -70,7 +70,8 @@ def _elements(fragments: tuple[str, ...]) -> Iterator[etree._Element]:
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
     for fragment in fragments:
-        yield etree.fromstring(fragment.encode(), parser)
+        # With the usual prefix in scope: else the mark would get a made-up one.
+        yield etree.fromstring(f'<around xmlns:wsa="{WSA}">{fragment}</around>'.encode(), parser)[0]
 
 
 class TopicFilter(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

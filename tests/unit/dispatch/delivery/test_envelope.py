@@ -113,6 +113,7 @@ def test_reference_parameters_are_in_every_message_to_the_reference(soap: str, a
     header = parsed(target, notification())[0]
     marked = [block for block in header if block.get(f"{{{NS['wsa']}}}IsReferenceParameter") == "true"]
     assert [(block.tag, block.text) for block in marked] == [("{urn:r}room", "12"), ("plain", "<")]
+    assert etree.tostring(header).count(b' wsa:IsReferenceParameter="true"') == 2
     assert len(header.findall("wsa:To", NS)) == addressing
 
 

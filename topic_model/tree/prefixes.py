@@ -21,8 +21,8 @@ _PREFIX = re.compile(NCNAME)
 # What nobody may declare; and the prefix of the elements that topics are written into, and that declare the others.
 _TAKEN = frozenset({"xml", "xmlns", "wsnt"})
 
-# What libraries call namespaces that nobody has named.
-_GENERATED = re.compile(r"ns[0-9]+")
+# What libraries, ours too, call namespaces that nobody has named. A notification keeps it, a tree does not learn it.
+_GENERATED = re.compile(r"t?ns[0-9]*")
 
 _NONE = "-"  # which is no prefix
 
@@ -56,16 +56,13 @@ def by_namespace(path: TopicPath, prefixes: str) -> dict[str, str]:
 
 def with_prefixes(records: Iterable[TopicRecord], declared: Mapping[str, str]) -> tuple[TopicRecord, ...]:
     """Topics of a document that declares these prefixes, by namespace: the first one of each namespace says it."""
-    news = {
-        namespace: prefix
-        for namespace, prefix in declared.items()
-        if namespace not in TOPIC_PREFIXES and not _GENERATED.fullmatch(prefix)
-    }
+    news = _named(declared)
     found = []
     for record in records:
         prefixes = _joined(record.path, news) if news else ""
-        for namespace in by_namespace(record.path, prefixes):
-            del news[namespace]
+        if prefixes:
+            for namespace in _namespaces(record.path):
+                news.pop(namespace, None)
         found.append(msgspec.structs.replace(record, prefixes=prefixes) if prefixes else record)
     return tuple(found)
 
@@ -78,13 +75,13 @@ class KnownPrefixes:
 
     def unknown(self, path: TopicPath, prefixes: str) -> str:
         """The prefixes, if one of them is news; else nothing."""
-        wanted = by_namespace(path, prefixes).keys() - TOPIC_PREFIXES.keys() - self._known.keys()
+        wanted = _named(by_namespace(path, prefixes)).keys() - self._known.keys()
         return prefixes if wanted and len(self._known) < _MOST else ""
 
     def learn(self, path: TopicPath, prefixes: str) -> None:
         """Remember the prefixes of namespaces that have none yet."""
-        for namespace, prefix in by_namespace(path, prefixes).items():
-            if namespace not in self._known and namespace not in TOPIC_PREFIXES and len(self._known) < _MOST:
+        for namespace, prefix in _named(by_namespace(path, prefixes)).items():
+            if namespace not in self._known and len(self._known) < _MOST:
                 self._known[namespace] = prefix
 
     def complete(self, path: TopicPath, prefixes: str = "") -> str:
@@ -106,6 +103,15 @@ class KnownPrefixes:
 
     def _known_of(self, path: TopicPath) -> dict[str, str]:
         return {namespace: self._known[namespace] for namespace in _namespaces(path) if namespace in self._known}
+
+
+def _named(prefixes: Mapping[str, str]) -> dict[str, str]:
+    """Without those of which nothing is to be learned."""
+    return {
+        namespace: prefix
+        for namespace, prefix in prefixes.items()
+        if namespace not in TOPIC_PREFIXES and not _GENERATED.fullmatch(prefix)
+    }
 
 
 def _joined(path: TopicPath, prefixes: Mapping[str, str]) -> str:

@@ -81,6 +81,9 @@ def test_whatever_the_prefixes_the_topic_is_the_same(steps: list[tuple[str, str]
 
 def test_a_tree_knows_what_its_namespaces_were_written_with_first() -> None:
     tree = TopicTree()
+    for generated in ("tns", "tns1", "ns0"):
+        tree.put(TopicRecord(TopicPath("{urn:x}a"), prefixes=generated))
+        assert tree.prefixes.unknown(TopicPath("{urn:x}a"), generated) == ""
     tree.put(TopicRecord(TopicPath("{urn:x}a"), prefixes="x"))
     tree.put(TopicRecord(TopicPath("{urn:x}b"), prefixes="other"))
     tree.put(TopicRecord(TopicPath(f"{{{ONVIF}}}c"), prefixes="odd"))

@@ -102,7 +102,7 @@ class Envelope:
         refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
         push itself, that of the notifications when left out.
         """
-        ids = ",".join(_header_value(notification.original_id) for notification in notifications)
+        ids = _header_value(",".join([notification.original_id for notification in notifications]))
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
         if any(notification.replay for notification in notifications):
             replays = ",".join(_header_value(notification.replay) or "-" for notification in notifications)

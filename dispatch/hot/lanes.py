@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
 from dispatch.logs.parked import Delivery, Place
 from topic_model.records.notifications import Notification
-from topic_model.records.xml_ids import clash, xml_ids
+from topic_model.records.xml_ids import NAME, clash, xml_ids
 from topic_model.subscriptions import Subscription
 
 
@@ -61,11 +61,16 @@ class Lane:
         size, ids = len(first.payload), xml_ids(first.payload, first.producer)
         while self.waiting and len(taken) < limits.max_messages:
             following = self.waiting[0].notification
-            size += len(following.payload)
-            more = xml_ids(following.payload, following.producer)
-            if size > limits.max_bytes or clash(more, ids):
+            payload, producer = following.payload, following.producer
+            size += len(payload)
+            if size > limits.max_bytes:
                 break
-            ids |= more
+            # From the end, which takes half the time here.
+            if payload.rfind(NAME) >= 0 or (producer and NAME in producer):
+                more = xml_ids(payload, producer)
+                if clash(more, ids):
+                    break
+                ids |= more
             taken.append(self.waiting.popleft())
         return taken
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_NAME = b"xml:id"  # the prefix xml cannot be declared, so there is no other way to write it
+NAME = b"xml:id"
+"""What has no such bytes has no ids: the prefix xml cannot be declared, so there is no other way to write it."""
 
 # What stands in text or CDATA is found too: then messages travel apart that need not.
 _ATTRIBUTE = re.compile(rb"xml:id\s*+=\s*+(?:\"([^\"<]*+)\"|'([^'<]*+)')")
@@ -31,7 +32,7 @@ def xml_ids(*parts: bytes) -> XmlIds:
     """The xml:ids in parts of a well-formed document."""
     found: set[int] = set()
     for part in parts:
-        if _NAME not in part:
+        if NAME not in part:
             continue
         for double, single in _ATTRIBUTE.findall(part):
             value = double or single

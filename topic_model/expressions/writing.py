@@ -54,7 +54,9 @@ class _Prefixes:
         others = {prefix for each, prefix in self._wanted.items() if each != namespace}
         taken = others.union(self._by_namespace.values())
         wanted = (self._wanted.get(namespace, ""), TOPIC_PREFIXES.get(namespace, ""))
-        numbered = (f"tns{number or ''}" for number in count(len(self._by_namespace)))
+        # Those that are usual for some namespace stand for no other.
+        names = (f"tns{number or ''}" for number in count(len(self._by_namespace)))
+        numbered = (name for name in names if name not in TOPIC_PREFIXES.values())
         return next(prefix for prefix in chain(wanted, numbered) if prefix and prefix not in taken)
 
 

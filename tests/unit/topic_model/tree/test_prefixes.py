@@ -47,9 +47,9 @@ def test_prefixes_of_an_expression(text: str, namespaces: dict[str, str], prefix
         (f"{{{ONVIF}}}Device/{{{AXIS}}}Sensor", "", "tns1:Device/tnsaxis:Sensor"),
         ("{urn:x}a/{urn:y}b", "p q", "p:a/q:b"),
         ("{urn:x}a/{urn:y}b", "- q", "tns:a/q:b"),
-        ("{urn:x}a/{urn:y}b", "p", "p:a/tns1:b"),
-        ("{urn:x}a/{urn:y}b", "- tns", "tns1:a/tns:b"),
-        ("{urn:x}a/{urn:y}b", "p p", "p:a/tns1:b"),
+        ("{urn:x}a/{urn:y}b", "p", "p:a/tns2:b"),
+        ("{urn:x}a/{urn:y}b", "- tns", "tns2:a/tns:b"),
+        ("{urn:x}a/{urn:y}b", "p p", "p:a/tns2:b"),
         ("{urn:x}a", "wsnt", "tns:a"),  # the element that it is written into has that one
         ("{urn:x}a", "xml", "tns:a"),
         ("{urn:x}a", 'p="" x', "tns:a"),

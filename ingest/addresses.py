@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import urlsplit
 
+from core.security.uris import to_uri
+
 _SEQUENCE_BITS = 12
 
 _RANDOM_BITS = 62
@@ -112,7 +114,7 @@ class OwnAddresses:
     def __init__(self, host: str, port: int, public_url: str = "") -> None:
         self._host, self._port = host, port
         spelled = f"[{host}]" if ":" in host else host
-        self.base = public_url.rstrip("/") or f"http://{spelled}:{port}"
+        self.base = to_uri(public_url.rstrip("/")) or f"http://{spelled}:{port}"
         public = urlsplit(self.base)
         self._public = (public.hostname, public.port or (443 if public.scheme == "https" else 80))
 

@@ -26,6 +26,7 @@ import pycurl
 from core.errors import InfrastructureError
 from core.security.ip_addresses import read_address
 from core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
+from core.security.uris import to_uri
 from ingest.elements.endpoints import refused
 from ingest.errors import ConsumerRefused, NoAnswer, NotCalled
 
@@ -75,7 +76,7 @@ def post(
 
     curl = pycurl.Curl()
     try:
-        curl.setopt(pycurl.URL, url)
+        curl.setopt(pycurl.URL, to_uri(url))
         curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
         curl.setopt(pycurl.POSTFIELDS, body)
         # Without a wait for "100 Continue", which few answer.

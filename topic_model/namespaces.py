@@ -16,6 +16,7 @@ WSTOP = "http://docs.oasis-open.org/wsn/t-1"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
 ARBORCAST_POLICY = "urn:arborcast:policy"
 ARBORCAST_OUTBOUND = "urn:arborcast:outbound"
+ARBORCAST_DELIVERY = "urn:arborcast:delivery"
 
 # Answers use the same prefix for a namespace everywhere, so that captures and tests read alike.
 PREFIXES = {
@@ -26,6 +27,14 @@ PREFIXES = {
     WSRF_R: "wsrf-r",
     WSRF_RL: "wsrf-rl",
     WSRF_RP: "wsrf-rp",
+}
+
+# Consumers look up topics by their literal text (Home Assistant does), so those of cameras have the prefixes that their
+# documents use.
+TOPIC_PREFIXES = {
+    "http://www.onvif.org/ver10/topics": "tns1",
+    "http://www.axis.com/2009/event/topics": "tnsaxis",
+    "http://www.hikvision.com/2011/event/topics": "tnshik",
 }
 
 ACTION_BW = "http://docs.oasis-open.org/wsn/bw-2"

@@ -7,9 +7,16 @@ the garbage collector (gc=False): immutable values cannot form a cycle, and walk
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from core.security.uris import to_uri
+from topic_model.namespaces import ARBORCAST_DELIVERY, WSA
+
+if TYPE_CHECKING:
+    from lxml import etree
 
 DeliveryForm = Literal["notify", "raw", "legacy"]
 SoapVersion = Literal["1.1", "1.2"]
@@ -23,6 +30,48 @@ class EndpointReference(msgspec.Struct, frozen=True, omit_defaults=True, gc=Fals
     address: str
     reference_parameters: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
+
+
+# Headers that we write ourselves into messages to a reference.
+_WRITTEN = frozenset({WSA, ARBORCAST_DELIVERY})
+
+
+def parameter_blocks(reference_parameters: tuple[str, ...]) -> str:
+    """Reference parameters as header blocks of a message to their reference, marked as what they are.
+
+    Without any that has the name of a header of ours: that would be there twice (`doubled_header` finds it beforehand).
+    """
+    # Only here is XML parsed, once per subscription and rarely; workers without such subscribers never load lxml.
+    if not reference_parameters:
+        return ""
+    from lxml import etree
+
+    blocks = []
+    for element in _elements(reference_parameters):
+        if etree.QName(element).namespace not in _WRITTEN:
+            element.set(f"{{{WSA}}}IsReferenceParameter", "true")
+            blocks.append(etree.tostring(element, encoding="unicode", with_tail=False))
+    return "".join(blocks)
+
+
+def doubled_header(reference_parameters: tuple[str, ...]) -> str:
+    """The name, `{namespace}name`, of a reference parameter that is a header of WS-Addressing or of ours; empty when
+    none is."""
+    if not reference_parameters:
+        return ""
+    from lxml import etree
+
+    names = (etree.QName(element) for element in _elements(reference_parameters))
+    return next((name.text for name in names if name.namespace in _WRITTEN), "")
+
+
+def _elements(fragments: tuple[str, ...]) -> Iterator[etree._Element]:
+    from lxml import etree
+
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+    for fragment in fragments:
+        # With the usual prefix in scope: else the mark would get a made-up one.
+        yield etree.fromstring(f'<around xmlns:wsa="{WSA}">{fragment}</around>'.encode(), parser)[0]
 
 
 class TopicFilter(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -129,7 +178,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         How they are protected is left out: who subscribes again with a new secret replaces the old one.
         """
         return (
-            self.consumer.address,
+            to_uri(self.consumer.address),  # an earlier version kept IRIs
             self.consumer.reference_parameters,
             self.selector(),
             tuple((f.dialect, f.text, tuple(sorted(f.namespaces.items()))) for f in self.content),

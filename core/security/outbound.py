@@ -28,6 +28,7 @@ from core.security.ip_addresses import (
     read_host,
     read_networks,
 )
+from core.security.uris import to_uri
 from core.settings import setting
 
 _SCOPES: dict[str, frozenset[Kind]] = {
@@ -91,9 +92,10 @@ class AddressPolicy:
     """Hosts and ports of the engine's own services: its gateway, Kafka, its directory. Never an endpoint."""
 
     def check_url(self, url: str) -> Refusal | None:
-        """Judge a URL by its text; None when nothing in it is against connecting."""
+        """Judge a URL by its text; None when nothing in it is against connecting. An IRI is judged as its URI."""
         if not is_printable(url) or any(c <= " " or c in _NOT_IN_URLS for c in url):
             return Refusal("spelling", "holds characters that a URL cannot hold")
+        url = to_uri(url)
         try:
             parts = urlsplit(url)
             port = parts.port

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from core.errors import SecretError, SignatureError
+from core.security.uris import ascii_host
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -40,7 +41,7 @@ def find_certificate(folder: str, name: str, url: str) -> str:
         raise SecretError("a client certificate can only be shown to an https address")
     file = Path(folder) / f"{name}.pem"
     try:
-        hosts = file.with_suffix(".hosts").read_text(encoding="utf-8").lower().split()
+        hosts = [ascii_host(name) for name in file.with_suffix(".hosts").read_text(encoding="utf-8").lower().split()]
     except (OSError, UnicodeDecodeError):
         hosts = []
     if (place.hostname or "") not in hosts or not file.is_file():

@@ -94,7 +94,7 @@ class DirectorySync:
         """The control log holds this record, which is now part of the tree. In the log's order; never blocks long."""
         match record:
             case TopicRecord(path=path):
-                value: TopicRecord | None = record
+                value: TopicRecord | None = record.facts
             case TopicRemoved(path=path):
                 value = None
             case _:

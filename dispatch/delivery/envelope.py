@@ -7,9 +7,9 @@ Three forms:
 - `legacy`: the older system's `notificationProcess`, whose text is the payload with `<` and `>` escaped, nothing else.
   Its receivers take the text as it is after one reading of the XML around it.
 
-WS-Addressing headers go only to subscribers whose Subscribe had some; then the consumer's reference parameters are
-echoed as headers. No header is ever marked mustUnderstand. The notification's id, the attempt's number and the
-subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
+The consumer's reference parameters are headers of every push but the legacy one. Other WS-Addressing headers go only to
+subscribers whose Subscribe had some. We mark no header mustUnderstand. The notification's id, the attempt's number and
+the subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
 receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
 replay stands beside it. A trace context that came with a notification stands there too; the HTTP header `traceparent`
 has room for one, so of several notifications it is only there when all are of the same trace. What a subscription asks
@@ -33,17 +33,16 @@ from dispatch.delivery.credentials import Guard, Vault
 from dispatch.delivery.transport.contract import PushRequest
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.legacy_content import unwrap
+from topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.subscriptions import Subscription, parameter_blocks
 from topic_model.topics import TopicPath
 
 SOAP_NAMESPACES = {
     "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
     "1.2": "http://www.w3.org/2003/05/soap-envelope",
 }
-WSNT = "http://docs.oasis-open.org/wsn/b-2"
-WSA = "http://www.w3.org/2005/08/addressing"
-DELIVERY = "urn:arborcast:delivery"
+DELIVERY = ARBORCAST_DELIVERY
 """Namespace of our own header block."""
 
 NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notify"
@@ -103,7 +102,7 @@ class Envelope:
         refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
         push itself, that of the notifications when left out.
         """
-        ids = ",".join(_header_value(notification.original_id) for notification in notifications)
+        ids = _header_value(",".join([notification.original_id for notification in notifications]))
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
         if any(notification.replay for notification in notifications):
             replays = ",".join(_header_value(notification.replay) or "-" for notification in notifications)
@@ -143,7 +142,8 @@ class Envelope:
         else:
             parts.append(_NOTIFY_START)
             for notification in notifications:
-                parts += (self._message_start, topic_element(notification.topic), notification.producer)
+                topic = topic_element(notification.topic, notification.prefixes)
+                parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
             parts.append(b"</wsnt:Notify>")
         parts.append(self._end)
@@ -160,20 +160,21 @@ _LEGACY_END = b"</org:notificationProcess></soapenv:Body></soapenv:Envelope>"
 
 
 # Bytes of topic elements, twice: some ten thousand of ordinary length.
-_topic_elements: Recent[TopicPath, bytes] = Recent(4 * 1024 * 1024)
+_topic_elements: Recent[str, bytes] = Recent(4 * 1024 * 1024)
 
 
-def topic_element(path: TopicPath) -> bytes:
-    """The wsnt:Topic element that names this one topic."""
-    element = _topic_elements.get(path)
+def topic_element(path: TopicPath, prefixes: str = "") -> bytes:
+    """The wsnt:Topic element that names this one topic, with these prefixes (`topic_model.tree.prefixes`)."""
+    key = f"{prefixes} {path}" if prefixes else path  # there is no blank in a path
+    element = _topic_elements.get(key)
     if element is None:
-        element = _topic_element(path)
-        _topic_elements.put(path, element, len(path) + len(element))
+        element = _topic_element(path, prefixes)
+        _topic_elements.put(key, element, len(key) + len(element))
     return element
 
 
-def _topic_element(path: TopicPath) -> bytes:
-    text, namespaces = write_topic(path)
+def _topic_element(path: TopicPath, prefixes: str) -> bytes:
+    text, namespaces = write_topic(path, prefixes)
     declared = "".join(f" xmlns:{prefix}={quoteattr(uri)}" for prefix, uri in namespaces.items())
     return f'<wsnt:Topic{declared} Dialect="{CONCRETE}">{escape(text)}</wsnt:Topic>'.encode()
 
@@ -209,28 +210,11 @@ def _legacy_content(payload: bytes) -> bytes:
 
 
 def _addressing_headers(subscription: Subscription) -> str:
+    parameters = parameter_blocks(subscription.consumer.reference_parameters)
     if not subscription.addressing:
-        return ""
-    return (
-        f"<wsa:To>{escape(subscription.consumer.address)}</wsa:To><wsa:Action>{NOTIFY_ACTION}</wsa:Action>"
-        + _echoed_parameters(subscription.consumer)
-    )
-
-
-def _echoed_parameters(consumer: EndpointReference) -> str:
-    """The reference parameters as header blocks, marked as what they are."""
-    if not consumer.reference_parameters:
-        return ""
-    # Only here, once per subscription and rarely, is XML parsed; workers without such subscribers never load lxml.
-    from lxml import etree
-
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
-    blocks = []
-    for fragment in consumer.reference_parameters:
-        element = etree.fromstring(fragment.encode(), parser)
-        element.set(f"{{{WSA}}}IsReferenceParameter", "true")
-        blocks.append(etree.tostring(element, encoding="unicode", with_tail=False))
-    return "".join(blocks)
+        return parameters
+    address = escape(subscription.consumer.address)
+    return f"<wsa:To>{address}</wsa:To><wsa:Action>{NOTIFY_ACTION}</wsa:Action>{parameters}"
 
 
 def _message_id(subscription_id: str, notifications: Sequence[Notification]) -> str:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
 from dispatch.logs.parked import Delivery, Place
 from topic_model.records.notifications import Notification
+from topic_model.records.xml_ids import NAME, clash, xml_ids
 from topic_model.subscriptions import Subscription
 
 
@@ -54,16 +55,25 @@ class Lane:
     def take(self, limits: LaneLimits) -> list[Received]:
         """Remove and return what travels in the next push: at least one message, whatever its size.
 
-        Only wsnt:Notify can carry several; the raw and the legacy form carry one.
+        Only wsnt:Notify can carry several; the raw and the legacy form carry one. No two with the same xml:id.
         """
         taken = [self.waiting.popleft()]
-        if self.subscription.form != "notify":
+        if self.subscription.form != "notify" or not self.waiting:
             return taken
-        size = len(taken[0].notification.payload)
+        first = taken[0].notification
+        size, ids = len(first.payload), xml_ids(first.payload, first.producer)
         while self.waiting and len(taken) < limits.max_messages:
-            size += len(self.waiting[0].notification.payload)
+            following = self.waiting[0].notification
+            payload, producer = following.payload, following.producer
+            size += len(payload)
             if size > limits.max_bytes:
                 break
+            # From the end, which takes half the time here.
+            if payload.rfind(NAME) >= 0 or (producer and NAME in producer):
+                more = xml_ids(payload, producer)
+                if clash(more, ids):
+                    break
+                ids |= more
             taken.append(self.waiting.popleft())
         return taken
 

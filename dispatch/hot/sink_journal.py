@@ -26,11 +26,12 @@ from core.eventlog.scan import LogScan
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
-from dispatch.delivery.envelope import WSA, WSNT, topic_element
+from dispatch.delivery.envelope import topic_element
 from dispatch.delivery.journal import Journal
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
 from dispatch.logs.parked import DeadLetterLog, ParkingLog
+from topic_model.namespaces import WSA, WSNT
 from topic_model.records.notifications import Notification
 from topic_model.records.pull import StoredMessage, encode
 from topic_model.subscriptions import Subscription
@@ -111,7 +112,7 @@ def stored_element(notification: Notification, subscription: Subscription) -> by
         (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
             f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>".encode(),
-            topic_element(notification.topic),
+            topic_element(notification.topic, notification.prefixes),
             notification.producer,
             b"<wsnt:Message>",
             notification.payload,

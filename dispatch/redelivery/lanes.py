@@ -13,6 +13,7 @@ from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from dispatch.redelivery.timer_queue import TimerQueue
 from dispatch.settings import PushSettings
+from topic_model.records.xml_ids import NO_IDS, clash, xml_ids
 from topic_model.subscriptions import Subscription
 
 
@@ -81,11 +82,16 @@ class Choice:
         return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
 
     def _travelling(self, head: list[WaitingDelivery]) -> list[WaitingDelivery]:
-        size = 0
+        if len(head) < 2:
+            return head
+        size, ids = 0, NO_IDS
         for count, waiting in enumerate(head):
-            size += len(waiting.notification.payload)
-            if count and size > self._push.max_notify_bytes:
+            payload, producer = waiting.notification.payload, waiting.notification.producer
+            size += len(payload)
+            more = xml_ids(payload, producer)
+            if count and (size > self._push.max_notify_bytes or clash(more, ids)):
                 return head[:count]
+            ids |= more
         return head
 
 

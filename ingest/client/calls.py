@@ -34,8 +34,9 @@ from topic_model.namespaces import (
     XSI,
 )
 from topic_model.patterns.patterns import EVERYTHING, parse_normal
-from topic_model.subscriptions import SoapVersion, TopicFilter
+from topic_model.subscriptions import SoapVersion, TopicFilter, parameter_blocks
 from topic_model.topics import TopicPath
+from topic_model.tree.prefixes import prefixes_in
 
 ResultT = TypeVar("ResultT")
 Lasts = timedelta | datetime | None
@@ -70,7 +71,7 @@ class Call(Generic[ResultT]):
         message = (
             f'<soap:Envelope xmlns:soap="{namespace}"><soap:Header xmlns:wsa="{WSA}">'
             f"<wsa:To>{answers.text(self.to.address)}</wsa:To><wsa:Action>{self.action}</wsa:Action>"
-            f"<wsa:MessageID>{message_id}</wsa:MessageID>{''.join(self.to.parameters)}</soap:Header>"
+            f"<wsa:MessageID>{message_id}</wsa:MessageID>{parameter_blocks(self.to.parameters)}</soap:Header>"
             f"<soap:Body>{self.body}</soap:Body></soap:Envelope>"
         )
         headers = {"Content-Type": answers.media_type(soap).decode()}
@@ -299,7 +300,8 @@ def _topic(element: str, topic: str, namespaces: Namespaces) -> str:
 
 @lru_cache(_REMEMBERED_TOPICS)
 def _written_topic(element: str, topic: str, namespaces: tuple[tuple[str, str], ...]) -> str:
-    text, declarations = write_topic(single_topic(topic, dict(namespaces)))
+    path = single_topic(topic, dict(namespaces))
+    text, declarations = write_topic(path, prefixes_in(topic, path, dict(namespaces)))
     dialect = answers.attribute(CONCRETE)
     return f"<{element}{_declared(declarations)} Dialect={dialect}>{answers.text(text)}</{element}>"
 

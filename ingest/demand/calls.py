@@ -28,7 +28,7 @@ from ingest.errors import (
 from ingest.soap import answers, times
 from ingest.soap.answers import expression_element
 from ingest.soap.fragments import Source
-from ingest.soap.xml_reading import make_parser, read_xml
+from ingest.soap.xml_reading import read_xml
 from topic_model.namespaces import (
     ACTION_BW,
     SOAP11,
@@ -39,7 +39,7 @@ from topic_model.namespaces import (
     wsnt,
 )
 from topic_model.publishers import Registration
-from topic_model.subscriptions import EndpointReference, TopicFilter
+from topic_model.subscriptions import EndpointReference, TopicFilter, parameter_blocks
 
 _TOTAL_S = 15
 _MAX_ANSWER = 1024 * 1024
@@ -164,14 +164,9 @@ class PublisherCalls:
 
 
 def _header(to: EndpointReference, action: str) -> str:
-    blocks = []
-    for fragment in to.reference_parameters:
-        element = etree.fromstring(fragment.encode(), make_parser())
-        element.set(f"{{{WSA}}}IsReferenceParameter", "true")
-        blocks.append(etree.tostring(element, encoding="unicode", with_tail=False))
     return (
         f"<soap:Header><wsa:To>{answers.text(to.address)}</wsa:To><wsa:Action>{action}</wsa:Action>"
-        f"<wsa:MessageID>urn:uuid:{uuid4()}</wsa:MessageID>{''.join(blocks)}</soap:Header>"
+        f"<wsa:MessageID>urn:uuid:{uuid4()}</wsa:MessageID>{parameter_blocks(to.reference_parameters)}</soap:Header>"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from lxml import etree
 
 from core.security.outbound import AddressPolicy, Refusal, place_of
+from core.security.uris import to_uri
 from ingest.addresses import Kind, OwnAddresses
 from ingest.errors import ConsumerRefused, InvalidRequest
 from ingest.soap import answers
@@ -18,7 +19,7 @@ from ingest.soap.fragments import Source
 from topic_model.namespaces import WSA, wsa
 from topic_model.projections.pull_points import PullPoints
 from topic_model.records.control import PullPointRecord
-from topic_model.subscriptions import EndpointReference
+from topic_model.subscriptions import EndpointReference, doubled_header
 
 _MAX_ADDRESS = 2_048
 
@@ -26,7 +27,8 @@ _MAX_ADDRESS = 2_048
 def read_reference(element: etree._Element, source: Source) -> EndpointReference:
     """The EPR in an element of EndpointReferenceType; its extra parts stay as they were sent.
 
-    Some clients put a whole wsa:EndpointReference inside: the inner one counts. Raises InvalidRequest.
+    Its address may be an IRI, and is the URI of that from here on. Some clients put a whole wsa:EndpointReference
+    inside: the inner one counts. Raises InvalidRequest.
     """
     inner = element.find(wsa("EndpointReference"))
     reference = element if inner is None else inner
@@ -34,7 +36,7 @@ def read_reference(element: etree._Element, source: Source) -> EndpointReference
     if not address:
         raise InvalidRequest(f"{etree.QName(element).localname} has no wsa:Address")
     return EndpointReference(
-        address,
+        to_uri(address),
         tuple(_fragments(reference, "ReferenceParameters", source)),
         tuple(_fragments(reference, "Metadata", source)),
     )
@@ -50,7 +52,7 @@ def reference_content(reference: EndpointReference) -> str:
 
 
 def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: AddressPolicy) -> None:
-    """Raises ConsumerRefused when we would not push to this address, as far as its text tells."""
+    """Raises ConsumerRefused when we would not push to this reference, as far as its text tells."""
     address = reference.address
     shown = repr(address[:200])
     if address.startswith(WSA):
@@ -64,6 +66,12 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: Addr
             refusal = Refusal("own-port", "leads back to this broker")
     if refusal is not None:
         raise refused(address, refusal)
+    doubled = doubled_header(reference.reference_parameters)
+    if doubled:
+        raise ConsumerRefused(
+            f"the ConsumerReference has a ReferenceParameter {doubled[:200]}: every message to it would have "
+            "two headers of that name"
+        )
 
 
 def refused(address: str, refusal: Refusal) -> ConsumerRefused:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lxml import etree
 
@@ -19,6 +19,7 @@ from topic_model import expressions
 from topic_model.expressions import FULL, write_topic
 from topic_model.subscriptions import TopicFilter
 from topic_model.topics import TopicPath
+from topic_model.tree.prefixes import KnownPrefixes, prefixes_in
 from topic_model.tree.tree import TopicTree, topic_set
 
 Form = Literal["set", "expressions"]
@@ -84,7 +85,7 @@ class TopicSets:
                         "an export",
                         "ResourceUnavailableFault",
                     )
-                text = await asyncio.to_thread(_WRITERS[form], there, grant)
+                text = await asyncio.to_thread(_WRITERS[form], there, grant, tree.prefixes)
                 self._written[key] = _Written(tree, version, text)
                 self._written.move_to_end(key)
                 while len(self._written) > 1 and sum(len(each.text) for each in self._written.values()) > self._cached:
@@ -99,21 +100,21 @@ def _looked_at(writing: asyncio.Task[None]) -> None:
         writing.exception()
 
 
-def _as_set(paths: Iterable[TopicPath], grant: Grant) -> str:
+def _as_set(paths: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes) -> str:
     # The schema has no place for elements in no namespace. Such trees are among the topic expressions.
     wanted = sorted(path for path in paths if path.startswith("{") and grant.holds(path))
-    return etree.tostring(topic_set(wanted), encoding="unicode")
+    return etree.tostring(topic_set(wanted, prefixes.declarations(wanted)), encoding="unicode")
 
 
-def _as_expressions(roots: Iterable[TopicPath], grant: Grant) -> str:
-    return "".join(_whole_tree(*write_topic(root)) for root in roots if grant.holds(root))
+def _as_expressions(roots: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes) -> str:
+    return "".join(_whole_tree(*write_topic(root, prefixes.complete(root))) for root in roots if grant.holds(root))
 
 
 def _whole_tree(root: str, namespaces: Mapping[str, str]) -> str:
     return expression_element("TopicExpression", FULL, f"{root}//.", namespaces)
 
 
-_WRITERS: Mapping[Form, Callable[[Iterable[TopicPath], Grant], str]] = {
+_WRITERS: Mapping[Form, Callable[[Iterable[TopicPath], Grant, KnownPrefixes], str]] = {
     "set": _as_set,
     "expressions": _as_expressions,
 }
@@ -150,6 +151,20 @@ def read_topic(element: etree._Element) -> TopicPath:
     return expressions.concrete_topic(text, dialect, dict(scope))
 
 
+class PublishedTopic(NamedTuple):
+    """The topic of a notification, and the prefixes that its publisher wrote it with (`tree.prefixes`)."""
+
+    path: TopicPath
+    prefixes: str
+
+
+def _read_published(element: etree._Element) -> PublishedTopic:
+    text, dialect, scope = _parts(element)
+    namespaces = dict(scope)
+    path = expressions.concrete_topic(text, dialect, namespaces)
+    return PublishedTopic(path, prefixes_in(text, path, namespaces))
+
+
 class TopicMemory:
     """Topics by the bytes that say them: a publisher uses few, over and over, always written the same way.
 
@@ -157,25 +172,25 @@ class TopicMemory:
     """
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, TopicPath] = {}
+        self._topics: dict[bytes, PublishedTopic] = {}
         self._left = _REMEMBERED_BYTES
 
-    def read(self, element: etree._Element, identity: bytes, unchecked: dict[bytes, TopicPath]) -> TopicPath:
+    def read(self, element: etree._Element, identity: bytes, unchecked: dict[bytes, PublishedTopic]) -> PublishedTopic:
         """The topic of an element that `identity` stands for (Source.identity). Raises ExpressionError.
 
         One that is not remembered goes into `unchecked`, for `remember`.
         """
         topic = self._topics.get(identity) or unchecked.get(identity)
         if topic is None:
-            topic = unchecked[identity] = read_topic(element)
+            topic = unchecked[identity] = _read_published(element)
         return topic
 
-    def remember(self, checked: Mapping[bytes, TopicPath]) -> None:
+    def remember(self, checked: Mapping[bytes, PublishedTopic]) -> None:
         """Keep topics whose publisher may publish to them: what is refused leaves nothing behind for others."""
         for identity, topic in checked.items():
             if len(identity) > _LONGEST:
                 continue
-            self._left -= len(identity) + len(topic) + _ENTRY_BYTES
+            self._left -= len(identity) + len(topic.path) + len(topic.prefixes) + _ENTRY_BYTES
             if self._left < 0:
                 self._topics.clear()
                 self._left = _REMEMBERED_BYTES

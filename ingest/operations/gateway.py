@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
+
+import msgspec
 
 from core.errors import UnknownResource
 from core.security.outbound import AddressPolicy
@@ -114,20 +116,26 @@ class Gateway:
         """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""
         self._admission.look(self.table, self._unknown(paths), time.monotonic())
 
-    async def admit(self, paths: Iterable[TopicPath]) -> None:
-        """See that these topics exist; where the set is open, new ones are in the control log when this returns.
+    async def admit(self, topics: Mapping[TopicPath, str]) -> None:
+        """See that these topics exist; where the set is open, new ones are in the control log when this returns. With
+        each come the prefixes that it was written with, empty for none.
 
         Raises TopicNotSupported, TooManyTopics (then none is added) or another InfrastructureError.
         """
-        paths = [path for path in dict.fromkeys(paths) if path not in self.table.topics]
+        tree = self.table.topics
+        paths = [path for path in topics if path not in tree]
         if not paths:
             return
         # Others wait for the same future: one publisher that hangs up must not cancel it for them.
         waiting = {self._being_added[path]: None for path in paths if path in self._being_added}
         admitted = self._admission.admit(self.table, self._unknown(paths), time.monotonic())
         if admitted.records:
-            added: asyncio.Future[int] = asyncio.ensure_future(self.changes.commit(admitted.records))
-            self._being_added.update((record.path, added) for record in admitted.records)
+            records = [
+                msgspec.structs.replace(each, prefixes=tree.prefixes.unknown(each.path, topics[each.path]))
+                for each in admitted.records
+            ]
+            added: asyncio.Future[int] = asyncio.ensure_future(self.changes.commit(records))
+            self._being_added.update((record.path, added) for record in records)
             added.add_done_callback(lambda future: self._added(future, admitted))
             waiting[added] = None
         for each in waiting:

@@ -16,7 +16,7 @@ from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
 from ingest.elements.protection import RequestedProtection, required, secret_element
-from ingest.elements.topics import TopicMemory
+from ingest.elements.topics import PublishedTopic, TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_fan_out, check_room, check_sender
@@ -31,7 +31,6 @@ from topic_model.records.control import SubscriptionRecord
 from topic_model.records.notifications import Notification
 from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 PAYLOAD_DEPTH = 6
 """Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""
@@ -53,7 +52,7 @@ _topics = TopicMemory()
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
-    topics: dict[bytes, TopicPath] = {}
+    topics: dict[bytes, PublishedTopic] = {}
     notifications = await _read_notify(gateway, request, topics)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
@@ -80,12 +79,16 @@ async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> boo
 async def _store(gateway: Gateway, notifications: Sequence[Notification], request: bytes = b"") -> None:
     """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
-    await gateway.admit(notification.topic for notification in notifications)
+    await gateway.admit({notification.topic: notification.prefixes for notification in notifications})
     # It belongs to the subscriptions that are there now, whenever it is matched.
     accepted: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
     if request:
         accepted |= {"request": request, "request_size": len(notifications)}
-    notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
+    tree = gateway.table.topics
+    notifications = [
+        msgspec.structs.replace(each, prefixes=tree.prefixes.complete(each.topic, each.prefixes), **accepted)
+        for each in notifications
+    ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
     context = notifications[0].traceparent
@@ -135,8 +138,11 @@ async def _renewed_equal(
             async with gateway.locks.hold(existing.id):
                 if gateway.table.get(existing.id) != existing:
                     continue  # changed or ended while we waited for it
-                # Who subscribes again wants messages, whether or not it remembers that it paused.
-                renewed = msgspec.structs.replace(existing, terminates_ms=wanted.terminates_ms, paused=False)
+                # Who subscribes again wants messages, whether or not it remembers that it paused, and in the form in
+                # which it speaks now.
+                renewed = msgspec.structs.replace(
+                    existing, terminates_ms=wanted.terminates_ms, paused=False, addressing=wanted.addressing
+                )
                 renewed, made_secret = _protected(gateway, renewed, requested)
                 resumed = gateway.suspensions.taking_back(existing.id)
                 now_ms, offset = times.to_ms(gateway.now()), gateway.table.position - 1
@@ -179,7 +185,7 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return None if moment is None else times.to_ms(moment)
 
 
-async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
+async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic]) -> list[Notification]:
     """The messages; into `topics` those topics that were not known."""
     source = request.source(PAYLOAD_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
@@ -188,7 +194,8 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
             topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics)
-            topic = topic or gateway.default_topic
+            if topic is None and gateway.default_topic is not None:
+                topic = PublishedTopic(gateway.default_topic, "")
             if topic is None:
                 raise ExpressionError(
                     f"NotificationMessage {len(notifications) + 1} has no wsnt:Topic, and this broker delivers by topic"
@@ -196,12 +203,13 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
             notifications.append(
                 Notification(
                     id=gateway.ids.next(),
-                    topic=topic,
+                    topic=topic.path,
                     payload=payload,
                     accepted_ms=accepted_ms,
                     producer=producer,
                     message_id=message_id,
                     traceparent=request.traceparent,
+                    prefixes=topic.prefixes,
                 )
             )
             if len(notifications) % _AT_A_TIME == 0:
@@ -212,10 +220,10 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
 
 
 def _read_message(
-    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, TopicPath]
-) -> tuple[TopicPath | None, bytes, bytes]:
+    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, PublishedTopic]
+) -> tuple[PublishedTopic | None, bytes, bytes]:
     """Topic (None for none), payload and producer (empty for none) of one NotificationMessage."""
-    topic: TopicPath | None = None
+    topic: PublishedTopic | None = None
     payload: bytes | None = None
     producer = b""
     for part, part_node in zip(message, node.children, strict=True):

@@ -43,7 +43,7 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
         except ConsumerRefused as error:
             raise _not_called(error) from error
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
-    await gateway.admit(path for path in singles if path is not None)
+    await gateway.admit({path: "" for path in singles if path is not None})
     await gateway.changes.commit([RegistrationRecord(registration)])
     body = (
         f'<wsn-br:RegisterPublisherResponse xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}">'

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from contextlib import AsyncExitStack
 
 from lxml import etree
@@ -46,7 +47,9 @@ _MAX_NAME = 200
 # Envelope, Body, Notify, NotificationMessage.
 _MESSAGE_DEPTH = 4
 
-_NUMBER = re.compile(r"\+?[0-9]{1,18}")
+# The type has no upper bound. A number of more digits than this, beside leading zeros, means all that there are.
+_NUMBER = re.compile(r"\+?0*+([0-9]*+)")
+_DIGITS = 18
 
 
 async def create_pull_point(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -180,9 +183,11 @@ def _name(operation: etree._Element) -> str:
 
 def _maximum_number(operation: etree._Element) -> int:
     text = (operation.findtext(wsnt("MaximumNumber")) or "").strip()
-    if text and not _NUMBER.fullmatch(text):
+    number = _NUMBER.fullmatch(text)
+    if number is None or text == "+":
         raise OperationRefused(f"MaximumNumber is {text[:60]!r}, a number is needed", "UnableToGetMessagesFault")
-    return int(text or 0) or _MAXIMUM_NUMBER
+    digits = number[1]
+    return sys.maxsize if len(digits) > _DIGITS else int(digits or 0) or _MAXIMUM_NUMBER
 
 
 def _wait_s(gateway: Gateway, operation: etree._Element) -> float:

@@ -28,6 +28,7 @@ from ingest.state.changes import KeyedLocks
 from ingest.state.log_view import POLL_S, LogView
 from topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
+from topic_model.records.xml_ids import any_clash
 
 _Keyed = tuple[str, PullRecord]
 
@@ -203,7 +204,7 @@ class PullQueues:
                     handout = await self._claim(pull_point_id, maximum, watch)
                     if handout.elements:
                         return handout
-                    continue  # somebody else got them
+                    continue  # somebody else got them, or they could not stand together
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
@@ -283,6 +284,10 @@ class PullQueues:
             await self._log.commit(pull_point_id, [Claimed(claim, head[0].offset, head[-1].offset, until_ms)])
         claimed = self._store.claimed(pull_point_id, claim)
         if not claimed:
+            return Handout()
+        if any_clash(message.ids for message in claimed):
+            # Between our look and our claim, something in the middle was returned that cannot stand beside the others.
+            await self._append_quietly(pull_point_id, Returned(claim))
             return Handout()
 
         def finish(left: bool) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
+from core.security.uris import to_uri
 from jobs.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -76,7 +77,7 @@ def list_subscriptions(
         each
         for each in table.subscriptions()
         if (state is None or suspensions.state_of(each, now_ms) == state)
-        and (endpoint is None or each.consumer.address == endpoint)
+        and (endpoint is None or to_uri(each.consumer.address) == to_uri(endpoint))
         and (wanted is None or each.id in wanted)
     ]
     found.sort(key=lambda each: (each.id not in suspensions, each.consumer.address, each.id))
@@ -146,7 +147,11 @@ def resume(
     if subscription:
         chosen = [_suspended(name.rstrip("/").rpartition("/")[2], table, suspensions) for name in subscription]
     else:
-        chosen = [each.id for each in _all_suspended(table, suspensions) if endpoint in (None, each.consumer.address)]
+        chosen = [
+            each.id
+            for each in _all_suspended(table, suspensions)
+            if endpoint is None or to_uri(each.consumer.address) == to_uri(endpoint)
+        ]
     # Their own records are not written, since a client may be changing them at this moment.
     records = [record for name in dict.fromkeys(chosen) for record in suspensions.taking_back(name)]
     if records:

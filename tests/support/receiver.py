@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
+from urllib.parse import unquote
 
 import httptools
 
@@ -160,7 +161,7 @@ class _Connection(asyncio.Protocol):
             case "status":
                 write(_answer(int(argument), f"status {argument}".encode()))
             case "retry-after":
-                write(_answer(503, b"", f"Retry-After: {argument}"))
+                write(_answer(503, b"", f"Retry-After: {unquote(argument)}"))
             case "slow":
                 self._later(float(argument), lambda: write(_ACCEPTED))
             case "hang":

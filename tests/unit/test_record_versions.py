@@ -58,6 +58,7 @@ LETTER: dict[str, Any] = {
 SUBSCRIPTION: dict[str, Any] = {"id": "s1", "consumer": {"address": "http://h/"}}
 CONTROL: list[dict[str, Any]] = [
     {"v": 1, "record": {"type": "topic", "path": "a/b", "code": "C"}},
+    {"v": 1, "record": {"type": "topic", "path": "{urn:t}a", "prefixes": "t"}},
     {"v": 1, "record": {"type": "topic-removed", "path": "a/b"}},
     {"v": 1, "record": {"type": "subscription", "subscription": SUBSCRIPTION}},
     {"v": 1, "record": {"type": "subscription-ended", "id": "s1", "reason": "expired", "at_ms": 1}},
@@ -89,6 +90,7 @@ CONTROL: list[dict[str, Any]] = [
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
     {"v": 1, "notification": NOTIFICATION | {"producer": b"<p/>", "message_id": "m", "publisher": "somebody"}},
+    {"v": 1, "notification": NOTIFICATION | {"topic": "{urn:t}a", "control": 7, "prefixes": "t"}},
     {"v": 2, "notification": NOTIFICATION | {"only": "s1"}},
     {"v": 3, "notification": NOTIFICATION | {"id": "n1~r1", "only": "s1", "replay": "r1"}},
     {"v": 4, "notification": NOTIFICATION | {"unjudged": True}},

@@ -17,12 +17,14 @@ from topic_model.documents.facts import ARBOR, boolean, line_of, parse_document,
 from topic_model.expressions import CONCRETE, concrete_topic
 from topic_model.records.control import TopicRecord
 from topic_model.topics import NCNAME, TopicPath, last_step, make_path, parent_of, parse_path, split_path
+from topic_model.tree.prefixes import KnownPrefixes, with_prefixes
 from topic_model.tree.tree import IS_TOPIC, WSTOP, TopicSetBuilder
 
 
 def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:
     """The topics of a TopicSet document, sorted by path. Elements that are no topics (descriptions) are passed over."""
     records: dict[TopicPath, TopicRecord] = {}
+    declared: dict[str, str] = {}
     # A stack and not recursion; of each element the path and the namespace that its children inherit.
     waiting: list[tuple[etree._Element, str, str]] = [(parse_document(data, "TopicSet"), "", "")]
     while waiting:
@@ -33,18 +35,21 @@ def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:
             step = name.localname if namespace == parent_namespace else f"{{{namespace}}}{name.localname}"
             path = f"{parent_path}/{step}" if parent_path else step
             waiting.append((element, path, namespace))
+            if element.prefix:
+                declared.setdefault(namespace, element.prefix)
             if boolean(element.get(IS_TOPIC)):
                 record = read_facts(element, _checked(path, element))
                 if record.path in records:
                     raise DocumentError(f"the topic {path} is there twice", path, line_of(element))
                 records[record.path] = record
-    return tuple(records[path] for path in sorted(records))
+    return with_prefixes((records[path] for path in sorted(records)), declared)
 
 
 def write_topic_set(records: Iterable[TopicRecord]) -> bytes:
     """The TopicSet document of these topics; equal topics give equal bytes."""
-    builder = TopicSetBuilder({"arbor": ARBOR})
-    for record in sorted(records, key=lambda record: record.path):
+    records = sorted(records, key=lambda record: record.path)
+    builder = TopicSetBuilder(KnownPrefixes().declarations(record.path for record in records) | {"arbor": ARBOR})
+    for record in records:
         write_facts(builder.add(record.path), record, standard=False)
     return serialize(builder.root)
 
@@ -81,7 +86,8 @@ def read_topic_namespace(data: bytes) -> tuple[TopicRecord, ...]:
             final=boolean(element.get("final")),
         )
         waiting.extend((child, path) for child in element.iterchildren(_TOPIC))
-    return tuple(records[path] for path in sorted(records))
+    declared = {uri: prefix for prefix, uri in root.nsmap.items() if prefix}
+    return with_prefixes((records[path] for path in sorted(records)), declared)
 
 
 def write_topic_namespaces(records: Iterable[TopicRecord]) -> dict[str, bytes]:

@@ -5,15 +5,23 @@ A root topic in no namespace is written without a prefix, so it must not be put 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain, count
+
 from core.errors import ExpressionError
+from topic_model.namespaces import TOPIC_PREFIXES
 from topic_model.patterns.patterns import Alternative, Pattern, Reach, is_virtual
 from topic_model.topics import TopicPath, split_path
+from topic_model.tree.prefixes import by_namespace
 
 
-def write_topic(path: TopicPath) -> tuple[str, dict[str, str]]:
-    """The Concrete expression of a topic, and its declarations by prefix."""
-    prefixes = _Prefixes()
-    return _write_path(path, prefixes), prefixes.declared()
+def write_topic(path: TopicPath, prefixes: str = "") -> tuple[str, dict[str, str]]:
+    """The Concrete expression of a topic, and its declarations by prefix.
+
+    With these `prefixes` (`topic_model.tree.prefixes`); a namespace without one has the one that is usual, or ours.
+    """
+    chosen = _Prefixes(by_namespace(path, prefixes))
+    return _write_path(path, chosen), chosen.declared()
 
 
 def write_full(pattern: Pattern) -> tuple[str, dict[str, str]]:
@@ -21,23 +29,35 @@ def write_full(pattern: Pattern) -> tuple[str, dict[str, str]]:
 
     Raises ExpressionError for what Full cannot say: topics of all namespaces at once.
     """
-    prefixes = _Prefixes()
+    prefixes = _Prefixes({})
     text = "|".join(_write_alternative(each, prefixes) for each in pattern.alternatives)
     return text, prefixes.declared()
 
 
 class _Prefixes:
-    def __init__(self) -> None:
+    def __init__(self, wanted: Mapping[str, str]) -> None:
+        self._wanted = wanted
         self._by_namespace: dict[str, str] = {}
 
     def qualified(self, namespace: str, name: str) -> str:
         if not namespace:
             return name
-        prefix = self._by_namespace.setdefault(namespace, f"tns{len(self._by_namespace) or ''}")
+        prefix = self._by_namespace.get(namespace)
+        if prefix is None:
+            prefix = self._by_namespace[namespace] = self._choose(namespace)
         return f"{prefix}:{name}"
 
     def declared(self) -> dict[str, str]:
         return {prefix: namespace for namespace, prefix in self._by_namespace.items()}
+
+    def _choose(self, namespace: str) -> str:
+        others = {prefix for each, prefix in self._wanted.items() if each != namespace}
+        taken = others.union(self._by_namespace.values())
+        wanted = (self._wanted.get(namespace, ""), TOPIC_PREFIXES.get(namespace, ""))
+        # Those that are usual for some namespace stand for no other.
+        names = (f"tns{number or ''}" for number in count(len(self._by_namespace)))
+        numbered = (name for name in names if name not in TOPIC_PREFIXES.values())
+        return next(prefix for prefix in chain(wanted, numbered) if prefix and prefix not in taken)
 
 
 def _write_path(path: TopicPath, prefixes: _Prefixes) -> str:

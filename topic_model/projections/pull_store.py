@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
+from topic_model.records.xml_ids import NO_IDS, XmlIds, clash, xml_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class WaitingMessage:
     offset: int
     size: int
     element: bytes | None
+    ids: XmlIds = NO_IDS
 
 
 @dataclass(slots=True)
@@ -89,16 +91,18 @@ class PullStore:
                 self._return(pull_point_id, claim)
 
     def head(self, pull_point_id: str, messages: int, size: int) -> list[WaitingMessage]:
-        """The oldest that wait: at most so many messages and bytes, but one in any case."""
+        """The oldest that wait: at most so many messages and bytes, one in any case, no two with an xml:id alike."""
         queue = self._queues.get(pull_point_id)
         chosen: list[WaitingMessage] = []
         if queue is None:
             return chosen
+        ids = NO_IDS
         for message in queue.waiting:
             size -= message.size
-            if len(chosen) == messages or (chosen and size < 0):
+            if len(chosen) == messages or (chosen and size < 0) or clash(message.ids, ids):
                 break
             chosen.append(message)
+            ids |= message.ids
         return chosen
 
     def claimed(self, pull_point_id: str, claim: str) -> list[WaitingMessage]:
@@ -158,7 +162,8 @@ class PullStore:
         size = len(record.element)
         resident = self.resident_bytes + size <= self._limits.resident_bytes
         self.resident_bytes += size if resident else 0
-        queue.waiting.append(WaitingMessage(offset, size, record.element if resident else None))
+        element = record.element if resident else None
+        queue.waiting.append(WaitingMessage(offset, size, element, xml_ids(record.element)))
         queue.size += size
         self._bound(pull_point_id, queue)
         self.changed(pull_point_id)

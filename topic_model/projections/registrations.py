@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from core.security.uris import to_uri
 from topic_model.patterns.patterns import parse_normal
 from topic_model.publishers import Registration
 from topic_model.records.control import (
@@ -54,7 +55,7 @@ class Registrations:
 
     def known_as(self, address: str) -> list[Registration]:
         """The registrations whose publisher, or whose subscription of ours, has this address."""
-        return [self._registrations[one] for one in self._by_address.get(address, ())]
+        return [self._registrations[one] for one in self._by_address.get(to_uri(address), ())]
 
     def _remove(self, registration_id: str) -> None:
         old = self._registrations.pop(registration_id, None)
@@ -68,9 +69,9 @@ class Registrations:
 
 
 def _names(registration: Registration) -> set[str]:
-    names = {upstream.reference.address for upstream in registration.upstream}
+    names = {to_uri(upstream.reference.address) for upstream in registration.upstream}
     if registration.publisher is not None:
-        names.add(registration.publisher.address)
+        names.add(to_uri(registration.publisher.address))
     return names
 
 

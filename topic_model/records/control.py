@@ -50,13 +50,23 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
-    """A topic is there, with these facts. Ancestors that have no record of their own are nodes, not topics."""
+    """A topic is there, with these facts. Ancestors that have no record of their own are nodes, not topics.
+
+    `prefixes`, no fact about the topic, says how its namespaces were written (`topic_model.tree.prefixes`):
+    where a tree does not know one yet, it remembers it, without the record.
+    """
 
     path: TopicPath
     code: str = ""
     message_types: tuple[str, ...] = ()
     final: bool = False
     policy: TopicPolicy = TopicPolicy()
+    prefixes: str = ""
+
+    @property
+    def facts(self) -> TopicRecord:
+        """The record without prefixes: what is compared, and kept for a topic."""
+        return msgspec.structs.replace(self, prefixes="") if self.prefixes else self
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, tag="topic-removed"):

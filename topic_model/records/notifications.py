@@ -46,7 +46,9 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `core.telemetry.tracing`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is
     parked, says that the subscription's conditions are still to be asked whether it wants it. `control` is the position
     in the control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions
-    as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it.
+    as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it. `prefixes`
+    are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has said; readers who do not
+    know them use others.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str = ""
     unjudged: bool = False
     control: int = UNSTAMPED
+    prefixes: str = ""
 
     @property
     def original_id(self) -> str:

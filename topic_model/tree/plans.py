@@ -44,7 +44,7 @@ def plan_update(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
     old = _existing(tree, record.path)
     _check_final(tree, record)
     _check_code(tree, record)
-    return [] if old == record else [record]
+    return [] if old == record.facts else [record]
 
 
 def plan_remove(tree: TopicTree, path: TopicPath, *, recursive: bool = False) -> list[ControlRecord]:

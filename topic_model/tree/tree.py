@@ -21,6 +21,7 @@ from lxml import etree
 from topic_model.patterns.patterns import EVERYTHING, Alternative, Pattern, Reach, is_virtual, root_anchor
 from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
+from topic_model.tree.prefixes import KnownPrefixes
 
 WSTOP: Final = "http://docs.oasis-open.org/wsn/t-1"
 
@@ -38,7 +39,7 @@ class TopicSetBuilder:
     """
 
     def __init__(self, prefixes: dict[str, str] | None = None) -> None:
-        self.root = etree.Element(TOPIC_SET, nsmap={"wstop": WSTOP, **(prefixes or {})})
+        self.root = etree.Element(TOPIC_SET, nsmap={**(prefixes or {}), "wstop": WSTOP})
         self._elements: dict[TopicPath, etree._Element] = {}
 
     def add(self, path: TopicPath) -> etree._Element:
@@ -57,9 +58,9 @@ class TopicSetBuilder:
         return element
 
 
-def topic_set(paths: Iterable[TopicPath]) -> etree._Element:
-    """The TopicSet of these topics."""
-    builder = TopicSetBuilder()
+def topic_set(paths: Iterable[TopicPath], prefixes: dict[str, str] | None = None) -> etree._Element:
+    """The TopicSet of these topics, with these namespaces by prefix."""
+    builder = TopicSetBuilder(prefixes)
     for path in paths:
         builder.add(path)
     return builder.root
@@ -83,6 +84,8 @@ _NO_POLICY = TopicPolicy()
 class TopicTree:
     """Topics by path, by code, and by what lies below what.
 
+    `prefixes` are those that its namespaces were written with.
+
     `children`, `descendants`, `roots`, `paths` and `select` promise no particular order, and the tree must not change
     while one of them is being read. `version` grows with every change.
     """
@@ -92,6 +95,7 @@ class TopicTree:
         self._records: dict[TopicPath, TopicRecord | None] = {}
         self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes that have any; a dict keeps its order
         self._codes: dict[str, tuple[TopicPath, ...]] = {}
+        self.prefixes = KnownPrefixes()
         self.version = 0
 
     def apply(self, record: ControlRecord) -> None:
@@ -104,6 +108,9 @@ class TopicTree:
     def put(self, record: TopicRecord) -> None:
         """Add the topic, or replace its facts. The path is taken as canonical."""
         path = record.path
+        if record.prefixes:
+            self.prefixes.learn(path, record.prefixes)
+            record = record.facts
         if path in self._records:
             self._forget_code(path)
         elif path not in self._children:

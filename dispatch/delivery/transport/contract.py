@@ -3,6 +3,7 @@
 - Before each new connection the policy judges the concrete address, whatever the host was called; an address that it
   refuses is not connected to, and the failure is "address" with the rule in `detail`. Through a proxy nobody knows the
   address: then only the URL's text is judged, and the proxy has to see to the rest.
+- An IRI is pushed to by the URI that it stands for.
 - Only http and https; any other scheme, and a URL that cannot be read, is a failed result, never an exception.
 - Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
 - Over https the receiver's certificate and name are verified, with TLS 1.2 or newer; there is no way to switch it off.
@@ -17,8 +18,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from email.utils import mktime_tz, parsedate_tz
 from typing import Literal, Protocol
 
 from core.recent import Recent
@@ -84,6 +87,25 @@ class PushResult:
 
 
 Callback = Callable[[PushResult], None]
+
+LONGEST_RETRY_AFTER_S = 604_800.0
+"""What a Retry-After that asks for more is taken for: the most that `retry.longest_retry_after_s` may be."""
+
+
+def retry_after_s(value: str) -> float:
+    """The wait that the value of a Retry-After header asks for, in seconds or until a date; 0.0 where it says neither.
+
+    However long the number: who writes 23 digits wants to be left alone.
+    """
+    if value.isascii() and value.isdigit():
+        return min(float(value), LONGEST_RETRY_AFTER_S)
+    date = parsedate_tz(value)
+    if date is None:
+        return 0.0
+    try:
+        return min(max(mktime_tz(date) - time.time(), 0.0), LONGEST_RETRY_AFTER_S)
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 class Transport(Protocol):

@@ -22,7 +22,16 @@ import pycurl
 
 from core import fence
 from core.security.outbound import AddressPolicy, GuardedSockets
-from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
+from core.security.uris import to_uri
+from dispatch.delivery.transport.contract import (
+    USER_AGENT,
+    Callback,
+    Failure,
+    PushRequest,
+    PushResult,
+    UrlJudge,
+    retry_after_s,
+)
 from dispatch.settings import PushSettings
 
 _EVENTS = {
@@ -191,6 +200,7 @@ class _Handle:
         self._kept = b""
         self._received = 0
         self._overflow = False
+        self._url = ""
         self.callback: Callback = _nobody
         self.curl = curl = pycurl.Curl()
         curl.setopt(pycurl.POST, 1)
@@ -214,26 +224,34 @@ class _Handle:
         curl.setopt(pycurl.TIMEOUT_MS, int(settings.total_timeout_s * 1000))
         curl.setopt(pycurl.MAXAGE_CONN, int(settings.keep_alive_s))
         curl.setopt(pycurl.WRITEFUNCTION, self._take)
+        # libcurl's own reading of Retry-After ignores numbers of more than 18 digits and cuts others to six hours.
+        self._head: list[bytes] = []
+        curl.setopt(pycurl.HEADERFUNCTION, self._head.append)
 
     def prepare(self, request: PushRequest, callback: Callback) -> None:
         self._sockets.begin()
         self._kept, self._received, self._overflow = b"", 0, False
         self.callback = callback
-        self.curl.setopt(pycurl.URL, request.url)
+        if request.url != self._url:
+            self._url = ""
+            self.curl.setopt(pycurl.URL, to_uri(request.url))
+            self._url = request.url
         # Without the empty Expect a larger body waits for "100 Continue", which many receivers never send.
-        self.curl.setopt(pycurl.HTTPHEADER, ["Expect:", *(f"{name}: {value}" for name, value in request.headers)])
+        lines = [f"{name}: {value}" for name, value in request.headers]
+        lines.append("Expect:")
+        self.curl.setopt(pycurl.HTTPHEADER, lines)
         self.curl.setopt(pycurl.POSTFIELDS, request.body)
 
     def clear(self) -> None:
         """Let go of the push: an idle handle must not keep the largest message that it ever carried."""
         self._kept = b""
+        self._head.clear()
         self.callback = _nobody
         self.curl.setopt(pycurl.POSTFIELDS, b"")
 
     def result(self, code: int, message: str) -> PushResult:
         curl = self.curl
         status = curl.getinfo(pycurl.RESPONSE_CODE)
-        retry_after = curl.getinfo(pycurl.RETRY_AFTER)
         failure = "" if code == 0 or self._overflow else self._failure(code, message)
         refusal = self._sockets.refusal
         if refusal is not None and failure == "connect":
@@ -246,8 +264,17 @@ class _Handle:
             response=self._kept,
             response_bytes=self._received,
             reused=curl.getinfo(pycurl.NUM_CONNECTS) == 0,
-            retry_after_s=float(retry_after),
+            retry_after_s=self._retry_after_s() if status >= 300 else 0.0,
         )
+
+    def _retry_after_s(self) -> float:
+        for line in reversed(self._head):
+            if line.startswith(b"HTTP/"):
+                break  # what stands before is of an interim answer
+            name, _, value = line.partition(b":")
+            if name.lower() == b"retry-after":
+                return retry_after_s(value.strip().decode("latin-1"))
+        return 0.0
 
     def _failure(self, code: int, message: str) -> Failure:
         if code == pycurl.E_OPERATION_TIMEDOUT and not self.curl.getinfo(pycurl.PRETRANSFER_TIME):

@@ -27,8 +27,17 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from core import fence
 from core.security.outbound import AddressPolicy
+from core.security.uris import to_uri
 from dispatch.delivery.transport.checked_connections import AddressRefused, CheckedConnection
-from dispatch.delivery.transport.contract import USER_AGENT, Callback, Failure, PushRequest, PushResult, UrlJudge
+from dispatch.delivery.transport.contract import (
+    USER_AGENT,
+    Callback,
+    Failure,
+    PushRequest,
+    PushResult,
+    UrlJudge,
+    retry_after_s,
+)
 from dispatch.settings import PushSettings
 
 # More threads than this cost more than they bring: at a few thousand pushes per second the interpreter lock is full.
@@ -154,7 +163,7 @@ class _LeanSession(requests.Session):
         settings = self._settings
         prepared = requests.PreparedRequest()
         prepared.prepare_method("POST")
-        prepared.prepare_url(push.request.url, None)
+        prepared.prepare_url(to_uri(push.request.url), None)
         prepared.headers = CaseInsensitiveDict(push.request.headers)
         prepared.headers["User-Agent"] = USER_AGENT
         prepared.headers["Content-Length"] = str(len(push.request.body))
@@ -187,7 +196,7 @@ class _LeanSession(requests.Session):
             response=body[: settings.keep_response_bytes],
             response_bytes=min(len(body), settings.max_response_bytes),
             reused=not push.opened,
-            retry_after_s=_retry_after(response.headers.get("Retry-After", "")),
+            retry_after_s=retry_after_s(response.headers.get("Retry-After", "")),
         )
 
     def _failed(self, push: _Push, error: Exception) -> PushResult:
@@ -335,7 +344,3 @@ def _detail(error: Exception) -> str:
     if isinstance(cause, urllib3.exceptions.MaxRetryError):
         cause = cause.reason
     return str(cause.refusal) if isinstance(cause, AddressRefused) else str(error)
-
-
-def _retry_after(value: str) -> float:
-    return float(value) if value.isascii() and value.isdigit() else 0.0

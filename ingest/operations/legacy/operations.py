@@ -20,6 +20,7 @@ import logging
 
 from core.errors import PeerError, TopicNotSupported
 from core.security.outbound import AddressPolicy, OutboundSettings
+from core.security.uris import to_uri
 from ingest import addresses
 from ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target
@@ -151,7 +152,7 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe, caller: Call
 
     Raises ExpressionError, and ConsumerRefused for an address that is not pushed to.
     """
-    consumer = EndpointReference(asked.address)
+    consumer = EndpointReference(to_uri(asked.address))
     policy = gateway.outbound if isinstance(asked, Subscribe) else _ANYWHERE
     point = judge_consumer(consumer, gateway.own, gateway.pull_points, policy)
     if point is not None:

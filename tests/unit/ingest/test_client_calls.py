@@ -37,6 +37,7 @@ from ingest.client.received import (
 )
 from ingest.soap.envelope import parse
 from tests.support import soap_messages as soap
+from topic_model.namespaces import WSA, WSNT
 from topic_model.topics import TopicPath
 
 CALLS = Calls("http://b:1/")
@@ -75,9 +76,20 @@ def test_reference_parameters_are_echoed_as_headers_and_declared_in_references()
     remote = Remote("http://b/s", ('<x:id xmlns:x="urn:x">7</x:id>',))
     body, _ = CALLS.pause(remote).encode("1.2", "urn:uuid:1")
     root = etree.fromstring(body)
-    assert root.findtext("{*}Header/{urn:x}id") == "7"
+    identifier = root.find("{*}Header/{urn:x}id")
+    assert identifier is not None
+    assert (identifier.text, identifier.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
     reference = sent(CALLS.subscribe("a", to=remote))
     assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
+
+
+def test_topics_are_sent_with_the_prefixes_that_they_were_written_with() -> None:
+    root = etree.fromstring(
+        f'<m xmlns:wsnt="{WSNT}">{notification_message("on:a/b", "<n/>", {"on": "urn:on", "no": "urn:no"})}</m>'
+    )
+    topic = root.find(".//{*}Topic")
+    assert topic is not None
+    assert (topic.text, topic.nsmap.get("on"), "no" in topic.nsmap) == ("on:a/b", "urn:on", False)
 
 
 def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() -> None:

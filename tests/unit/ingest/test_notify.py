@@ -60,7 +60,7 @@ def test_new_topics_are_recorded_before_the_notification() -> None:
     assert parts.notifications.accepted == []
     parts.control.error = None
     parts.post(soap.envelope(soap.notify()))
-    assert parts.control.records == [TopicRecord(TopicPath("{urn:t}a/b"))]
+    assert parts.control.records == [TopicRecord(TopicPath("{urn:t}a/b"), prefixes="t")]
     parts.post(soap.envelope(soap.notify()))
     assert len(parts.control.records) == 1
     assert len(parts.notifications.accepted) == 2
@@ -160,3 +160,28 @@ def test_an_empty_topic_is_no_missing_one() -> None:
 def test_a_default_topic_is_a_path(path: str) -> None:
     with pytest.raises(ConfigError, match=r"topics\.default = "):
         TopicSettings(default=path)
+
+
+ONVIF = "http://www.onvif.org/ver10/topics"
+
+
+def published(parts: GatewayParts, topic: str, declarations: str) -> str:
+    """The prefixes that are kept with a notification."""
+    message = (
+        f"<wsnt:NotificationMessage><wsnt:Topic {declarations} Dialect='{soap.DIALECT}Concrete'>{topic}</wsnt:Topic>"
+        "<wsnt:Message><n/></wsnt:Message></wsnt:NotificationMessage>"
+    )
+    assert parts.post(soap.envelope(soap.notify(message))).status == 202
+    return parts.notifications.accepted[-1].prefixes
+
+
+def test_the_publishers_prefixes_are_kept_else_those_that_the_tree_knows() -> None:
+    parts = GatewayParts()
+    assert published(parts, "tns1:RuleEngine/Motion", f'xmlns:tns1="{ONVIF}"') == "tns1"
+    assert published(parts, "on:RuleEngine/Motion", f'xmlns:on="{ONVIF}"') == "on"
+    assert published(parts, "RuleEngine/Motion", f'xmlns="{ONVIF}"') == "", "what is usual is known where it is written"
+    assert published(parts, "p:a", 'xmlns:p="urn:p"') == "p"
+    assert published(parts, "a", 'xmlns="urn:p"') == "p"
+    assert published(parts, "q:a", 'xmlns:q="urn:p"') == "q"
+    assert published(parts, "a", "") == ""
+    assert [record.prefixes for record in parts.control.records if isinstance(record, TopicRecord)] == ["", "p", ""]

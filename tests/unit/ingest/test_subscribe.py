@@ -137,6 +137,16 @@ def test_the_same_subscription_again_is_the_same_one_renewed() -> None:
     assert only_subscription(parts).terminates_ms == 1_767_225_690_000
 
 
+@pytest.mark.parametrize("addressed", [True, False])
+def test_the_same_subscription_again_speaks_as_it_was_asked_for_last(addressed: bool) -> None:
+    parts = GatewayParts()
+    plain = soap.envelope(soap.subscribe())
+    with_headers = soap.envelope(soap.subscribe(), header=soap.addressing("urn:x/SubscribeRequest"))
+    requests = (plain, with_headers) if addressed else (with_headers, plain)
+    assert len({path_of(parts.post(request)) for request in requests}) == 1
+    assert only_subscription(parts).addressing is addressed
+
+
 def test_the_same_subscription_without_end_needs_no_further_record() -> None:
     parts = GatewayParts()
     for _ in range(3):
@@ -175,6 +185,44 @@ def test_subscribing_again_takes_a_suspension_back() -> None:
     parts.post(request)
 
     assert len(parts.suspensions) == 0
+
+
+@pytest.mark.parametrize(
+    "header",
+    [*(f"wsa:{name}" for name in ("To", "Action", "MessageID", "From", "ReplyTo", "RelatesTo")), "d:Delivery"],
+)
+def test_a_reference_parameter_that_would_double_a_header_is_refused(header: str) -> None:
+    parts = GatewayParts()
+    reference = (
+        '<wsa:Address>http://h/c</wsa:Address><wsa:ReferenceParameters xmlns:d="urn:arborcast:delivery">'
+        f'<k:Key xmlns:k="urn:k">1</k:Key><{header}>http://elsewhere/</{header}></wsa:ReferenceParameters>'
+    )
+    body = f"<wsnt:Subscribe><wsnt:ConsumerReference>{reference}</wsnt:ConsumerReference></wsnt:Subscribe>"
+    answer = parts.post(soap.envelope(body))
+    assert answer.fault == "SubscribeCreationFailedFault"
+    assert f"}}{header.partition(':')[2]}: every message" in answer.reason
+    assert parts.control.records == []
+
+
+def test_an_address_with_other_letters_is_kept_as_the_uri_that_it_stands_for() -> None:
+    parts = GatewayParts()
+    spellings = ("http://bücher.example/é", "http://BÜCHER.example/é", "http://xn--bcher-kva.example/%C3%A9")
+    assert len({path_of(parts.post(soap.envelope(soap.subscribe(spelling)))) for spelling in spellings}) == 1
+    assert only_subscription(parts).consumer.address == "http://xn--bcher-kva.example/%C3%A9"
+
+
+def test_what_an_earlier_version_kept_with_other_letters_is_the_same_subscription() -> None:
+    parts = GatewayParts()
+    parts.table.apply(SubscriptionRecord(Subscription("old", EndpointReference("http://h/é"))))
+    parts.post(soap.envelope(soap.subscribe("http://h/é")))
+    assert only_subscription(parts).id == "old"
+
+
+@pytest.mark.parametrize("address", ["http://\uff11\uff12\uff17.0.0.1/", "http://h\u2024example/", "http://h/\u202ex"])
+def test_an_address_that_cannot_be_written_in_ascii_is_refused(address: str) -> None:
+    answer = GatewayParts().post(soap.envelope(soap.subscribe(address)))
+    assert answer.fault == "SubscribeCreationFailedFault"
+    assert '<wsrf-bf:ErrorCode dialect="urn:arborcast:outbound">spelling<' in answer.body.decode()
 
 
 def asking_for(attributes: str) -> bytes:

@@ -65,7 +65,7 @@ TOPIC_NAMESPACE = b"""<?xml version="1.0"?>
 
 def test_topic_namespace() -> None:
     assert read_topic_namespace(TOPIC_NAMESPACE) == (
-        TopicRecord(TopicPath("{urn:other}rivers/rhine/{urn:weather}flood")),
+        TopicRecord(TopicPath("{urn:other}rivers/rhine/{urn:weather}flood"), prefixes="o -"),
         TopicRecord(
             TopicPath("{urn:weather}storm"), message_types=("{urn:messages}Storm", "plain", "{urn:messages}Gale")
         ),

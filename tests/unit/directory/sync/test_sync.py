@@ -106,6 +106,17 @@ def test_an_edit_is_taken_over_and_ours_is_written(rig: Rig) -> None:
     assert rig.directory.writes == [Put(topic("b"))]
 
 
+def test_prefixes_are_no_difference_between_a_topic_and_its_entry(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    rig.log.append([TopicRecord(TopicPath("{urn:t}b"), prefixes="t")])
+    eventually(lambda: "{urn:t}b" in rig.directory.paths())
+    rig.log.append([topic("last")])
+    eventually(lambda: "last" in rig.directory.paths())
+    # What was read from the directory first, and the two: nothing was written back without the prefixes.
+    assert len(rig.log.records) == 3
+
+
 def test_two_changes_through_us_in_a_row_end_with_the_second(rig: Rig) -> None:
     rig.start()
     eventually(lambda: rig.paths() == {"a"})

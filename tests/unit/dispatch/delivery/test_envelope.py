@@ -103,6 +103,30 @@ def test_addressing_only_for_those_who_speak_it(soap: str) -> None:
     assert b"mustUnderstand" not in etree.tostring(envelope)
 
 
+@pytest.mark.parametrize("form", ["notify", "raw"])
+@pytest.mark.parametrize("addressing", [False, True])
+@pytest.mark.parametrize("soap", ["1.1", "1.2"])
+def test_reference_parameters_are_in_every_message_to_the_reference(soap: str, addressing: bool, form: str) -> None:
+    parameters = ('<r:room xmlns:r="urn:r" r:floor="2">12</r:room>', "<plain>&lt;</plain>")
+    consumer = EndpointReference("http://consumer/", parameters)
+    target = subscription(soap=soap, addressing=addressing, consumer=consumer, form=form)
+    header = parsed(target, notification())[0]
+    marked = [block for block in header if block.get(f"{{{NS['wsa']}}}IsReferenceParameter") == "true"]
+    assert [(block.tag, block.text) for block in marked] == [("{urn:r}room", "12"), ("plain", "<")]
+    assert etree.tostring(header).count(b' wsa:IsReferenceParameter="true"') == 2
+    assert len(header.findall("wsa:To", NS)) == addressing
+
+
+def test_no_header_is_there_twice_whatever_an_earlier_version_took() -> None:
+    ours = (NS["wsa"], "To"), (NS["wsa"], "Action"), (NS["wsa"], "MessageID"), (DELIVERY, "Delivery")
+    parameters = tuple(f'<x:{name} xmlns:x="{namespace}">other</x:{name}>' for namespace, name in ours)
+    target = subscription(addressing=True, consumer=EndpointReference("http://consumer/", parameters))
+    header = parsed(target, notification())[0]
+    names = [block.tag for block in header]
+    assert sorted(names) == sorted(f"{{{namespace}}}{name}" for namespace, name in ours)
+    assert "other" not in [block.text for block in header]
+
+
 def test_action_is_named_only_to_those_who_speak_addressing() -> None:
     assert dict(Envelope(subscription()).request([notification()], 1).headers)["SOAPAction"] == '""'
     addressed = Envelope(subscription(addressing=True)).request([notification()], 1)
@@ -255,3 +279,14 @@ def test_each_message_of_a_push_has_its_own_trace_beside_its_id() -> None:
         ("n2", None),
         ("n3", _OTHER),
     ]
+
+
+@pytest.mark.parametrize(("prefixes", "text"), [("tns1", "tns1:RuleEngine/x"), ("on", "on:RuleEngine/x"), ("", None)])
+def test_a_topic_goes_out_as_it_came(prefixes: str, text: str | None) -> None:
+    """Home Assistant looks parsers up by the literal text; what nobody has said, is said as ONVIF's documents do."""
+    path = TopicPath("{http://www.onvif.org/ver10/topics}RuleEngine/x")
+    sent = Envelope(subscription()).request([Notification("n", path, b"<x/>", 0, prefixes=prefixes)], 1)
+    topic = etree.fromstring(sent.body).find(".//wsnt:Topic", NS)
+    assert topic is not None
+    assert topic.text == (text or "tns1:RuleEngine/x")
+    assert concrete_topic(topic.text, CONCRETE, {prefix or "": uri for prefix, uri in topic.nsmap.items()}) == path

@@ -133,3 +133,26 @@ def test_each_message_once_in_order_and_one_push_per_lane(
             lanes.settle(under_way.pop(random.randrange(len(under_way))))  # type: ignore[attr-defined]
 
     assert pushed == expected
+
+
+def with_payload(name: str, payload: bytes, producer: bytes = b"") -> Received:
+    return Received(Notification(name, TopicPath("a"), payload, 0, producer), 0, 0)
+
+
+def test_two_with_the_same_xml_id_do_not_travel_together() -> None:
+    lanes = Lanes(LaneLimits(max_messages=10, max_bytes=1_000))
+    messages = [b'<p xml:id="one"/>', b"<p/>", b'<p xml:id="two"/>', b"<p xml:id='one'/>", b"<p/>"]
+    for number, payload in enumerate(messages):
+        lanes.add(with_payload(str(number), payload), subscription("s"))
+
+    assert names(lanes.take()) == ("s", ["0", "1", "2"])
+    lanes.settle("s")
+    assert names(lanes.take()) == ("s", ["3", "4"])
+
+
+def test_the_xml_ids_of_producers_count_too() -> None:
+    lanes = Lanes(LaneLimits(max_messages=10, max_bytes=1_000))
+    lanes.add(with_payload("0", b"<p/>", b'<r xml:id="one"/>'), subscription("s"))
+    lanes.add(with_payload("1", b'<p xml:id="one"/>'), subscription("s"))
+
+    assert names(lanes.take()) == ("s", ["0"])

@@ -110,6 +110,17 @@ xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:Producer
     validate_element(etree.fromstring(f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'))
 
 
+def test_what_waits_has_the_prefixes_of_its_publisher() -> None:
+    onvif = TopicPath("{http://www.onvif.org/ver10/topics}Device/{urn:vendor}Sensor")
+    texts = [
+        etree.fromstring(
+            stored_element(Notification("n", onvif, b"<x/>", 5, prefixes=prefixes), SUBSCRIPTION)
+        ).findtext(f"{WSNT}Topic")
+        for prefixes in ("tns1 vendor", "on -", "")
+    ]
+    assert texts == ["tns1:Device/vendor:Sensor", "on:Device/tns2:Sensor", "tns1:Device/tns2:Sensor"]
+
+
 def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
     producer = PlayedProducer()
     delivery = opened(producer)

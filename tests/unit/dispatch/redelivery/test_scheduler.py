@@ -34,6 +34,17 @@ def test_waiting_messages_travel_together_as_far_as_a_push_may_be_long() -> None
     assert [arrival.notifications for arrival in world.arrivals] == [("n0", "n1"), ("n2", "n3"), ("n4",)]
 
 
+def test_waiting_messages_with_the_same_xml_id_do_not_travel_together() -> None:
+    world = World()
+    world.subscribe("s", form="notify")
+    for number, name in enumerate("abca"):
+        world.park("s", f"n{number}", payload=f'<x xml:id="{name}"/>'.encode())
+
+    world.run(1_000)
+
+    assert [arrival.notifications for arrival in world.arrivals] == [("n0", "n1", "n2"), ("n3",)]
+
+
 def test_a_message_that_is_longer_than_what_may_travel_together_travels_alone() -> None:
     world = World(push=PushSettings(max_notify_bytes=3))
     world.subscribe("s", form="notify")

@@ -14,6 +14,7 @@ from ingest.elements.topics import Form, TopicSets
 from ingest.errors import OperationRefused
 from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath
+from topic_model.tree.prefixes import KnownPrefixes
 from topic_model.tree.tree import TopicTree
 
 
@@ -45,16 +46,16 @@ class Writers:
             monkeypatch.setitem(topic_sets._WRITERS, form, self._noting(writer))
 
     def _noting(
-        self, writer: Callable[[Iterable[TopicPath], Grant], str]
-    ) -> Callable[[Iterable[TopicPath], Grant], str]:
-        def write(paths: Iterable[TopicPath], grant: Grant) -> str:
+        self, writer: Callable[[Iterable[TopicPath], Grant, KnownPrefixes], str]
+    ) -> Callable[[Iterable[TopicPath], Grant, KnownPrefixes], str]:
+        def write(paths: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes) -> str:
             self.written.append(grant)
             self.threads.add(threading.get_ident())
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             self.may_go_on.wait(60)
             self.at_once -= 1
-            return writer(paths, grant)
+            return writer(paths, grant, prefixes)
 
         return write
 

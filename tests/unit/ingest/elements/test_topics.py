@@ -7,7 +7,7 @@ from lxml import etree
 
 from core.errors import ExpressionError
 from ingest.elements import topics
-from ingest.elements.topics import TopicMemory
+from ingest.elements.topics import PublishedTopic, TopicMemory
 from topic_model.topics import TopicPath
 
 CONCRETE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Concrete"
@@ -19,10 +19,10 @@ def topic(text: str) -> etree._Element:
 
 def read(memory: TopicMemory, text: str, identity: bytes) -> TopicPath:
     """The topic of a publisher that may publish to it."""
-    unchecked: dict[bytes, TopicPath] = {}
+    unchecked: dict[bytes, PublishedTopic] = {}
     found = memory.read(topic(text), identity, unchecked)
     memory.remember(unchecked)
-    return found
+    return found.path
 
 
 def test_the_bytes_decide() -> None:
@@ -34,10 +34,10 @@ def test_the_bytes_decide() -> None:
 
 def test_only_what_was_checked_is_remembered() -> None:
     memory = TopicMemory()
-    unchecked: dict[bytes, TopicPath] = {}
-    assert memory.read(topic("p:mine"), b"1", unchecked) == "{urn:p}mine"
-    assert memory.read(topic("looked up within the request"), b"1", unchecked) == "{urn:p}mine"
-    assert memory.read(topic("p:theirs"), b"1", {}) == "{urn:p}theirs"
+    unchecked: dict[bytes, PublishedTopic] = {}
+    assert memory.read(topic("p:mine"), b"1", unchecked).path == "{urn:p}mine"
+    assert memory.read(topic("looked up within the request"), b"1", unchecked).path == "{urn:p}mine"
+    assert memory.read(topic("p:theirs"), b"1", {}) == ("{urn:p}theirs", "p")
 
 
 def test_what_is_refused_is_refused_again() -> None:

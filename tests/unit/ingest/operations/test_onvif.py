@@ -278,3 +278,12 @@ def test_the_clock_is_told(parts: GatewayParts) -> None:
     answer = ask(parts, f'<d:GetSystemDateAndTime xmlns:d="{TDS}"/>', DEVICE)
     told = [answer.text(name) for name in ("Year", "Month", "Day", "Hour", "Minute", "Second")]
     assert told == ["2026", "1", "1", "0", "0", "0"]
+
+
+def test_event_properties_have_the_prefixes_of_the_topics(parts: GatewayParts) -> None:
+    onvif = "http://www.onvif.org/ver10/topics"
+    parts.table.apply(TopicRecord(TopicPath(f"{{{onvif}}}RuleEngine/Motion")))
+    parts.table.apply(TopicRecord(TopicPath(f"{{{onvif}}}Device/{{urn:vendor}}Sensor"), prefixes="tns1 vendor"))
+    answer = ask(parts, f'<tev:GetEventProperties xmlns:tev="{TEV}"/>')
+    assert b"<tns1:RuleEngine" in answer.body
+    assert b"<vendor:Sensor" in answer.body

@@ -75,6 +75,14 @@ def test_messages_come_out_as_they_were_put_in(parts: GatewayParts) -> None:
     assert (topic.text, topic.nsmap["t"]) == ("t:a/b", "urn:t")
 
 
+@pytest.mark.parametrize("number", ["1" + "0" * 19, "+" + "9" * 20, "0" * 30 + "9" * 18, "9" * 5_000])
+def test_a_number_beyond_all_bounds_means_all(parts: GatewayParts, number: str) -> None:
+    path = create(parts)
+    texts = [str(n) for n in range(300)]
+    fill(parts, path, *texts)
+    assert payloads(parts.post(get(number), path)) == texts
+
+
 @pytest.mark.parametrize("number", [None, 0])
 def test_no_number_means_256(parts: GatewayParts, number: int | None) -> None:
     path = create(parts)

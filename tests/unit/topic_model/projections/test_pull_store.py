@@ -78,6 +78,14 @@ def test_the_head_is_bounded_in_messages_and_bytes_but_never_empty() -> None:
     assert log.store.head("p", 0, 100) == []
 
 
+def test_no_two_with_the_same_xml_id_are_in_one_head() -> None:
+    log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=10))
+    log.put('<m xml:id="a"/>', "<m/>", '<m xml:id="b"/>', '<m xml:id="a"/>', "<m/>")
+    assert [message.offset for message in log.store.head("p", 10, 1_000)] == [0, 1, 2]
+    log.claim("c", 0, 2)
+    assert [message.offset for message in log.store.head("p", 10, 1_000)] == [3, 4]
+
+
 def test_of_two_claims_for_the_same_messages_the_first_in_the_log_gets_them() -> None:
     log = Log()
     first, _, last = log.put("a", "b", "c")

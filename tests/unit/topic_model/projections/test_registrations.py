@@ -26,6 +26,15 @@ def registration(name: str, **more: object) -> Registration:
     return Registration(name, f"http://broker/wsn/registrations/{name}", **more)  # type: ignore[arg-type]
 
 
+def test_publishers_are_known_by_every_spelling_of_their_address() -> None:
+    registrations = Registrations()
+    registrations.apply(RegistrationRecord(registration("r1", publisher=EndpointReference("http://é.example/é"))))
+    for spelling in ("http://é.example/é", "http://xn--9ca.example/%C3%A9"):
+        assert [one.id for one in registrations.known_as(spelling)] == ["r1"]
+    registrations.apply(RegistrationEnded("r1", "destroyed", 7))
+    assert registrations.known_as("http://é.example/é") == []
+
+
 def topics(*normals: str) -> tuple[TopicFilter, ...]:
     return tuple(TopicFilter("", normal, normal) for normal in normals)
 

@@ -49,3 +49,12 @@ def test_records_of_a_newer_version_and_of_others_are_refused() -> None:
         decode(newer)
     with pytest.raises(InfrastructureError):
         decode(b"something else")
+
+
+def test_prefixes_need_no_newer_reader() -> None:
+    """One of the version before passes them over, and writes its own."""
+    with_prefixes = msgspec.structs.replace(NOTIFICATION, prefixes="tns1")
+    value = msgspec.msgpack.decode(encode(with_prefixes)[1])
+    assert value["v"] == 1
+    assert value["notification"].pop("prefixes") == "tns1"
+    assert value == msgspec.msgpack.decode(encode(NOTIFICATION)[1])

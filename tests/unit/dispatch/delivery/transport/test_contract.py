@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import email.utils
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from urllib.parse import quote
 
 import pytest
 
-from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from dispatch.delivery.transport.contract import LONGEST_RETRY_AFTER_S, PushRequest, PushResult, Transport
 from dispatch.delivery.transport.curl import CurlTransport
 from dispatch.delivery.transport.futures import FuturesTransport
-from dispatch.settings import PushSettings
+from dispatch.delivery.verdict import policy_of, wait_ms
+from dispatch.settings import PushSettings, RetrySettings
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
+from topic_model.subscriptions import DEFAULT_POLICY
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +132,30 @@ def test_redirect_is_not_followed(transport: Transport, receiver: Receiver) -> N
 def test_retry_after_is_reported(transport: Transport, receiver: Receiver) -> None:
     assert push(transport, receiver.url("/retry-after/30")).retry_after_s == 30
     assert push(transport, receiver.url("/none")).retry_after_s == 0
+
+
+@pytest.mark.parametrize("digits", ["86400", "9" * 19, "9" * 23, "9" * 400])
+def test_a_retry_after_is_as_long_as_it_says_or_as_long_as_can_be(
+    transport: Transport, receiver: Receiver, digits: str
+) -> None:
+    result = push(transport, receiver.url(f"/retry-after/{digits}"))
+    assert result.retry_after_s == min(int(digits), LONGEST_RETRY_AFTER_S)
+    settings = RetrySettings()
+    waited_ms = wait_ms(policy_of(DEFAULT_POLICY, settings), 1, 0.0, result.retry_after_s)
+    assert waited_ms == settings.longest_retry_after_s * 1000
+
+
+def test_a_retry_after_may_be_a_date(transport: Transport, receiver: Receiver) -> None:
+    date = email.utils.formatdate(time.time() + 86_400, usegmt=True)
+    # What comes first is how long a slow machine may take from writing the date to reading it.
+    assert 80_000 < push(transport, receiver.url(f"/retry-after/{quote(date)}")).retry_after_s <= 86_400
+
+
+def test_an_iri_is_pushed_to_by_its_uri(transport: Transport, receiver: Receiver) -> None:
+    for _ in range(2):
+        assert push(transport, receiver.url("/é?ü=%20")).status == 202
+    assert len(receiver.received("/%C3%A9?%C3%BC=%20")) == 2
+    assert push(transport, "http://bücher.invalid/").failure in ("dns", "timeout"), "a name, which is looked up"
 
 
 def test_refused_connection(transport: Transport) -> None:

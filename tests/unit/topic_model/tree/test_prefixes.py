@@ -1,0 +1,121 @@
+"""The literal prefixes of topics: read, kept, written; and what a tree knows of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topic_model.documents import read_topic_namespace, read_topic_set, write_topic_set
+from topic_model.expressions import CONCRETE, concrete_topic, write_topic
+from topic_model.records.control import TopicRecord
+from topic_model.topics import TopicPath, make_path
+from topic_model.tree.prefixes import KnownPrefixes, prefixes_in
+from topic_model.tree.tree import TopicTree
+
+ONVIF = "http://www.onvif.org/ver10/topics"
+AXIS = "http://www.axis.com/2009/event/topics"
+
+
+def path_of(text: str, namespaces: dict[str, str]) -> TopicPath:
+    return concrete_topic(text, CONCRETE, namespaces)
+
+
+@pytest.mark.parametrize(
+    ("text", "namespaces", "prefixes"),
+    [
+        ("tns1:RuleEngine/CellMotionDetector/Motion", {"tns1": ONVIF}, "tns1"),
+        ("tns1:Device/tnsaxis:Sensor/PIR", {"tns1": ONVIF, "tnsaxis": AXIS}, "tns1 tnsaxis"),
+        ("x:a/x:b/y:c", {"x": "urn:x", "y": "urn:x"}, "x"),
+        ("é:a", {"é": "urn:x"}, "é"),
+        ("a/b", {"": "urn:x"}, ""),
+        ("a/t:b", {"": "urn:x", "t": "urn:t"}, "- t"),
+        ("a/t:b", {"t": "urn:t"}, "t"),
+        ("a/b", {}, ""),
+    ],
+)
+def test_prefixes_of_an_expression(text: str, namespaces: dict[str, str], prefixes: str) -> None:
+    assert prefixes_in(text, path_of(text, namespaces), namespaces) == prefixes
+
+
+@pytest.mark.parametrize(
+    ("path", "prefixes", "written"),
+    [
+        (f"{{{ONVIF}}}RuleEngine/x", "tns1", "tns1:RuleEngine/x"),
+        (f"{{{ONVIF}}}RuleEngine/x", "onvif", "onvif:RuleEngine/x"),
+        (f"{{{ONVIF}}}RuleEngine/x", "", "tns1:RuleEngine/x"),
+        (f"{{{ONVIF}}}Device/{{{AXIS}}}Sensor", "", "tns1:Device/tnsaxis:Sensor"),
+        ("{urn:x}a/{urn:y}b", "p q", "p:a/q:b"),
+        ("{urn:x}a/{urn:y}b", "- q", "tns:a/q:b"),
+        ("{urn:x}a/{urn:y}b", "p", "p:a/tns2:b"),
+        ("{urn:x}a/{urn:y}b", "- tns", "tns2:a/tns:b"),
+        ("{urn:x}a/{urn:y}b", "p p", "p:a/tns2:b"),
+        ("{urn:x}a", "wsnt", "tns:a"),  # the element that it is written into has that one
+        ("{urn:x}a", "xml", "tns:a"),
+        ("{urn:x}a", 'p="" x', "tns:a"),
+        ("{urn:x}a", "1", "tns:a"),
+        ("a/b", "p", "a/b"),
+    ],
+)
+def test_a_topic_is_written_with_its_prefixes_as_far_as_they_are_some(path: str, prefixes: str, written: str) -> None:
+    text, declared = write_topic(TopicPath(path), prefixes)
+    assert text == written
+    assert path_of(text, declared) == path
+
+
+_NAMESPACES = st.sampled_from(["", "urn:x", "urn:y", ONVIF, AXIS])
+_STEPS = st.lists(st.tuples(_NAMESPACES, st.sampled_from(["a", "b"])), min_size=1, max_size=5)
+
+
+@given(_STEPS, st.lists(st.sampled_from(["-", "tns", "tns1", "tnsaxis", "p", "wsnt", "", "a b"]), max_size=5))
+def test_whatever_the_prefixes_the_topic_is_the_same(steps: list[tuple[str, str]], prefixes: list[str]) -> None:
+    inherited = ""
+    for number, (namespace, name) in enumerate(steps):
+        inherited = namespace or inherited
+        steps[number] = (inherited, name)
+    path = make_path(steps)
+    text, declared = write_topic(path, " ".join(prefixes))
+    assert path_of(text, declared) == path
+    assert write_topic(path, prefixes_in(text, path, declared)) == (text, declared)
+
+
+def test_a_tree_knows_what_its_namespaces_were_written_with_first() -> None:
+    tree = TopicTree()
+    for generated in ("tns", "tns1", "ns0"):
+        tree.put(TopicRecord(TopicPath("{urn:x}a"), prefixes=generated))
+        assert tree.prefixes.unknown(TopicPath("{urn:x}a"), generated) == ""
+    tree.put(TopicRecord(TopicPath("{urn:x}a"), prefixes="x"))
+    tree.put(TopicRecord(TopicPath("{urn:x}b"), prefixes="other"))
+    tree.put(TopicRecord(TopicPath(f"{{{ONVIF}}}c"), prefixes="odd"))
+    assert tree.get(TopicPath("{urn:x}a")) == TopicRecord(TopicPath("{urn:x}a")), "which is no fact about the topic"
+    mixed = TopicPath("{urn:x}a/{urn:y}b")
+    assert tree.prefixes.complete(mixed) == "x -"
+    assert tree.prefixes.complete(mixed, "- q") == "x q"
+    assert tree.prefixes.complete(mixed, "p q") == "p q"
+    assert tree.prefixes.complete(mixed, "- x") == "- x", "what the publisher wrote goes first"
+    assert tree.prefixes.complete(TopicPath("{urn:y}a")) == ""
+    assert tree.prefixes.declarations([mixed, TopicPath(f"{{{ONVIF}}}c")]) == {"x": "urn:x", "tns1": ONVIF}
+    assert tree.prefixes.unknown(mixed, "x y") == "x y"
+    assert tree.prefixes.unknown(TopicPath("{urn:x}z"), "x") == ""
+
+
+def test_strangers_cannot_fill_the_memory_with_namespaces() -> None:
+    known = KnownPrefixes()
+    for number in range(5_000):
+        known.learn(TopicPath(f"{{urn:{number}}}a"), "p")
+    assert len(known._known) == 1_000
+
+
+def test_documents_say_the_prefixes_of_their_namespaces_once() -> None:
+    document = b"""<w:TopicSet xmlns:w="http://docs.oasis-open.org/wsn/t-1" xmlns:v="urn:v">
+      <v:a w:topic="true"><b w:topic="true"/><x:c xmlns:x="urn:x" w:topic="true"/></v:a>
+      <n:d xmlns:n="http://www.onvif.org/ver10/topics" w:topic="true"/></w:TopicSet>"""
+    records = read_topic_set(document)
+    assert {record.path: record.prefixes for record in records if record.prefixes} == {
+        "{urn:v}a": "v",
+        "{urn:v}a/{urn:x}c": "- x",
+    }
+    namespace = b"""<w:TopicNamespace xmlns:w="http://docs.oasis-open.org/wsn/t-1" xmlns:v="urn:v"
+      targetNamespace="urn:v"><w:Topic name="a"/><w:Topic name="b"/></w:TopicNamespace>"""
+    assert [record.prefixes for record in read_topic_namespace(namespace)] == ["v", ""]
+    assert b"<tns1:d " in write_topic_set(records)

@@ -1,0 +1,123 @@
+"""Prefixes of topics' namespaces. They mean nothing, yet consumers look topics up by their literal text (Home Assistant
+does, by `tns1:RuleEngine/…`): so a topic goes out with the prefixes that it came with.
+
+What a notification carries are the prefixes of its topic's namespaces, in the order in which the path names these, with
+blanks between, and `-` for one that has none: `tns1 tnsaxis` of `{…/topics}Device/{…/2009/event/topics}Sensor/PIR`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from topic_model.namespaces import TOPIC_PREFIXES
+from topic_model.records.control import TopicRecord
+from topic_model.topics import NCNAME, TopicPath, split_path
+
+_PREFIX = re.compile(NCNAME)
+
+# What nobody may declare; and the prefix of the elements that topics are written into, and that declare the others.
+_TAKEN = frozenset({"xml", "xmlns", "wsnt"})
+
+# What libraries, ours too, call namespaces that nobody has named. A notification keeps it, a tree does not learn it.
+_GENERATED = re.compile(r"t?ns[0-9]*")
+
+_NONE = "-"  # which is no prefix
+
+# A stranger who publishes can name namespaces without end.
+_MOST = 1_000
+
+
+def prefixes_in(text: str, path: TopicPath, namespaces: Mapping[str, str]) -> str:
+    """The prefixes of a topic in the expression that named it, by the declarations in scope; empty when it has none."""
+    if "{" not in path:
+        return ""
+    used: dict[str, str] = {}
+    for step in text.split("/"):
+        prefix, colon, _ = step.strip().partition(":")
+        if colon:
+            used.setdefault(namespaces.get(prefix, ""), prefix)
+    return _joined(path, used)
+
+
+def by_namespace(path: TopicPath, prefixes: str) -> dict[str, str]:
+    """The prefixes that a topic may be written with, by namespace. What is none is left out: anybody may have written
+    it."""
+    if not prefixes or "{" not in path:
+        return {}
+    found: dict[str, str] = {}
+    for namespace, prefix in zip(_namespaces(path), prefixes.split(" "), strict=False):
+        if _PREFIX.fullmatch(prefix) and prefix not in _TAKEN and prefix not in found.values():
+            found[namespace] = prefix
+    return found
+
+
+def with_prefixes(records: Iterable[TopicRecord], declared: Mapping[str, str]) -> tuple[TopicRecord, ...]:
+    """Topics of a document that declares these prefixes, by namespace: the first one of each namespace says it."""
+    news = _named(declared)
+    found = []
+    for record in records:
+        prefixes = _joined(record.path, news) if news else ""
+        if prefixes:
+            for namespace in _namespaces(record.path):
+                news.pop(namespace, None)
+        found.append(msgspec.structs.replace(record, prefixes=prefixes) if prefixes else record)
+    return tuple(found)
+
+
+class KnownPrefixes:
+    """The prefix that each namespace of a tree was written with first; else the one that is usual."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def unknown(self, path: TopicPath, prefixes: str) -> str:
+        """The prefixes, if one of them is news; else nothing."""
+        wanted = _named(by_namespace(path, prefixes)).keys() - self._known.keys()
+        return prefixes if wanted and len(self._known) < _MOST else ""
+
+    def learn(self, path: TopicPath, prefixes: str) -> None:
+        """Remember the prefixes of namespaces that have none yet."""
+        for namespace, prefix in _named(by_namespace(path, prefixes)).items():
+            if namespace not in self._known and len(self._known) < _MOST:
+                self._known[namespace] = prefix
+
+    def complete(self, path: TopicPath, prefixes: str = "") -> str:
+        """The prefixes, with those known here where there is none."""
+        if "{" not in path or (prefixes and _NONE not in prefixes):
+            return prefixes
+        given = by_namespace(path, prefixes)
+        known = {name: prefix for name, prefix in self._known_of(path).items() if prefix not in given.values()}
+        return _joined(path, known | given)
+
+    def declarations(self, paths: Iterable[TopicPath]) -> dict[str, str]:
+        """Namespaces of these topics by prefix, those that have one here: each prefix once."""
+        found: dict[str, str] = {}
+        for namespace in dict.fromkeys(namespace for path in paths if "{" in path for namespace in _namespaces(path)):
+            prefix = TOPIC_PREFIXES.get(namespace) or self._known.get(namespace)
+            if prefix is not None:
+                found.setdefault(prefix, namespace)
+        return found
+
+    def _known_of(self, path: TopicPath) -> dict[str, str]:
+        return {namespace: self._known[namespace] for namespace in _namespaces(path) if namespace in self._known}
+
+
+def _named(prefixes: Mapping[str, str]) -> dict[str, str]:
+    """Without those of which nothing is to be learned."""
+    return {
+        namespace: prefix
+        for namespace, prefix in prefixes.items()
+        if namespace not in TOPIC_PREFIXES and not _GENERATED.fullmatch(prefix)
+    }
+
+
+def _joined(path: TopicPath, prefixes: Mapping[str, str]) -> str:
+    found = [prefixes.get(namespace, _NONE) for namespace in _namespaces(path)]
+    return " ".join(found) if any(prefix != _NONE for prefix in found) else ""
+
+
+def _namespaces(path: TopicPath) -> list[str]:
+    return [namespace for namespace in dict.fromkeys(namespace for namespace, _ in split_path(path)) if namespace]

@@ -245,12 +245,8 @@ class Hearing:
                 self._stopping.wait(_PAUSE_S)
 
     def _hear(self, progress: Progress, offset: int) -> None:
-        known = self.known.get(progress.partition)
-        # A worker that was cut off may come behind the one that took its place.
-        if progress.partition >= 0 and progress.position >= 0:
-            before = (known.run, known.position) if known is not None else (-1, -1)
-            if (progress.run, progress.position) >= before:
-                self.known[progress.partition] = progress
+        if progress.is_newer_than(self.known.get(progress.partition)):
+            self.known[progress.partition] = progress
         if progress.run != self._run:
             return
         with self._changed:

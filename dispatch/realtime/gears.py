@@ -246,6 +246,8 @@ class Gears:
         self._feeder = Feeder(self._kafka, self._view, self._told, run)
         self._feeder.start()
         self._say_where(run, begin.positions)
+        if self._under_way is not None:
+            self._under_way.clear()
         known = self._spark.sparkContext.broadcast(begin.settled) if begin.settled else None
         under_way = self._under_way.file if self._under_way is not None else ""
         job = RealtimeJob(self._settings, run, time.time(), known, under_way)

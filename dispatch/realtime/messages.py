@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
+from core.errors import InfrastructureError
+from core.eventlog.scan import LogScan
 from core.eventlog.topics import PROGRESS_LOG
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import DurableWriter
@@ -78,6 +80,13 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int = 0
     pid: int = 0
 
+    def is_newer_than(self, known: Progress | None) -> bool:
+        """Whether it says more of its partition. A worker that was cut off may come behind the one that took its place;
+        one that knows no partition, or has had nothing of it, says nothing."""
+        if self.partition < 0 or self.position < 0:
+            return False
+        return known is None or (self.run, self.position) >= (known.run, known.position)
+
 
 class _FeedValue(Versioned, frozen=True):
     feed: Feed
@@ -109,6 +118,21 @@ def encode_progress(progress: Progress) -> tuple[bytes, bytes]:
 def decode_progress(key: bytes, value: bytes | None) -> Progress:
     """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
     return _progress.decode(value, key).progress
+
+
+def read_progress(kafka: KafkaSettings) -> dict[int, Progress]:
+    """The last message of each partition; nothing where there is no such log. Raises InfrastructureError."""
+    found: dict[int, Progress] = {}
+    with LogScan(kafka, PROGRESS_LOG) as log:
+        try:
+            log.partitions()
+        except InfrastructureError:
+            return found  # of an engine that was never in that gear
+        for record in log.read_all():
+            progress = decode_progress(record.key or b"", record.value)
+            if progress.is_newer_than(found.get(progress.partition)):
+                found[progress.partition] = progress
+    return found
 
 
 class ProgressLog:

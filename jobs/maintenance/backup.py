@@ -65,6 +65,7 @@ class BatchProgress(NamedTuple):
     begins: Mapping[int, int]
     behind: Mapping[int, int]
     before_ms: int | None
+    newest: int = NO_BATCH
 
     def first_undelivered(self, partition: int, at_before: int) -> int:
         """The first offset of a partition that is not settled or parked for certain. `at_before` is the first that was
@@ -94,7 +95,7 @@ def progress(seen: Iterable[BatchSpan]) -> BatchProgress:
             before_ms = max(before_ms or 0, each.written_ms - _CLOCKS_MS)
         else:
             begins[each.partition] = min(begins.get(each.partition, each.first), each.first)
-    return BatchProgress(begins, behind, before_ms)
+    return BatchProgress(begins, behind, before_ms, newest.batch)
 
 
 # How far back the newest batches are looked for, in seconds, before all of the log is read.
@@ -141,7 +142,13 @@ def _first_undelivered(kafka: KafkaSettings, progress: Progress) -> dict[int, in
     with LogScan(kafka, "notifications") as log:
         firsts = log.beginnings()
         at = firsts if found.before_ms is None else log.at(found.before_ms)
-        return {number: max(first, found.first_undelivered(number, at[number])) for number, first in firsts.items()}
+        first_of = {number: max(first, found.first_undelivered(number, at[number])) for number, first in firsts.items()}
+    realtime = read_progress(kafka)
+    if max((each.run for each in realtime.values()), default=NO_BATCH) // RANGE >= found.newest // RANGE:
+        # The real-time gear was last. It is not done with one notification before it begins another, and says itself
+        # where it is.
+        first_of |= {number: each.position for number, each in realtime.items() if number in first_of}
+    return first_of
 
 
 def _batch_progress(kafka: KafkaSettings, told: Progress) -> BatchProgress:

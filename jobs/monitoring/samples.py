@@ -122,6 +122,7 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     stages: dict[str, float] = {}  # (+) seconds by stage
     append: Buckets = ()  # (+)
     delivery: Buckets = ()  # (+)
+    gear: str = ""
     lag_records: float = 0
     lag_seconds: float = 0
     waiting: dict[str, float] = {}
@@ -149,6 +150,7 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         stages=stages,
         append=readings.buckets("arborcast_gateway_append_seconds"),
         delivery=readings.buckets("arborcast_delivery_seconds"),
+        gear=next((name for name, on in readings.by("arborcast_dispatch_gear", "gear").items() if on), ""),
         lag_records=readings.sum("arborcast_dispatch_lag_records", query="push"),
         lag_seconds=readings.most("arborcast_dispatch_lag_seconds", query="push"),
         waiting=readings.by("arborcast_deliveries_waiting", "kind"),

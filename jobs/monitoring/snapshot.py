@@ -49,6 +49,7 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
             "delivery_99": _newest(quantiles(points, "delivery", 0.99)),
             "append_99": _newest(quantiles(points, "append", 0.99)),
         },
+        "gear": last.gear or None,
         "lag": {"records": round(last.lag_records), "seconds": last.lag_seconds},
         "subscriptions": round(last.subscriptions),
         "suspended": round(last.suspended),

@@ -106,6 +106,8 @@ def _state(last: MetricsSample, width: int) -> list[str]:
         f"given up {figures.count(last.attempts.get('dead', 0))}",
         f"refused {figures.count(sum(last.refused.values()))}",
     ]
+    if last.gear:
+        facts.append(f"gear {last.gear}")
     if last.suspended:
         # First: an operator has to act on it.
         facts.insert(0, f"SUSPENDED {figures.count(last.suspended)}")

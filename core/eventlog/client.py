@@ -17,6 +17,7 @@ from kafka.partitioner import murmur2
 
 from core.errors import InfrastructureError
 from core.eventlog.client_fixes import ClosingSocket, LeanProducer, built
+from core.reasons import reason_of
 from core.settings import KafkaSettings
 
 # A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
@@ -36,6 +37,20 @@ _FINAL = (
     errors.RecordListTooLargeError,
 )
 
+_MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    (
+        (errors.SaslAuthenticationFailedError,),
+        "it does not accept our credentials: see kafka.sasl_username, kafka.sasl_password and kafka.sasl_mechanism",
+    ),
+    ((errors.UnsupportedSaslMechanismError,), "it does not know kafka.sasl_mechanism"),
+    ((errors.AuthorizationError,), "its access rules do not let our user do that: whoever runs it can allow it"),
+    ((errors.UnknownTopicOrPartitionError,), "there is no such topic"),
+    (
+        (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError),
+        "the record is too large: kafka.max_record_bytes and the topic's max.message.bytes say how large one may be",
+    ),
+    ((errors.KafkaTimeoutError,), "no answer in time"),
+)
 
 if TYPE_CHECKING:
 
@@ -281,20 +296,32 @@ def translated(what: str) -> Iterator[None]:
         raise as_infrastructure_error(what, error) from error
     except OSError as error:
         # Unreadable certificates and unresolvable names come as they are.
-        raise InfrastructureError(f"{what}: {error}", RETRY_AFTER_S) from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise InfrastructureError(f"{what}: {where}{reason_of(error)}", RETRY_AFTER_S) from error
 
 
 def as_infrastructure_error(what: str, error: BaseException) -> InfrastructureError:
     """Our form of an exception of kafka-python."""
     retry_after = None if isinstance(error, _FINAL) else RETRY_AFTER_S
-    return InfrastructureError(f"{what}: {error}", retry_after)
+    return InfrastructureError(f"{what}: {_words(error)}", retry_after)
+
+
+def _words(error: BaseException) -> str:
+    """What people can act on; where there is no more to say, the name that Kafka's documents have for it."""
+    for kinds, words in _MEANING:
+        if isinstance(error, kinds):
+            return words
+    if not isinstance(error, errors.KafkaError):
+        return str(error)
+    said = " ".join(str(each) for each in error.args) or getattr(error, "description", "") or "no reason was given"
+    return f"{said} ({type(error).__name__})"
 
 
 _T = TypeVar("_T")
 
 
 def _connected(factory: Callable[..., _T], kafka_settings: KafkaSettings, arguments: dict[str, Any]) -> _T:
-    with translated("the Kafka broker does not answer"):
+    with translated(f"Kafka at {kafka_settings.bootstrap_servers} does not answer"):
         return built(factory, _connection(kafka_settings) | arguments)
 
 

@@ -15,6 +15,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 
+from core.reasons import reason_of
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.received import read_reply, retry_after_s
 from ingest.client.values import BrokerUnreachable, ClientClosed, ClientError, FaultReceived, Remote, Retries
@@ -64,7 +65,7 @@ class BrokerSession(requests.Session):
             try:
                 response = self._attempt(address, prepared)
             except BrokerUnreachable as error:
-                if not repeatable and not _never_sent(error):
+                if not self._retries.unanswered or (not repeatable and not _never_sent(error)):
                     raise
                 problem = error
             else:
@@ -95,13 +96,14 @@ class BrokerSession(requests.Session):
             response = adapter.send(prepared, timeout=self._timeout_s, verify=verify, cert=self.cert)
             # Read to its end, or the connection cannot be used again.
             _ = response.content
-        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            raise BrokerUnreachable(f"no answer from {address}: {error}") from error
-        except requests.Timeout as error:
-            raise BrokerUnreachable(f"no answer from {address} in time: {error}") from error
+        except (requests.Timeout, requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            reason = _patience(error, self._timeout_s) if isinstance(error, requests.Timeout) else reason_of(error)
+            raise BrokerUnreachable(f"no answer from {address}: {reason}", reason) from error
+        except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL) as error:
+            raise ClientError(f"{address} is not the address of a broker; it looks like http://host:port") from error
         except (requests.RequestException, ValueError) as error:
-            # An address that is no URL, a certificate that cannot be read: no repetition will help.
-            raise ClientError(f"{address} cannot be asked: {error}") from error
+            # A certificate that cannot be read: no repetition will help.
+            raise ClientError(f"{address} cannot be asked: {reason_of(error)}") from error
         return response
 
 
@@ -127,6 +129,13 @@ def result_of(call: Call[ResultT], response: requests.Response) -> ResultT:
             return call.read(None)
         raise
     return call.read(reply)
+
+
+def _patience(error: requests.Timeout, limits_s: tuple[float, float]) -> str:
+    connect_s, answer_s = limits_s
+    if isinstance(error, requests.exceptions.ConnectTimeout):
+        return f"no connection within {connect_s:g} s"
+    return f"it took the request, and said nothing for {answer_s:g} s"
 
 
 def _never_sent(error: BrokerUnreachable) -> bool:

@@ -157,12 +157,14 @@ def read_reply(address: str, status: int, retry_after: str, content_type: str, c
     if not content.strip():
         if successful:
             return None
-        raise UnreadableAnswer(f"{address} answered {status} without a message")
+        raise UnreadableAnswer(f"{address} answered {status} without a message: is it the address of a broker?")
     try:
         reply = parse(content, content_type.encode("latin-1", "replace"))
     except PeerError as error:
         shown = content[:200].decode(errors="replace")
-        raise UnreadableAnswer(f"{address} answered {status} and no SOAP message: {shown!r}") from error
+        raise UnreadableAnswer(
+            f"{address} answered {status} and no SOAP message: is it the address of a broker? It says {shown!r}"
+        ) from error
     if reply.name in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
         raise _fault(reply.operation)
     if not successful:

@@ -34,7 +34,11 @@ class UnreadableAnswer(ClientError):
 
 
 class BrokerUnreachable(ClientError):
-    """No connection, or no answer in time. The request may or may not have been carried out."""
+    """No connection, or no answer in time. The request may or may not have been carried out. `reason` is why, alone."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class BrokerUnavailable(ClientError):
@@ -115,12 +119,14 @@ class Retries:
 
     The first pause is `first_s`, each further one twice as long, none longer than `longest_s`; a broker's Retry-After
     counts if it asks for more, and one that asks for more than `longest_s` is for the caller to decide about: then
-    nothing is repeated. Nor is it with `attempts` = 1.
+    nothing is repeated. Nor is it with `attempts` = 1. Without `unanswered` only what a broker puts off is repeated:
+    somebody who waits would rather hear at once that nobody answers.
     """
 
     attempts: int = 5
     first_s: float = 0.1
     longest_s: float = 5.0
+    unanswered: bool = True
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.first_s < 0 or self.longest_s < self.first_s:

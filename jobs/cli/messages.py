@@ -13,6 +13,7 @@ import typer
 
 from core.errors import ArborcastError
 from core.printable import one_line
+from core.reasons import reason_of
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
 from jobs.terminal import console, error_console, print_json, print_json_line, say
 
@@ -163,7 +164,7 @@ def listen(
     try:
         listener = Listener(arrived.put, port=port, host=host)
     except OSError as error:
-        raise InputError(f"cannot listen at {host}:{port}: {error.strerror}; choose another with --port") from error
+        raise InputError(f"cannot listen at {host}:{port}: {reason_of(error)}; choose another with --port") from error
     with listener, _client(url, config, home) as client:
         subscription = client.subscribe(topic, to=listener.url, namespaces=namespaces_of(namespace))
         error_console().print(f"listening to {topic} at {listener.url}; Ctrl-C ends it", highlight=False, markup=False)
@@ -206,17 +207,17 @@ def _print_message(message: ReceivedMessage, json: bool) -> None:
 
 
 def _client(url: str | None, config: Path | None, home: Path | None) -> Client:
-    from ingest.client import Client
+    from jobs.engine.shell_client import ShellClient
 
-    return Client(url or _broker_url(config, home))
+    return ShellClient(url or _broker_url(config, home))
 
 
 def _broker_url(config: Path | None, home: Path | None) -> str:
     """Where the engine of this data directory listens now; where the settings say when it does not run here."""
-    from jobs.engine.commands import status
+    from jobs.stack.state import addresses
 
     settings = settings_of(config, home)
-    running: str | None = status(settings.home)["addresses"].get("gateway")
+    running = addresses(settings.home).get("gateway")
     return running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
 
 
@@ -232,4 +233,4 @@ def _read(file: str) -> bytes:
     except OSError as error:
         # The message itself, where its file was to be named.
         advice = "; a file is meant here, or - for standard input" if file.lstrip().startswith("<") else ""
-        raise InputError(f"{file} cannot be read: {error.strerror}{advice}") from error
+        raise InputError(f"{file} cannot be read: {reason_of(error)}{advice}") from error

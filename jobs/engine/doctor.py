@@ -22,7 +22,7 @@ import psutil
 from core.errors import ArborcastError, SecretError
 from core.security.keyring import parse_keys
 from jobs.engine import kafka_safety
-from jobs.engine.commands import supervisor_silent_s
+from jobs.engine.status import supervisor_silent_s
 from jobs.install import jars, java
 from jobs.processes import processes
 from jobs.processes.errors import StackError

@@ -21,12 +21,14 @@ class ClientError(ArborcastError):
 
 
 class FaultReceived(ClientError):
-    """A SOAP fault. `fault` is the local name of its detail element, empty when it had none."""
+    """A SOAP fault. `fault` is the local name of its detail element, empty when it had none; `status` that of the HTTP
+    answer: with 401 the broker asks who is there."""
 
-    def __init__(self, reason: str, fault: str) -> None:
+    def __init__(self, reason: str, fault: str, status: int = 500) -> None:
         super().__init__(f"{fault}: {reason}" if fault else reason)
         self.reason = reason
         self.fault = fault
+        self.status = status
 
 
 class UnreadableAnswer(ClientError):
@@ -82,8 +84,8 @@ class RemoteSubscription(Remote):
 
 @dataclass(frozen=True)
 class Credentials:
-    """What an Arborcast broker's pushes are to carry: user and password, or a token; and the name of a client
-    certificate that the broker's operator has put there."""
+    """User and password, or a token: what an Arborcast broker's pushes are to carry, or a client's own requests. For
+    pushes also the name of a client certificate that the broker's operator has put there."""
 
     user: str = ""
     password: str = field(default="", repr=False)

@@ -21,6 +21,8 @@ from jobs.cli import app
 from jobs.engine import shell_client
 from jobs.stack import state
 from tests.support.command import Engine
+from tests.support.guarded_gateway import Clock, guarded
+from tests.support.served_app import served
 
 pytestmark = pytest.mark.slow
 
@@ -354,6 +356,34 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
 def test_passwords_without_users(engine: Engine) -> None:
     told = complaint_of(engine, "up", "", ARBORCAST_ACCESS_METHODS="basic", ARBORCAST_GATEWAY_PORT="0")
     assert "`arborcast users add NAME` adds one" in told
+
+
+def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "netrc"
+    env = {"NETRC": str(file)}
+    with served(guarded(tmp_path, Clock())) as port:
+        arguments = ("{urn:t}a/b", str(tmp_path / "x.xml"), "--url", f"http://127.0.0.1:{port}")
+        (tmp_path / "x.xml").write_text("<x/>")
+
+        def said() -> str:
+            return engine.run_here("publish", *arguments, check=False, env=env).stderr
+
+        line = "a line of ~/.netrc (mode 600): machine 127.0.0.1 login NAME password PASSWORD"
+        assert "who are you?" in said()
+        assert line in said()
+        file.write_text("default login anna password pa")
+        file.chmod(0o600)
+        assert "who are you?" in said(), "what is meant for anybody is not for us to hand out"
+        file.write_text("machine 127.0.0.1 login anna password no")
+        assert "these credentials are not right" in said()
+        assert line in said()
+        file.chmod(0o644)
+        assert "others may read it: chmod 600 it" in said()
+        file.chmod(0o600)
+        file.write_text("machine")
+        assert "line " in said()
+        file.write_text("machine 127.0.0.1 login anna password pa")
+        assert said() == ""
 
 
 def test_a_server_of_plain_pages_is_not_a_broker(engine: Engine) -> None:

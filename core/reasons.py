@@ -83,8 +83,9 @@ def _words(error: BaseException) -> str:
 
 
 def _words_of_tls(error: ssl.SSLError) -> str:
-    if error.reason == "CERTIFICATE_VERIFY_FAILED":
+    reason: str = getattr(error, "reason", None) or "no reason was given"
+    if reason == "CERTIFICATE_VERIFY_FAILED":
         return f"its certificate is not accepted: {getattr(error, 'verify_message', '') or 'it cannot be verified'}"
-    if error.reason in _NO_TLS:
+    if reason in _NO_TLS:
         return "it does not speak TLS (http:// rather than https://?)"
-    return f"TLS cannot be agreed on: {(error.reason or 'no reason was given').replace('_', ' ').lower()}"
+    return f"TLS cannot be agreed on: {reason.replace('_', ' ').lower()}"

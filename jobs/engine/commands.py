@@ -72,6 +72,11 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
+        if settings.stack.broker == "external" and (away := state.why_away(settings.kafka)):
+            # It may be starting as we do, so it is waited for; but whoever waits should know for what.
+            options.report(
+                f"Kafka cannot be reached yet: {away}. Is it up, and does kafka.bootstrap_servers say where?"
+            )
         options.report(f"pushes may go to {describe(settings.outbound)}")
         tools = engine.find_tools()
         engine.write_settings(settings, home)

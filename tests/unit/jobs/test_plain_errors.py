@@ -358,6 +358,14 @@ def test_passwords_without_users(engine: Engine) -> None:
     assert "`arborcast users add NAME` adds one" in told
 
 
+def test_who_starts_an_engine_is_told_that_its_kafka_is_away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.engine.commands.engine.find_tools", failing(errno.EIO))
+    told = complaint_of(
+        engine, "up", "", ARBORCAST_GATEWAY_PORT="0", ARBORCAST_METRICS_PORT="0", **kafka_at("127.0.0.1:9")
+    )
+    assert told.startswith("Kafka cannot be reached yet: 127.0.0.1:9: nobody listens there; is it up")
+
+
 def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "netrc"
     env = {"NETRC": str(file)}

@@ -26,7 +26,7 @@ _BY_NUMBER = {
     errno.EROFS: "the disk is mounted read-only",
     errno.EACCES: "this user may not read or write it",
     errno.EPERM: "this user is not allowed to",
-    errno.ENOENT: "it is not there",
+    errno.ENOENT: "there is no such file or folder",
     errno.EISDIR: "that is a folder, not a file",
     errno.ENOTDIR: "a part of its path is a file, not a folder",
     errno.EMFILE: "this process has too many open files (ulimit -n)",

@@ -353,6 +353,11 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
     assert told == "error: the Python package matplotlib is not installed: pip install 'arborcast[notebook]'"
 
 
+def test_a_payload_that_is_no_text(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "latin.xml").write_bytes("<x>é</x>".encode("latin-1"))
+    assert "the payload is not text in UTF-8 (at byte 3)" in complaint_of(engine, "publish", "a {folder}/latin.xml")
+
+
 def test_passwords_without_users(engine: Engine) -> None:
     told = complaint_of(engine, "up", "", ARBORCAST_ACCESS_METHODS="basic", ARBORCAST_GATEWAY_PORT="0")
     assert "`arborcast users add NAME` adds one" in told
@@ -363,7 +368,7 @@ def test_who_starts_an_engine_is_told_that_its_kafka_is_away(engine: Engine, mon
     told = complaint_of(
         engine, "up", "", ARBORCAST_GATEWAY_PORT="0", ARBORCAST_METRICS_PORT="0", **kafka_at("127.0.0.1:9")
     )
-    assert told.startswith("Kafka cannot be reached yet: 127.0.0.1:9: nobody listens there; is it up")
+    assert told.startswith("Kafka cannot be reached yet: 127.0.0.1:9: nobody listens there. Is it up")
 
 
 def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None:

@@ -18,6 +18,12 @@ class DispatchSettings:
 
     checkpoint: str = setting("", "Where Spark keeps its progress; empty means checkpoints/ in the data directory.")
     max_rows_per_batch: int = setting(20_000, "A batch takes at most this many notifications.", minimum=1)
+    gear: Literal["auto", "realtime", "batch"] = setting(
+        "auto",
+        "How notifications reach the workers. realtime: one by one, within milliseconds; batch: many together, which "
+        "costs less for each; auto: realtime as long as it keeps up. A Spark cluster, and a log with more partitions "
+        "than dispatch.task_slots, have batch.",
+    )
     round_s: float = setting(
         3.0,
         "A batch that takes longer is dispatched in rounds of about this length. Between two of them changes of "

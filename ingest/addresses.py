@@ -41,7 +41,10 @@ class NotificationIds:
 
 def resource_id() -> str:
     """An id for a resource, which cannot be guessed: who knows it may end the resource."""
-    return secrets.token_urlsafe(18)
+    # On a command line, what begins with a dash is an option.
+    while (made := secrets.token_urlsafe(18)).startswith("-"):
+        pass
+    return made
 
 
 class Kind(Enum):

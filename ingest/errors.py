@@ -24,7 +24,8 @@ PeerError
     └── Forbidden                      (403, or a declared fault of the operation) it is known, and may not do that
 
 InfrastructureError
-└── IdentitiesAway                 who it is cannot be found out now
+├── IdentitiesAway                 who it is cannot be found out now
+└── TooManyTopics                  new topics, for which there is room again later
 
 DeliveryError
 ├── NotCalled                      an address that may not be reached
@@ -245,3 +246,7 @@ class Forbidden(AccessRefused):
 
 class IdentitiesAway(InfrastructureError):
     """The directory of users does not answer."""
+
+
+class TooManyTopics(InfrastructureError):
+    """Notifications have added as many topics as they may for now. `retry_after` is when there is room again."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from core.errors import ConfigError
+from core.errors import ConfigError, TopicError
 from core.settings import setting
+from topic_model.topics import TopicPath, parse_path
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,37 @@ class GatewaySettings:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What topics there may be."""
+    """What topics there may be, and what holds for all of them."""
 
     fixed: bool = setting(False, "A fixed topic set refuses unknown topics; an open one adds them on first use.")
     maximum: int = setting(
         1_000_000, "With an open set: no topic is added by a notification beyond this many.", minimum=1
     )
     new_per_minute: int = setting(
-        6_000, "With an open set: notifications may add this many topics per minute.", minimum=0
+        6_000,
+        "With an open set: notifications may add this many topics per minute (per worker). Beyond it they get 503. "
+        "Topics that a subscription reaches by a wildcard have the same number of their own; those that one names are "
+        "not counted.",
+        minimum=0,
     )
+    default: str = setting(
+        "",
+        "A path such as plant/other or {urn:t}a/b: the topic of a Notify that names none, which the schema allows. "
+        "Empty: it is refused.",
+    )
+    retain_all: bool = setting(
+        False,
+        "Topics keep their last message for GetCurrentMessage and new subscribers, except those whose own policy says "
+        "no. Each notification is then written twice.",
+    )
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.default_path
+        except TopicError as error:
+            raise ConfigError(f"topics.default = {self.default!r} is no path of a topic: {error}") from error
+
+    @property
+    def default_path(self) -> TopicPath | None:
+        """The topic of a Notify that names none; None where that is refused."""
+        return parse_path(self.default) if self.default else None

@@ -8,7 +8,7 @@
     monitoring/, notebook/      seeing how it is; asking what happened
     maintenance/                backup, restore, resealing, bundles for clusters
     reference/                  pages of docs/ that are generated from the code
-    terminal, printable_console what people read
+    terminal, progress          what people read, and what they see while they wait
 
 Wiring only: it reads settings, builds the parts of the other packages and runs them; it decides nothing about
 notifications. No file directly in here may have the name of a package that we import (`kafka`, `dispatch`, ...):

@@ -21,6 +21,7 @@ from xml.sax.saxutils import quoteattr
 
 import psutil
 
+from core.progress import untold
 from jobs.install import jars, java
 from jobs.install.jars import default_cache
 from jobs.processes import processes
@@ -57,7 +58,7 @@ def _pinned(which: str) -> dict[str, str]:
 
 def _retrieve(which: str, into: Path, cache: Path, expected: int) -> None:
     runtime = java.find_java().executable
-    outcome = jars.retrieve(_FOLDER / "jars.xml", which, into, cache, runtime, expected, print)
+    outcome = jars.retrieve(_FOLDER / "jars.xml", which, into, cache, runtime, expected, untold)
     if outcome.problem:
         raise RuntimeError(f"could not fetch {outcome.jar or which}: {outcome.problem}")
 

@@ -11,6 +11,7 @@ from core import liveness
 from core.errors import InfrastructureError
 from core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from core.eventlog.consumer import Discontinued, LogConsumer
+from core.progress import Progress, untold
 from core.settings import KafkaSettings
 
 # Records of attempts have 150 kB, and only what was polled is in memory.
@@ -28,10 +29,14 @@ class Stretch(NamedTuple):
 
 class LogScan(LogConsumer):
     """Reads what is in a log now; see LogConsumer. Something must come within `request_timeout_s`; or, with `within_s`,
-    everything within so many seconds from now, however long the broker is away meanwhile."""
+    everything within so many seconds from now, however long the broker is away meanwhile. `progress` is told of each
+    reading, by offsets: in a compacted log there are fewer records."""
 
-    def __init__(self, kafka: KafkaSettings, name: str, within_s: float | None = None) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, name: str, within_s: float | None = None, progress: Progress = untold
+    ) -> None:
         super().__init__(kafka, name, wait_ms=50, max_records=_POLL_RECORDS)
+        self._progress = progress
         self._within_s = within_s
         self._began = time.monotonic()
 
@@ -57,6 +62,7 @@ class LogScan(LogConsumer):
         """The records of these stretches, in order within each partition."""
         left = {number: each.end for number, each in stretches.items() if each.first < each.end}
         self.seek({number: stretches[number].first for number in left})
+        total = sum(end - stretches[number].first for number, end in left.items())
         heard = time.monotonic()
         while left:
             liveness.beat()
@@ -68,6 +74,8 @@ class LogScan(LogConsumer):
             done = [number for number, end in left.items() if positions[number] >= end]
             for number in done:
                 del left[number]
+            behind = sum(max(0, end - positions[number]) for number, end in left.items())
+            self._progress(f"reading the {self.name} log", total - behind, total)
             now = time.monotonic()
             if done and left:
                 # Fetch no more of what was read to its end.

@@ -96,6 +96,9 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
         LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, False, lease, ordered=True),
+        # Steps build on those before them.
+        LogSpecification(kafka.topic(FEED_LOG), 1, False, lease, ordered=True),
+        LogSpecification(kafka.topic(PROGRESS_LOG), 1, True, latest_of_each, ordered=True),
     )
 
 
@@ -152,5 +155,9 @@ def _warn_of_few_replicas(admin: Admin, name: str, wanted: int) -> None:
 LEASE_LOG = "lease"
 
 JOB_LEASE_LOG = "dispatch-lease"
+
+FEED_LOG = "feed"
+
+PROGRESS_LOG = "progress"
 
 PULL_LOG = "pullpoints"

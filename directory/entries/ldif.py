@@ -23,7 +23,7 @@ MAX_LINE_BYTES = 1 << 20
 MAX_VALUES_PER_ENTRY = 10_000
 
 _FOLD_AT = 76
-_ATTRIBUTE = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]*|\d+(?:\.\d+)*)(?:;[A-Za-z0-9-]+)*")
+_ATTRIBUTE = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)*)(?:;[A-Za-z0-9-]+)*")
 # What RFC 2849 lets stand unencoded: no control characters, nothing above ASCII, no odd start, no space at the end.
 _SAFE = re.compile(rb"(?:[\x21-\x39\x3b\x3d-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 

@@ -157,15 +157,15 @@ def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]
 
 def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
     """The topic's facts, None for a mere node. Raises Skip."""
-    if not _boolean(entry, "topicistopic", True):
+    if _boolean(entry, "topicistopic") is False:
         return None
     record = TopicRecord(
         path=path,
         code=entry.text("topiccode") or "",
         message_types=_texts(entry, "topicmessagetype"),
-        final=_boolean(entry, "topicfinal", False),
+        final=_boolean(entry, "topicfinal") is True,
         policy=TopicPolicy(
-            retain=_boolean(entry, "topicretain", False),
+            retain=_boolean(entry, "topicretain"),
             priority=_integer(entry, "topicpriority"),
             routing=entry.text("topicroutingpolicy") or "",
             publishers=_texts(entry, "topicpublisher"),
@@ -181,10 +181,11 @@ def _texts(entry: Entry, name: str) -> tuple[str, ...]:
     return tuple(sorted({value.decode(errors="replace") for value in entry.attributes.get(name, ())}))
 
 
-def _boolean(entry: Entry, name: str, default: bool) -> bool:
+def _boolean(entry: Entry, name: str) -> bool | None:
+    """None where the entry does not say."""
     text = entry.text(name)
     if text is None:
-        return default
+        return None
     if text.upper() not in ("TRUE", "FALSE"):
         raise Skip(ProblemKind.BAD_VALUE, f"{NAMES[name]} is {text!r}, must be TRUE or FALSE")
     return text.upper() == "TRUE"
@@ -210,7 +211,7 @@ def write_facts(record: TopicRecord | None) -> dict[str, tuple[bytes, ...]]:
         "topiccode": (record.code,) if record.code else (),
         "topicmessagetype": record.message_types,
         "topicfinal": ("TRUE",) if record.final else (),
-        "topicretain": ("TRUE",) if policy.retain else (),
+        "topicretain": () if policy.retain is None else ("TRUE" if policy.retain else "FALSE",),
         "topicpriority": (str(policy.priority),) if policy.priority else (),
         "topicroutingpolicy": (policy.routing,) if policy.routing else (),
         "topicpublisher": policy.publishers,

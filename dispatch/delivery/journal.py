@@ -31,6 +31,14 @@ class _HeldBack(NamedTuple):
     sent_at: float
 
 
+class Mark(NamedTuple):
+    """A moment of a journal: how many rows had been held back by then, and, when none of these is any more, the number
+    of the last record of attempts."""
+
+    rows: int
+    number: int | None = None
+
+
 class Journal:
     """Used by one thread. Whatever fails raises InfrastructureError; then nothing is known of what was asked for.
 
@@ -51,6 +59,8 @@ class Journal:
         self._timeout_s = timeout_s
         self._clock = clock
         self._held_back: deque[_HeldBack] = deque()
+        self._released = 0
+        self._mark: Mark | None = None
 
     def record(self, attempt: Attempt) -> None:
         """A push had an outcome, or a delivery ended without one."""
@@ -71,6 +81,22 @@ class Journal:
         self._attempts.write_due()
         late = bool(self._held_back) and self._clock() - self._held_back[0].sent_at > BEHIND_S
         return not (late or self._attempts.behind())
+
+    def mark(self) -> None:
+        """From now on `passed` says whether everything that was handed in until now is written."""
+        self._mark = Mark(self._released + len(self._held_back))
+
+    def passed(self) -> bool:
+        """Whether everything before the mark is written. Waits for nothing; what is late is sent by `catch_up`."""
+        self._release()
+        if self._mark is None:
+            return False
+        if self._mark.number is None:
+            if self._released < self._mark.rows:
+                return False
+            # The last of these rows, and all that needed no other record, are taken in.
+            self._mark = Mark(self._mark.rows, self._attempts.write())
+        return self._attempts.has_all(self._mark.number or 0)
 
     def catch_up(self) -> None:
         """Return when everything is written."""
@@ -95,3 +121,4 @@ class Journal:
     def _release(self) -> None:
         while self._held_back and self._held_back[0].log.has(self._held_back[0].number):
             self._attempts.add(self._held_back.popleft().row)
+            self._released += 1

@@ -54,7 +54,6 @@ class BatchOutcomes:
         journal: Journal,
         push: PushSettings,
         retry: RetrySettings,
-        batch: int,
         watched: frozenset[str] = frozenset(),
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
@@ -63,8 +62,7 @@ class BatchOutcomes:
         self._journal = journal
         self._impatient = retry.batch_wait_s < push.total_timeout_s
         self._retry = retry
-        self._batch = batch
-        self._watched = watched
+        self.watched = watched
         self._now = now
         self._chance = chance
         self._failures: dict[str, int] = {}  # in a row, by lane
@@ -107,6 +105,17 @@ class BatchOutcomes:
                 return waits("its host did not answer other pushes of the same batch")
         return None
 
+    def take_report(self) -> PartitionReport:
+        """What was learned since it was last taken."""
+        report, self.report = self.report, PartitionReport()
+        return report
+
+    def forget(self) -> None:
+        """Try again what did not answer: by now the driver knows, and has said what is to be left alone."""
+        self._unreachable.clear()
+        self._silent.clear()
+        self._answering.clear()
+
     def write_due(self) -> bool:
         """Have written down what is due, without waiting; False when no more should follow before it is."""
         return self._journal.write_due()
@@ -120,7 +129,7 @@ class BatchOutcomes:
         endpoint, now_ms = subscription.consumer.address, self._now_ms()
         for received in waiting:
             row = untried(
-                subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, self._batch
+                subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, received.batch
             )
             self._write(received, row, UNTRIED)
 
@@ -144,16 +153,16 @@ class BatchOutcomes:
         elif not outcome.delivered:
             policy = policy_of(subscription.policy, self._retry)
             verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
-        row = attempt(subscription, received.notification, 1, verdict, outcome, push, self._batch)
+        row = attempt(subscription, received.notification, 1, verdict, outcome, push, received.batch)
         self._write(received, row, Tries(1, counted, verdict.next_ms, now_ms))
         return verdict
 
     def _write(self, received: Received, row: Attempt, tries: Tries) -> None:
         if row.state == "parked":
-            delivery = received.delivery(row.subscription, self._batch)
+            delivery = received.delivery(row.subscription)
             self._journal.park(delivery, received.notification, tries, row)
         elif row.state in GIVEN_UP:
-            delivery = received.delivery(row.subscription, self._batch)
+            delivery = received.delivery(row.subscription)
             self._journal.write_dead_letter(delivery, received.notification, row)
         else:
             self._journal.record(row)
@@ -165,7 +174,7 @@ class BatchOutcomes:
             self._answering.add(scopes_of(endpoint)[1][1])
         if push.result.duration_s > quick_s(self._retry):
             self.report.signs.append((endpoint, Sign("slow")))
-        elif endpoint in self._watched:
+        elif endpoint in self.watched:
             self.report.signs.append((endpoint, Sign("quick")))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:

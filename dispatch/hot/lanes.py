@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
@@ -21,15 +22,17 @@ from topic_model.subscriptions import Subscription
 
 
 class Received(NamedTuple):
-    """A notification, and where in the `notifications` log it was read: that is what a parked delivery is named by."""
+    """A notification, and where it was read: the partition and offset in the `notifications` log, and the batch. That
+    is what a parked delivery is named by."""
 
     notification: Notification
     partition: int
     offset: int
+    batch: int = 0
 
-    def delivery(self, subscription_id: str, batch: int) -> Delivery:
+    def delivery(self, subscription_id: str) -> Delivery:
         """The name of its delivery to a subscription."""
-        return Delivery(subscription_id, Place(batch, self.partition, self.offset))
+        return Delivery(subscription_id, Place(self.batch, self.partition, self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,9 @@ class Lanes:
         self._capacity = InFlightLimiter(in_flight)
         self._lanes: dict[str, Lane] = {}
         self._ready: deque[Lane] = deque()
-        self._busy: set[str] = set()
+        self._busy: dict[str, int] = {}  # with the offset of the first message of the push
+        self.size = 0
+        """How many messages wait, without those under way."""
 
     def add(self, received: Received, subscription: Subscription) -> None:
         """Queue a notification for a subscription, behind those queued before."""
@@ -87,6 +92,7 @@ class Lanes:
         if not lane.waiting and subscription.id not in self._busy:
             self._ready.append(lane)
         lane.waiting.append(received)
+        self.size += 1
 
     def take(self) -> tuple[Subscription, list[Received]] | None:
         """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
@@ -101,14 +107,16 @@ class Lanes:
                 # It may have been this lane's turn at the host, while its endpoint is full.
                 self._go_on(self._capacity.pass_on(lane.scopes[1:]))
             else:
-                self._busy.add(name)
                 self._capacity.enter(lane.scopes)
-                return lane.subscription, lane.take(self._limits)
+                taken = lane.take(self._limits)
+                self._busy[name] = taken[0].offset
+                self.size -= len(taken)
+                return lane.subscription, taken
         return None
 
     def settle(self, subscription_id: str) -> bool:
         """The push of this lane has an outcome: the lane may go on. Whether it has anything to go on with."""
-        self._busy.remove(subscription_id)
+        del self._busy[subscription_id]
         lane = self._lanes[subscription_id]
         if names := self._capacity.leave(lane.scopes):
             self._go_on(names)
@@ -129,7 +137,19 @@ class Lanes:
         lane = self._lanes[subscription_id]
         drained = list(lane.waiting)
         lane.waiting.clear()
+        self.size -= len(drained)
         return drained
+
+    @property
+    def busy(self) -> int:
+        """How many pushes are under way."""
+        return len(self._busy)
+
+    def oldest(self) -> int | None:
+        """The lowest offset of all that waits or is under way, of one partition of the log; None when nothing is.
+        Costs a look at each lane."""
+        waiting = (lane.waiting[0].offset for lane in self._lanes.values() if lane.waiting)
+        return min(chain(waiting, self._busy.values()), default=None)
 
     def _go_on(self, names: list[str]) -> None:
         """These are next, for their turn had come already."""

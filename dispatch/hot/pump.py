@@ -89,12 +89,12 @@ class Pump:
         Outcomes are written down on the way. While they cannot be, nothing more is pushed: after a crash it would be
         pushed again, and the batch has to wait for them anyway. Raises InfrastructureError when that takes too long.
         """
-        run = _Run(lanes, outcomes)
+        run = PumpRun(lanes, outcomes)
         started = self._clock()
         look = started + self._budget_s
         while not lanes.empty:
             if outcomes.write_due():
-                self._begin_all(run)
+                self.begin(run)
             elif not self._pusher.in_flight:
                 waited_from = self._clock()
                 outcomes.catch_up()
@@ -110,11 +110,21 @@ class Pump:
                 run.put_off_stragglers(now - started, self._budget_s)
         tell(0)
 
-    def _begin_all(self, run: _Run) -> None:
+    @property
+    def in_flight(self) -> int:
+        """Pushes under way."""
+        return self._pusher.in_flight
+
+    def drive(self, timeout_s: float) -> None:
+        """Take outcomes in, waiting this long at most for the first."""
+        self._pusher.drive(timeout_s)
+
+    def begin(self, run: PumpRun) -> None:
+        """Begin as many pushes as there may be."""
         while self._pusher.in_flight < self._max_in_flight and (taken := run.lanes.take()) is not None:
             self._begin(run, *taken)
 
-    def _begin(self, run: _Run, subscription: Subscription, taken: Sequence[Received]) -> None:
+    def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
         unreachable = run.outcomes.unreachable(subscription)
         if unreachable is not None:
             run.outcomes.put_off(subscription, taken, unreachable)
@@ -129,8 +139,8 @@ class Pump:
             finished(*unmade)
 
 
-class _Run:
-    """One call of `run`: the lanes, and how each has fared."""
+class PumpRun:
+    """The lanes of a batch, or of a real-time task, and how each has fared."""
 
     def __init__(self, lanes: Lanes, outcomes: BatchOutcomes) -> None:
         self.lanes = lanes
@@ -152,17 +162,25 @@ class _Run:
             self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), rest)
         if not self.lanes.settle(subscription.id):
             self._finished += 1
+            self._pace.pop(subscription.id, None)
 
     def put_off_stragglers(self, elapsed_s: float, budget_s: float) -> None:
         """See `stragglers`. What is under way is still waited for: that has a time-out."""
-        waiting = {
+        waiting = self.waiting()
+        progress = [each for _, each in waiting.values()]
+        for name in stragglers(progress, self._finished, elapsed_s, budget_s):
+            self.put_off(waiting[name][0], "the batch did not wait for it any longer")
+
+    def waiting(self) -> dict[str, tuple[Subscription, LaneProgress]]:
+        """The lanes that have something waiting."""
+        return {
             subscription.id: (subscription, LaneProgress(subscription.id, count, *self._paced(subscription.id)))
             for subscription, count in self.lanes.waiting()
         }
-        progress = [each for _, each in waiting.values()]
-        for name in stragglers(progress, self._finished, elapsed_s, budget_s):
-            why = waits("the batch did not wait for it any longer")
-            self.outcomes.put_off(waiting[name][0], self.lanes.drain(name), why)
+
+    def put_off(self, subscription: Subscription, why: str) -> None:
+        """Park what waits in a lane."""
+        self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), waits(why))
 
     def _paced(self, name: str) -> tuple[int, int, float]:
         pushes, messages, spent_s = self._pace.get(name, (0, 0, 0.0))

@@ -15,12 +15,10 @@ import dataclasses
 import gc
 import logging
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
@@ -31,22 +29,21 @@ from core.recent import Recent
 from dispatch.delivery.capacity import Limits
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import failed
 from dispatch.delivery.pushes import make_push_spans
 from dispatch.delivery.transport import make_transport
-from dispatch.delivery.verdict import Verdict
-from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.intake import Diversions, Intake
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.sink_journal import Settled, SinkJournal, recall
 from dispatch.job import heartbeat
-from dispatch.logs.attempts import Matched
-from dispatch.matching.filters import TOO_MUCH, Allowance, Conditions, Judge
+from dispatch.matching.filters import Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
 from dispatch.monitoring.under_way import Shown
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import JobSettings, PushSettings, RetrySettings
 from topic_model.records import notifications
+from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
@@ -67,30 +64,6 @@ class SourceRow(Protocol):
 
 
 @dataclass(frozen=True)
-class Diversions:
-    """What a batch does not push, but parks: for `held` subscriptions, which have something parked that must not be
-    overtaken, and for `degraded` endpoints. Of `watched` endpoints it reports successes. The conditions of those that
-    are `unjudged` are not asked: what they might want is parked as it is."""
-
-    held: frozenset[str] = frozenset()
-    degraded: frozenset[str] = frozenset()
-    watched: frozenset[str] = frozenset()
-    unjudged: frozenset[str] = frozenset()
-
-    def reason(self, subscription: Subscription) -> str:
-        """Why a message for this subscription is parked rather than pushed; empty when it is pushed."""
-        if subscription.paused:
-            return "the subscription is paused"
-        if subscription.policy.strict:
-            return "strict order: each message waits for the one before it"
-        if subscription.id in self.held:
-            return "earlier messages are parked, or the subscription is suspended"
-        if subscription.consumer.address in self.degraded:
-            return "its endpoint is sick"
-        return ""
-
-
-@dataclass(frozen=True)
 class SinkJob:
     """What a partition needs to know; pickled into every task, so it is small.
 
@@ -103,7 +76,7 @@ class SinkJob:
     view: SharedView
     batch: int
     begun_ms: int
-    diversions: Diversions = Diversions()
+    diversions: Diversions = field(default_factory=Diversions)
     settled: Broadcast[Settled] | None = None
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
@@ -122,63 +95,71 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
 
 
 def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
-    worker = _worker_for(job)
+    worker = worker_for(job.settings, job.under_way)
     try:
-        push, retry = job.settings.push, job.settings.retry
-        settlement = BatchOutcomes(worker.journal, push, retry, job.batch, job.diversions.watched)
-        lanes = worker.fill(job, rows, settlement)
-        worker.pump.run(lanes, settlement, worker.shown.teller(_task()))
-        settlement.report.reach = worker.journal.settle()
-        settlement.report.repeated = _is_repeated()
+        outcomes = BatchOutcomes(worker.journal, job.settings.push, job.settings.retry, job.diversions.watched)
+        lanes = worker.fill(job, rows, outcomes)
+        worker.pump.run(lanes, outcomes, worker.shown.teller(_task()))
+        outcomes.report.reach = worker.journal.settle()
+        outcomes.report.repeated = _is_repeated()
     except BaseException:
-        # Half-done pushes must not mix with those of the next task.
-        _forget()
+        forget_worker()
         raise
-    reports.add([settlement.report])
+    reports.add([outcomes.report])
     worker.settled()
 
 
-class _Worker:
-    """What one worker process keeps between partitions."""
+def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
+    """The notification in a record; None, with a line in the log, for one that can never be read: to stop there would
+    stop everybody for ever. Raises RecordVersionError for a record of a newer Arborcast."""
+    try:
+        return notifications.decode(value)
+    except RecordVersionError:
+        raise
+    except InfrastructureError as error:
+        logger.error("skipped offset %d of partition %d: %s", offset, partition, error)
+        return None
 
-    def __init__(self, job: SinkJob) -> None:
-        self._settings = _kept_settings(job)
-        self._vault = Vault(job.settings.secrets)
+
+def make_lanes(push: PushSettings) -> Lanes:
+    """Empty lanes with the limits of the settings."""
+    return Lanes(
+        LaneLimits(push.max_notify_messages, push.max_notify_bytes),
+        Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
+    )
+
+
+class Worker:
+    """What one worker process keeps between tasks."""
+
+    def __init__(self, settings: JobSettings, under_way: str) -> None:
+        self.made_for = (settings, under_way)
+        self._vault = Vault(settings.secrets)
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
-        self._conditions = Conditions()
-        self.transport = make_transport(_hurried(job.settings.push, job.settings.retry), job.settings.outbound)
-        self.journal = SinkJournal(job.settings.kafka, job.settings.dispatch.outcomes_timeout_s)
-        self.spans = make_push_spans(job.settings.tracing)
-        self.shown = Shown(job.under_way)
+        self.conditions = Conditions()
+        self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
+        self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
+        self.spans = make_push_spans(settings.tracing)
+        self.shown = Shown(under_way)
         self.pump = Pump(
             self.transport,
-            self._envelope_of,
-            job.settings.push.max_in_flight,
-            job.settings.retry.batch_wait_s,
+            self.envelope_of,
+            settings.push.max_in_flight,
+            settings.retry.batch_wait_s,
             spans=self.spans,
         )
 
-    def serves(self, job: SinkJob) -> bool:
-        """Whether this was made for the same settings: only in tests does one session see several."""
-        return self._settings == _kept_settings(job)
-
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow], settlement: BatchOutcomes) -> Lanes:
-        """Match the notifications of this round with those whom they belong to. Who has ended since one was accepted
-        gets nothing any more, and a row says so."""
+    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes) -> Lanes:
+        """Match the notifications of this round with those whom they belong to."""
         push = job.settings.push
-        lanes = Lanes(
-            LaneLimits(push.max_notify_messages, push.max_notify_bytes),
-            Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
-        )
+        lanes = make_lanes(push)
         recipients = job.view.open()
-        settled = _settled_before(job)
-        matched: defaultdict[int, list[Matched]] = defaultdict(list)
         self.journal.begin(job.batch)
-        judge = Judge(
-            self._conditions, Allowance(push.conditions_ms, push.owner_conditions_ms), job.diversions.unjudged
-        )
-        report, taken = settlement.report, 0
+        allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
+        judge = Judge(self.conditions, allowance, job.diversions.unjudged)
+        intake = Intake(self.journal, lanes, outcomes, judge, job.diversions, _settled_before(job))
+        report, taken = outcomes.report, 0
         for row in rows:
             liveness.beat()
             if row.offset <= job.done.get(row.partition, -1):
@@ -188,74 +169,15 @@ class _Worker:
                 continue
             # Right only while each partition of the log is one task: the source sets no minPartitions.
             report.done[row.partition] = row.offset
-            try:
-                notification = notifications.decode(bytes(row.value))
-            except RecordVersionError:
-                raise
-            except InfrastructureError as error:
-                # It will never be readable; stopping here would stop everybody for ever.
-                logger.error("skipped offset %d of partition %d: %s", row.offset, row.partition, error)
+            notification = read_notification(bytes(row.value), row.partition, row.offset)
+            if notification is None:
                 continue
-            found = recipients.of(notification)
-            ended = {subscription.id for subscription in found.ended}
-            wanted = judge.wanted(notification, [*found.there, *found.ended])
-            matched[row.partition].append(
-                Matched(notification.id, notification.topic, notification.accepted_ms, row.offset, len(wanted))
-            )
-            taken += max(1, len(wanted))
-            received = Received(notification, row.partition, row.offset)
-            unjudged: Received | None = None
-            for subscription, asked in wanted:
-                if settled and (subscription.id, notification.id) in settled:
-                    continue
-                if subscription.id in ended:
-                    settlement.put_off(subscription, (received,), cancelled("it ended before this was matched"))
-                elif asked:
-                    self._hand_over(job.diversions, lanes, settlement, subscription, received)
-                else:
-                    if unjudged is None:
-                        kept = msgspec.structs.replace(notification, unjudged=True)
-                        unjudged = Received(kept, row.partition, row.offset)
-                    self._keep_unjudged(settlement, subscription, unjudged)
-            if len(matched[row.partition]) == _MATCHED_AT_ONCE:
-                self._tell_matched(job.view.control, matched, settlement)
-        report.costly |= judge.costly
-        self._tell_matched(job.view.control, matched, settlement)
+            received = Received(notification, row.partition, row.offset, job.batch)
+            taken += max(1, intake.take(received, recipients.of(notification)))
+            if len(intake.matched[row.partition]) == _MATCHED_AT_ONCE:
+                intake.tell_matched(job.view.control)
+        intake.tell_matched(job.view.control)
         return lanes
-
-    def _tell_matched(self, control: int, matched: dict[int, list[Matched]], settlement: BatchOutcomes) -> None:
-        """Whom notifications are for is written before what became of it."""
-        for partition, counts in matched.items():
-            self.journal.matched(partition, control, counts)
-            settlement.report.notifications += len(counts)
-            settlement.report.deliveries += sum(each.subscriptions for each in counts)
-        matched.clear()
-        settlement.write_due()
-
-    def _keep_unjudged(self, settlement: BatchOutcomes, subscription: Subscription, received: Received) -> None:
-        """Its conditions were not evaluated: it waits until the subscription is resumed."""
-        if subscription.pull_point:
-            # A pull point holds what may be fetched now, and nothing that is still to be judged.
-            settlement.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
-        elif not settlement.expired(subscription, received):
-            settlement.put_off(subscription, (received,), waits(TOO_MUCH))
-
-    def _hand_over(
-        self,
-        diversions: Diversions,
-        lanes: Lanes,
-        settlement: BatchOutcomes,
-        subscription: Subscription,
-        received: Received,
-    ) -> None:
-        if subscription.pull_point:
-            self.journal.store(subscription, received.notification)
-        elif settlement.expired(subscription, received):
-            return
-        elif why := diversions.reason(subscription):
-            settlement.put_off(subscription, (received,), waits(why))
-        else:
-            lanes.add(received, subscription)
 
     def settled(self) -> None:
         """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
@@ -271,17 +193,14 @@ class _Worker:
         if self.spans is not None:
             self.spans.close()
 
-    def _envelope_of(self, subscription: Subscription) -> Envelope:
+    def envelope_of(self, subscription: Subscription) -> Envelope:
+        """What is kept of a subscription's messages, made when it is first pushed to, and when it has changed."""
         kept = self._envelopes.get(subscription.id)
         if kept is not None and (kept[0] is subscription or kept[0] == subscription):
             return kept[1]
         envelope = Envelope(subscription, self._vault)
         self._envelopes.put(subscription.id, (subscription, envelope), 2 * envelope.size)
         return envelope
-
-
-def _kept_settings(job: SinkJob) -> tuple[object, ...]:
-    return job.settings, job.under_way
 
 
 def _task() -> int:
@@ -313,19 +232,21 @@ def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
     )
 
 
-_worker: _Worker | None = None
+_worker: Worker | None = None
 
 
-def _worker_for(job: SinkJob) -> _Worker:
+def worker_for(settings: JobSettings, under_way: str) -> Worker:
+    """This process' worker. Only in tests does one session see several settings."""
     global _worker
-    if _worker is not None and not _worker.serves(job):
-        _forget()
+    if _worker is not None and _worker.made_for != (settings, under_way):
+        forget_worker()
     if _worker is None:
-        _worker = _Worker(job)
+        _worker = Worker(settings, under_way)
     return _worker
 
 
-def _forget() -> None:
+def forget_worker() -> None:
+    """Give up what is half done: it must not mix with that of the next task."""
     global _worker
     worker, _worker = _worker, None
     if worker is not None:

@@ -63,6 +63,20 @@ def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) 
     return frozenset(found)
 
 
+def recall_since(kafka: KafkaSettings, first: int, since_ms: int, timeout_s: float) -> Settled:
+    """The deliveries that have a row of a batch with this number or a higher one, written since then.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    found: set[tuple[str, str]] = set()
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
+            named = attempts.batch_of(record.key)
+            if record.value is not None and named is not None and named >= first:
+                found.update((each.subscription, each.notification) for each in attempts.decode(record.value))
+    return frozenset(found)
+
+
 def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
     """The highest number of a batch that the `attempts` log tells of, NO_BATCH when there is none.
 
@@ -136,6 +150,9 @@ class PullDelivery:
         self._begun: deque[_Begun] = deque()
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
+        self.begun = 0
+        """How many messages were added, since the beginning, and of how many the rows were taken out."""
+        self.released = 0
 
     def add(self, notification: Notification, subscription: Subscription) -> None:
         """Begin to store a notification, without waiting. May have to connect first; raises InfrastructureError."""
@@ -146,11 +163,13 @@ class PullDelivery:
         started = time.time()
         number = self._writer.send(0, value, key)  # the log has one partition
         self._begun.append(_Begun(notification, subscription, len(element), started, number))
+        self.begun += 1
 
     def stored(self, batch: int) -> Iterator[Attempt]:
         """The rows of the messages that Kafka has meanwhile, without those that wait behind one which it has not."""
         while self._begun and (stored_at := self._writer.times.pop(self._begun[0].number, None)) is not None:
             begun = self._begun.popleft()
+            self.released += 1
             yield Attempt(
                 notification=begun.notification.id,
                 subscription=begun.subscription.id,
@@ -192,6 +211,7 @@ class SinkJournal(Journal):
         self._pulls = PullDelivery(kafka)
         super().__init__(self._rows, DeadLetterLog(kafka), self._parked, timeout_s, clock)
         self._batch = 0
+        self._pulls_marked = 0
 
     def begin(self, batch: int) -> None:
         """A new batch, or another partition of one."""
@@ -200,6 +220,11 @@ class SinkJournal(Journal):
     def matched(self, partition: int, control: int, matched: list[Matched]) -> None:
         """How many subscriptions each notification of a partition was for, as of this offset of the control log."""
         self._rows.add_matched(partition, self._batch, control, matched)
+
+    @property
+    def parked(self) -> ParkingLog:
+        """Where it parks: what real time asks for the lanes that it holds."""
+        return self._parked
 
     def store(self, subscription: Subscription, notification: Notification) -> None:
         """A message for a pull point. Raises InfrastructureError."""
@@ -217,6 +242,14 @@ class SinkJournal(Journal):
     def close(self) -> None:
         super().close()
         self._pulls.close()
+
+    def mark(self) -> None:
+        self._pulls_marked = self._pulls.begun
+        super().mark()
+
+    def passed(self) -> bool:
+        self._release()
+        return self._pulls.released >= self._pulls_marked and super().passed()
 
     def _release(self) -> None:
         for row in self._pulls.stored(self._batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from core import fence
-from dispatch.hot.sink import Diversions, SinkJob, push_partition
+from dispatch.hot.intake import Diversions
+from dispatch.hot.sink import SinkJob, push_partition
 from dispatch.hot.sink_journal import Settled, newest_batch, recall
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
@@ -22,8 +24,8 @@ from dispatch.redelivery.held_lanes import PartitionReport, Reports
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
-from dispatch.spark.query_supervisor import StopGate
-from dispatch.spark.source import read_log
+from dispatch.spark.query_supervisor import StopGate, StopRequested
+from dispatch.spark.source import Beginning, read_log
 
 # Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
 _FIRST = 1_000
@@ -80,21 +82,35 @@ class HotPath:
         # The first batch may be one that another process had begun.
         self._repeating = True
         self._first_number = 0
+        self._pausing = False
+        self._known: Broadcast[Settled] | None = None
+        self.positions: dict[int, int] = {}
+        """The offsets behind the last batch that is done, of the partitions that have had any."""
         self._rounds = Rounds(settings.dispatch.round_s)
 
-    def start(self, spark: SparkSession, checkpoint: str) -> StreamingQuery:
+    def start(
+        self,
+        spark: SparkSession,
+        checkpoint: str,
+        begin: Beginning | None = None,
+    ) -> StreamingQuery:
         """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
-        comes (Spark looks every `idle_poll_ms`). The redelivery has to know all that is parked.
+        comes (Spark looks every `idle_poll_ms`). The redelivery has to know all that is parked. Where the checkpoint is
+        new it begins as `begin` says, or by the settings.
 
         Raises InfrastructureError when the checkpoint is new, and the logs cannot be asked for its numbers.
         """
-        self._first_number = first_number(HadoopFolder(spark, checkpoint), self._newest_batch)
+        newest = self._newest_batch if begin is None else lambda: begin.newest
+        self._first_number = first_number(HadoopFolder(spark, checkpoint), newest)
+        self._pausing, self._repeating = False, begin is None
+        self._known = spark.sparkContext.broadcast(begin.settled) if begin is not None and begin.settled else None
+        self.positions = {} if begin is None else dict(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
             spark,
             self._kafka,
             "notifications",
-            starting=self._settings.dispatch.starting_offsets,
+            starting=self._settings.dispatch.starting_offsets if begin is None else begin.starting(self._kafka),
             fail_on_data_loss=self._settings.dispatch.fail_on_data_loss,
             most=self._settings.dispatch.max_rows_per_batch,
         )
@@ -107,6 +123,11 @@ class HotPath:
             .start()
         )
 
+    def pause(self) -> None:
+        """Begin no further batch; returns when none is under way. `positions` are where to go on then."""
+        self._pausing = True
+        self._gate.wait_empty(math.inf)
+
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
 
@@ -115,10 +136,14 @@ class HotPath:
         degraded, and the job can stop between two. Spark cannot plan smaller batches while a query runs.
         """
         with self._gate.batch(), self._metrics.batch() as stages, ExitStack() as after:
+            if self._pausing:
+                raise StopRequested
             number = self._first_number + batch
-            settled = self._settled_before(frame, number) if self._repeating else None
-            if settled is not None:
-                after.callback(settled.destroy)
+            settled = self._known
+            if self._repeating:
+                settled = self._settled_before(frame, number)
+                if settled is not None:
+                    after.callback(settled.destroy)
             self._repeating = True
             stages.over("recall")
             done: dict[int, int] = {}
@@ -126,6 +151,7 @@ class HotPath:
                 # The rest is repeated by the next start, without what is done.
                 self._gate.pass_on()
             self._repeating = False
+            self.positions |= {partition: offset + 1 for partition, offset in done.items()}
 
     def _round(
         self, frame: DataFrame, number: int, settled: Broadcast[Settled] | None, done: dict[int, int], stages: Stages

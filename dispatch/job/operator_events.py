@@ -73,6 +73,8 @@ class OperatorEvents:
     def __init__(self, kafka: KafkaSettings, view: View) -> None:
         self._kafka = kafka
         self._view = view
+        self.stored = 0
+        """How many were published since the start."""
         self._queue: queue.Queue[OperatorEvent | None] = queue.Queue(_MOST_KEPT)
         self._thread = threading.Thread(target=self._run, name="operator-events", daemon=True)
 
@@ -126,6 +128,7 @@ class OperatorEvents:
                 )
                 writer.send(partition_of_key(key, writer.partitions), value, key)
                 writer.settle(self._kafka.request_timeout_s)
+                self.stored += 1
             except InfrastructureError as error:
                 logger.warning("an event (%s) was not published: %s", event.kind, error)
         writer.close()

@@ -27,13 +27,14 @@ from dispatch.matching.bases import bases_for, workers_are_here
 from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics
-from dispatch.monitoring.sources import JobSources, Watched, progress_of, watched_query
+from dispatch.monitoring.sources import JobSources, Progress, Watched, progress_of
 from dispatch.monitoring.under_way import UnderWay
+from dispatch.realtime.gears import Gears
 from dispatch.recording.recording import Recording
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
-from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, mended, reached_by_query, settled
-from dispatch.spark.query_supervisor import QuerySupervisor, StopGate
+from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, reached_by_query
+from dispatch.spark.query_supervisor import StopGate
 from dispatch.spark.source import read_log
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 
@@ -168,9 +169,10 @@ class DispatchJob:
             attempts_before=self._attempts_before,
         )
         hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way)
-        self._hot = QuerySupervisor("push", lambda: hot.start(spark, mended(settings.checkpoint("push"))), gate)
+        self.gears = Gears(spark, settings, hot, self._view, self._redeliverer, gate, metrics, self._under_way)
+        self._hot = self.gears.supervisor
         watched = {
-            "push": watched_query("notifications", self._hot),
+            "push": Watched("notifications", self._progress),
             "record": Watched("attempts", lambda: recording.attempts.progress),
         }
         if archive := recording.archive:
@@ -183,6 +185,7 @@ class DispatchJob:
             lambda: {"parked": (now := redelivery()).parked, "due": now.due},
             lambda: {str(state): count for state, count in redelivery().breakers.items()},
             self._pushes,
+            lambda: float(self._events.stored),
         )
 
     @property
@@ -200,9 +203,11 @@ class DispatchJob:
             ensure_topics(self._settings.kafka)
             self._open()
             self._events.start()
+            self.gears.open()
             self._hot.start()
             if self._hot.wait_running(_START_S):
                 ready()
+            self.gears.watch()
             self._recording.start()
             self._keep_warm()
         finally:
@@ -215,10 +220,13 @@ class DispatchJob:
 
     def _settled(self) -> Mapping[int, int] | None:
         """What the batches are through with, by partition of their log; None when that is not known."""
-        progress = progress_of(self._hot.query)
-        if progress is not None:
-            return progress.settled
-        return settled(self._settings.checkpoint("push"), self._settings.kafka.topic("notifications"))
+        return self.gears.positions()
+
+    def _progress(self) -> Progress | None:
+        found = progress_of(self._hot.query)
+        if self.gears.gear == "batch":
+            return found
+        return Progress(settled=self.gears.positions() or {}, stages=found.stages if found is not None else {})
 
     def _open(self) -> None:
         """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""
@@ -256,6 +264,8 @@ class DispatchJob:
     def _keep_warm(self) -> None:
         """Until the gate closes: see that Spark does not end the workers while nothing happens."""
         while not self._gate.wait_closed(_KEEP_WARM_S):
+            if self.gears.gear == "realtime":
+                continue  # its tasks keep them
             try:
                 empty_frame(self._spark, 1).foreachPartition(keep_worker_alive)
             except PySparkException as error:
@@ -264,6 +274,7 @@ class DispatchJob:
     def _stop(self) -> None:
         self._gate.close()
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
+        self.gears.stop(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S)
         if not self._gate.wait_empty(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S):
             logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
         self._hot.stop(timeout_s=5.0)

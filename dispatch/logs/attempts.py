@@ -264,10 +264,19 @@ class AttemptsLog:
         if self._open and self._clock() - self._written_at >= WRITE_S:
             self._write()
 
+    def write(self) -> int:
+        """Send what was taken in, without waiting; the number that `has_all` asks for."""
+        self._write()
+        return self._sent[-1][0] if self._sent else 0
+
+    def has_all(self, number: int) -> bool:
+        """Whether everything up to this number is in the log."""
+        self._look()
+        return not self._sent or self._sent[0][0] > number
+
     def behind(self) -> bool:
         """Whether Kafka is late with acknowledging something."""
-        while self._sent and self._writer.has(self._sent[0][0]):
-            self._sent.popleft()
+        self._look()
         return bool(self._sent) and self._clock() - self._sent[0][1] > BEHIND_S
 
     def settle(self, timeout_s: float) -> None:
@@ -285,6 +294,10 @@ class AttemptsLog:
         self._open.clear()
         self._sizes.clear()
         self._sent.clear()
+
+    def _look(self) -> None:
+        while self._sent and self._writer.has(self._sent[0][0]):
+            self._sent.popleft()
 
     def _write(self) -> None:
         for partition in list(self._open):

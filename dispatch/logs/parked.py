@@ -12,7 +12,7 @@ the engine has been running. All of a subscription is in one partition. MessageP
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -134,13 +134,17 @@ class ParkingLog(DurableWriter):
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
         super().__init__(roomy(kafka), "parked", connect)
         self._reach: dict[str, tuple[int, int]] = {}
+        self._last: dict[str, int] = {}
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
         """A delivery waits from now on; the record's number."""
         fence.wait()
         lane = delivery.subscription
         value = encode(Parked(notification, tries))
-        return self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), lane)
+        number = self._last[lane] = self.send(
+            partition_of_subscription(lane, self.partitions), value, delivery.key(), lane
+        )
+        return number
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         """It was tried and waits again."""
@@ -163,11 +167,24 @@ class ParkingLog(DurableWriter):
         """The partition and offset of the last delivery parked for each lane since this was last asked; only complete
         after `settle`."""
         reach, self._reach = self._reach, {}
+        self._last.clear()
         return reach
+
+    def __contains__(self, lane: object) -> bool:
+        """Whether something was parked for this lane that `forget_read` has not forgotten."""
+        return lane in self._last
+
+    def forget_read(self, positions: Mapping[int, int]) -> None:
+        """Forget the lanes of which somebody who has read the log up to these offsets knows everything."""
+        for lane, number in list(self._last.items()):
+            partition, offset = self._reach.get(lane, (0, 0))
+            if self.has(number) and positions.get(partition, 0) > offset:
+                del self._last[lane], self._reach[lane]
 
     def close(self) -> None:
         super().close()
         self._reach.clear()
+        self._last.clear()
 
 
 class DeadLetterLog(DurableWriter):

@@ -161,6 +161,13 @@ class SnapshotRebuilder:
             self._begin()
         return self._base, overlay
 
+    def current_base(self) -> tuple[SharedBase, Checkpoint]:
+        """The base and its checkpoint, for who follows the changes in steps; as `current`."""
+        base, _ = self.current()
+        if self._checkpoint is None:
+            raise ValueError("there is a base and no checkpoint")
+        return base, self._checkpoint
+
     def close(self) -> None:
         """Wait for what is being built, and discard everything."""
         if self._build is not None and self._build.thread is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -25,7 +26,7 @@ from topic_model.control_view import ControlView
 from topic_model.projections.suspensions import State
 from topic_model.records.control import ControlRecord, subscription_of
 from topic_model.records.control_log import ControlFollower
-from topic_model.routing import History, Overlay, PackedPast, Recipients
+from topic_model.routing import History, Overlay, PackedPast, Recipients, ViewStep, ViewSteps
 from topic_model.routing.table import Route
 from topic_model.snapshot import Snapshot, SnapshotView
 from topic_model.subscriptions import Subscription
@@ -158,6 +159,15 @@ class _Opened:
 _opened: _Opened | None = None
 
 
+class Advance(NamedTuple):
+    """Steps for the views of workers, from a new `base`, or from the step before where it is None; and how far the
+    control log was read for them."""
+
+    base: SharedBase | None
+    steps: Sequence[ViewStep]
+    control: int
+
+
 class RoutingView:
     """The driver's side. Batches and the redelivery use it, each in a thread of its own.
 
@@ -183,6 +193,8 @@ class RoutingView:
         self._follower = ControlFollower(kafka, self._apply)
         self._rebasing = SnapshotRebuilder(self._table, bases, min_overlay)
         self._shared: SharedView | None = None
+        self._steps: ViewSteps | None = None
+        self._stepped_from: SharedBase | None = None
         self._overlay: Overlay | None = None  # what is in the broadcast
         self._version = -1  # of the history, the same
         self._made_at = 0.0
@@ -227,6 +239,34 @@ class RoutingView:
                     self._made_at = time.time()
                 self._shared = self._share(base, overlay)
             return dataclasses.replace(self._shared, control=self._follower.position)
+
+    def advance(self, timeout_s: float, anew: bool) -> Advance:
+        """Read the control log to its end; what has changed since this was last called, or, `anew`, since the base. For
+        the workers of the real-time gear, which get small steps rather than all that has changed since the base.
+
+        Raises as `refresh` does; then the next call has to be one anew.
+        """
+        with self._lock:
+            self._forget()
+            self._follower.read_to_end(timeout_s)
+            base, checkpoint = self._rebasing.current_base()
+            steps = self._steps
+            if anew or steps is None or base != self._stepped_from:
+                if steps is not None:
+                    steps.close()
+                if base != self._stepped_from:
+                    self._made_at = time.time()
+                self._stepped_from = base
+                self._steps = steps = self._table.steps(checkpoint)
+                return Advance(base, steps.opening(), self._follower.position)
+            return Advance(None, steps.steps(), self._follower.position)
+
+    def end_steps(self) -> None:
+        """`advance` is not called any more."""
+        with self._lock:
+            if self._steps is not None:
+                self._steps.close()
+            self._steps = self._stepped_from = None
 
     def catch_up(self, timeout_s: float) -> int:
         """Read the control log to its end, for `subscription`; where that is. Raises as `refresh` does."""

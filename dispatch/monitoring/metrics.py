@@ -117,6 +117,7 @@ class JobMetrics:
     def __init__(self, registry: Registry | None = None, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry or Registry()
         self.sources = Sources()
+        self.gear: Callable[[], str] = lambda: "batch"
         self._clock = clock
         self._endpoints = EndpointsSeen()
         self._batch_began: float | None = None
@@ -221,6 +222,11 @@ class JobMetrics:
         self._notifications = registry.counter(
             "arborcast_dispatch_notifications_total", "Notifications that batches have matched."
         )
+        registry.counted(
+            "arborcast_dispatch_system_notices_total",
+            "Notifications of the engine's own that were stored, below the topic {urn:arborcast}system.",
+            lambda: self.sources.notices(),
+        )
         self._deliveries = registry.counter(
             "arborcast_dispatch_deliveries_total",
             "Deliveries that these came to, one for each subscription.",
@@ -265,6 +271,13 @@ class JobMetrics:
             "How long the oldest of these has been there, exact to the time between two scrapes.",
             ("query",),
             lambda: {(query,): lag.seconds for query, lag in self.sources.lag().items()},
+        )
+
+        registry.gauges(
+            "arborcast_dispatch_gear",
+            "1 for the gear that notifications are dispatched in: realtime, one by one, or batch, many together.",
+            ("gear",),
+            lambda: {(name,): float(name == self.gear()) for name in ("realtime", "batch")},
         )
 
     def _declare_deliveries(self, registry: Registry) -> None:

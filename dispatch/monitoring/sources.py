@@ -133,6 +133,10 @@ class Sources:
         """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
         return {}
 
+    def notices(self) -> float:
+        """How many notifications of the engine's own were stored."""
+        return 0.0
+
 
 # Two pages asked for at once, or five gauges of one page, are answered from one look.
 _FRESH_S = 1.0
@@ -179,6 +183,7 @@ class JobSources(Sources):
         waiting: Callable[[], Mapping[str, float]] = dict,
         breakers: Callable[[], Mapping[str, float]] = dict,
         pushes: Callable[[], Mapping[str, float]] = dict,
+        notices: Callable[[], float] = float,
     ) -> None:
         self._followers = followers
         self._view = view
@@ -191,6 +196,7 @@ class JobSources(Sources):
         self._waiting = waiting
         self._breakers = breakers
         self._pushes = pushes
+        self._notices = notices
 
     def progress(self) -> Mapping[str, Progress]:
         self._look()
@@ -211,6 +217,9 @@ class JobSources(Sources):
 
     def pushes(self) -> Mapping[str, float]:
         return self._pushes()
+
+    def notices(self) -> float:
+        return self._notices()
 
     def _look(self) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ from core.errors import ArborcastError
 from core.eventlog.client import partition_of_key
 from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.writers import DurableWriter
+from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from dispatch.matching.filters import Conditions, Subject
 from topic_model.records import notifications
@@ -53,13 +54,21 @@ class Replay:
     is accepted as of that table.
     """
 
-    def __init__(self, kafka: KafkaSettings, table: RoutingTable, subscription_id: str, span: ReplaySpan) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        table: RoutingTable,
+        subscription_id: str,
+        span: ReplaySpan,
+        progress: Progress = untold,
+    ) -> None:
         """Raises ReplayRefused when nothing could be delivered to the subscription."""
         self._kafka = kafka
         self._table = table
         self._subscription = _able(table, subscription_id)
         self._span = span
         self._conditions = Conditions()
+        self.progress = progress
         self.id = secrets.token_hex(6)
 
     def find(self, limit: int) -> list[tuple[int, int]]:
@@ -70,8 +79,12 @@ class Replay:
         found = []
         with LogScan(self._kafka, "notifications") as log:
             first, ends = log.at(self._span.since_ms - _CLOCKS_MS), log.at(self._span.until_ms + _CLOCKS_MS)
+            total = sum(max(0, ends[partition] - start) for partition, start in first.items())
+            looked_at = 0
             for partition, start in first.items():
                 for notification, offset in _readable(log, partition, Stretch(start, ends[partition])):
+                    looked_at += 1
+                    self.progress("looking for what matches", looked_at, total)
                     if self._matches(notification):
                         found.append((partition, offset))
                         if len(found) > limit:
@@ -102,6 +115,7 @@ class Replay:
                     key, value = notifications.encode(again)
                     writer.send(partition_of_key(key, writer.partitions), value, key)
                     sent += 1
+                    self.progress("sending again", sent, len(places))
                     if sent % _AT_ONCE == 0:
                         writer.settle(_WRITE_S)
             writer.settle(_WRITE_S)

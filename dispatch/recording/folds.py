@@ -119,7 +119,7 @@ def topic_row(topic: TopicRecord, changed_ms: int) -> dict[str, object]:
         "code": topic.code,
         "message_types": " ".join(topic.message_types),
         "final": topic.final,
-        "retain": topic.policy.retain,
+        "retain": topic.policy.retain is True,
         "priority": topic.policy.priority,
         "routing": topic.policy.routing,
         "publishers": " ".join(topic.policy.publishers),

@@ -102,16 +102,26 @@ class HeldLanes:
     def for_batch(self) -> frozenset[str]:
         """The lanes that are held. To be asked between batches."""
         with self._lock:
-            for (lane, partition), offset in list(self._reach.items()):
-                if self._applied.get(partition, 0) > offset:
-                    # From here on the redelivery's own knowledge is complete.
-                    del self._reach[lane, partition]
+            self._forget_applied()
             return self._held()
+
+    def for_workers(self) -> tuple[frozenset[str], dict[int, int]]:
+        """The lanes that are held, as far as the redelivery knows, and how far it has read the `parked` log then: who
+        has parked something behind that holds its lane by itself."""
+        with self._lock:
+            self._forget_applied()
+            return self._held(), dict(self._applied)
 
     def count(self) -> int:
         """How many lanes are held, as far as is known now."""
         with self._lock:
             return len(self._held())
+
+    def _forget_applied(self) -> None:
+        for (lane, partition), offset in list(self._reach.items()):
+            if self._applied.get(partition, 0) > offset:
+                # From here on the redelivery's own knowledge is complete.
+                del self._reach[lane, partition]
 
     def _held(self) -> frozenset[str]:
         return frozenset(self._found.union(self._found_before, (lane for lane, _ in self._reach)))

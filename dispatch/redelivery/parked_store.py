@@ -10,7 +10,7 @@ neither the hundred thousand that are not due, nor the million of another lane.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,6 +79,19 @@ def newest_batch(file: Path) -> int:
     except sqlite3.Error as error:
         raise InfrastructureError(f"the file of parked deliveries, {file}: {error}", 5.0) from error
     return NO_BATCH if newest is None else int(newest)
+
+
+def parked_behind(file: Path, positions: Mapping[int, int]) -> Iterator[tuple[str, str]]:
+    """Subscription and notification of what waits there that was read behind these offsets of the `notifications` log,
+    as of the last commit. In any thread. Raises InfrastructureError."""
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as opened:
+            for partition, first in positions.items():
+                asked = "SELECT lane, notification FROM waiting WHERE part = ? AND place >= ?"
+                for lane, notification in opened.execute(asked, (partition, first)):
+                    yield lane, notifications.decode(notification).id
+    except sqlite3.Error as error:
+        raise InfrastructureError(f"the file of parked deliveries, {file}: {error}", 5.0) from error
 
 
 class ParkedStore:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport import make_transport
 from dispatch.redelivery.events import EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
-from dispatch.redelivery.parked_store import newest_batch
+from dispatch.redelivery.parked_store import newest_batch, parked_behind
 from dispatch.redelivery.scheduler import RedeliveryContext
 from dispatch.redelivery.session import (
     Figures,
@@ -172,6 +172,11 @@ class Redeliverer:
         Raises InfrastructureError.
         """
         return newest_batch(self._parts.file)
+
+    def parked_behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str]]:
+        """Subscription and notification of what waits that was read behind these offsets; to be asked when it has
+        caught up. Raises InfrastructureError."""
+        return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
         """What a batch has parked, seen of endpoints, and learned of subscriptions that are over, or cost too much.

@@ -80,6 +80,10 @@ class HadoopFolder:
     def add(self, kind: str, number: int) -> None:
         self._files.create(self._path(kind, str(number)), True).close()
 
+    def remove(self) -> None:
+        """Take the whole folder away, if it is there."""
+        self._files.delete(self._path(), True)
+
     def text(self, name: str) -> str | None:
         """What is in a file; None when there is none."""
         path = self._path(name)

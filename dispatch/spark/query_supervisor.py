@@ -92,8 +92,17 @@ class QuerySupervisor:
     closed and `gave_up` is true.
     """
 
-    def __init__(self, name: str, start: Callable[[], StreamingQuery], gate: StopGate) -> None:
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], StreamingQuery],
+        gate: StopGate,
+        at_rest: Callable[[StreamingQuery], bool] | None = None,
+    ) -> None:
+        """`at_rest` says whether the query has caught up, and may be stopped."""
         self._start = start
+        self._at_rest = at_rest or waits_for_data
+        self._planned = False
         self._gate = gate
         self._query: StreamingQuery | None = None
         self._running = threading.Event()
@@ -116,14 +125,20 @@ class QuerySupervisor:
         deadline = time.monotonic() + timeout_s
         if not self._running.wait(timeout_s) or self._query is None:
             return False
-        _wait_committed(self._query, min(deadline - time.monotonic(), CATCH_UP_S))
+        self._wait_at_rest(self._query, min(deadline - time.monotonic(), CATCH_UP_S))
         return True
+
+    def begin_anew(self) -> None:
+        """Stop the query, which must have nothing under way, and start it again: no failure."""
+        self._planned = True
+        if self._query is not None:
+            self._query.stop()
 
     def stop(self, timeout_s: float) -> None:
         """Stop the query; the gate must be closed and empty. Returns when its thread has ended, or after the time."""
         if self._query is not None:
             try:
-                _wait_committed(self._query, timeout_s)
+                self._wait_at_rest(self._query, timeout_s)
                 self._query.stop()
             except PySparkException as error:
                 logger.info("%s ended while it was being stopped: %s", self.name, error)
@@ -149,6 +164,9 @@ class QuerySupervisor:
                 reason = f"{type(error).__name__}: {_first_lines(str(error))}"
             if self._gate.wait_closed(0):
                 return
+            if self._planned:
+                self._planned = False
+                continue
             self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
             if self.failures >= MAX_FAILURES:
                 logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)
@@ -159,19 +177,22 @@ class QuerySupervisor:
             logger.warning("%s stopped and is started again in %g s: %s", self.name, pause, reason)
             self._gate.wait_closed(pause)
 
+    def _wait_at_rest(self, query: StreamingQuery, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while query.isActive and not self._at_rest(query) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+
+def waits_for_data(query: StreamingQuery) -> bool:
+    """Whether a query in batches waits for data. After our part of a batch Spark still writes down that the batch is
+    done; a stop in the middle of that makes it repeat the batch."""
+    return str(query.status["message"]).startswith("Waiting")
+
 
 def pause_after(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
     # The exponent is bounded because a query may fail for weeks.
     return float(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
-
-
-def _wait_committed(query: StreamingQuery, timeout_s: float) -> None:
-    """Wait until the query waits for data, or has ended. After our part of a batch Spark still writes down that the
-    batch is done; a stop in the middle of that makes it repeat the batch."""
-    deadline = time.monotonic() + timeout_s
-    while query.isActive and not str(query.status["message"]).startswith("Waiting") and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def _first_lines(text: str, count: int = 12) -> str:

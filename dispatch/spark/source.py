@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,6 +13,21 @@ from core.errors import ConfigError
 from core.settings import KafkaSettings
 
 _LONGEST_ATTEMPT_S = 5.0
+
+
+class Beginning(NamedTuple):
+    """Where a query begins that goes on where another one was: the offset in each partition of the `notifications` log;
+    the deliveries (subscription and notification) that are settled behind these; and the highest number that a batch
+    has had."""
+
+    positions: Mapping[int, int]
+    settled: frozenset[tuple[str, str]]
+    newest: int
+
+    def starting(self, kafka: KafkaSettings) -> str:
+        """As Spark wants to be told where to begin."""
+        at = {str(number): position for number, position in sorted(self.positions.items())}
+        return json.dumps({kafka.topic("notifications"): at})
 
 
 def read_log(
@@ -23,14 +39,18 @@ def read_log(
     fail_on_data_loss: bool,
     most: int | None = None,
     partitions: Sequence[int] | None = None,
+    fetch_wait_ms: int | None = None,
 ) -> DataFrame:
-    """The log, or some of its partitions, as a streaming frame with Kafka's columns, with `most` records in a batch."""
+    """The log, or some of its partitions, as a streaming frame with Kafka's columns, with `most` records in a batch.
+    `fetch_wait_ms` is how long the broker may hold a fetch that finds nothing."""
     topic = kafka.topic(name)
     chosen = {"subscribe": topic} if partitions is None else {"assign": json.dumps({topic: list(partitions)})}
     options = (connection_options(kafka) | chosen) | {
         "startingOffsets": starting,
         "failOnDataLoss": str(fail_on_data_loss).lower(),
     }
+    if fetch_wait_ms is not None:
+        options["kafka.fetch.max.wait.ms"] = str(fetch_wait_ms)
     if most is not None:
         options["maxOffsetsPerTrigger"] = str(most)
     return spark.readStream.format("kafka").options(**options).load()

@@ -15,7 +15,7 @@ TOPICS = TableSpec(
         Column("code", "string", "The topic's code, empty for none."),
         Column("message_types", "string", "QNames of the messages that it carries, separated by spaces."),
         Column("final", "boolean", "Whether no topic may be added below it."),
-        Column("retain", "boolean", "Whether its last notification is kept for new subscribers."),
+        Column("retain", "boolean", "Whether its own policy keeps its last notification."),
         Column("priority", "integer", "Its priority; larger goes first."),
         Column("routing", "string", "Its routing policy, empty for none."),
         Column("publishers", "string", "Who may publish, separated by spaces; empty: anyone who may at all."),

@@ -34,7 +34,9 @@ _MOMENTS = 128
 _SECURITY, _TOKEN = f"{{{WSSE}}}Security", f"{{{WSSE}}}UsernameToken"
 _USERNAME, _PASSWORD, _NONCE = f"{{{WSSE}}}Username", f"{{{WSSE}}}Password", f"{{{WSSE}}}Nonce"
 _CREATED = f"{{{WSU}}}Created"
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
+_MOMENT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})?"
+)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import base64
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self
@@ -288,13 +288,15 @@ class Client(BrokerClient):
         to: str | Remote | None = None,
         namespaces: Namespaces = None,
         traceparent: str = "",
-    ) -> None:
-        """Publish one XML element; when this returns the broker has stored it.
+    ) -> str:
+        """Publish one XML element; when this returns the broker has stored it, under this id. The id is empty when
+        the broker does not say one: another broker, or a repetition of what it had stored already.
 
         `to` is another NotificationConsumer than the broker, as a registration may name one. `traceparent` is the
         trace that this belongs to (W3C Trace Context); our broker passes it on to whom it pushes.
         """
-        self.notify_all([(topic, payload)], to=to, namespaces=namespaces, traceparent=traceparent)
+        ids = self.notify_all([(topic, payload)], to=to, namespaces=namespaces, traceparent=traceparent)
+        return ids[0] if ids else ""
 
     def notify_all(
         self,
@@ -303,10 +305,16 @@ class Client(BrokerClient):
         to: str | Remote | None = None,
         namespaces: Namespaces = None,
         traceparent: str = "",
-    ) -> None:
-        """Publish several (topic, payload) in one request, in this order; none is stored when one is refused."""
+    ) -> list[str]:
+        """Publish several (topic, payload) in one request, in this order; none is stored when one is refused.
+
+        Returns their ids, in this order; none where the broker does not say them, as of more than a hundred.
+        """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
-        self._perform(self._calls.notify(texts, to, traceparent))
+        call = self._calls.notify(texts, to, traceparent)
+        _, headers = self._exchange(call)
+        ids = headers.get("Arborcast-Notification-Id", "")
+        return [each.strip() for each in ids.split(",")] if ids else []
 
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
@@ -314,4 +322,9 @@ class Client(BrokerClient):
         self._session.close()
 
     def _perform(self, call: Call[ResultT]) -> ResultT:
-        return self._session.perform(call, self._soap)
+        return self._exchange(call)[0]
+
+    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, Mapping[str, str]]:
+        """What every request goes through: the call's result, and the headers of the answer."""
+        response = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
+        return result_of(call, response), response.headers

@@ -174,7 +174,7 @@ def read_reply(address: str, status: int, retry_after: str, content_type: str, c
 
 def retry_after_s(header: str) -> float | None:
     """Seconds in a Retry-After header; None without one (or with a date, which brokers do not send here)."""
-    return float(header) if header.isdigit() else None
+    return float(header) if header.isascii() and header.isdigit() else None
 
 
 def nothing(_reply: Reply) -> None:

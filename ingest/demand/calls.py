@@ -25,7 +25,7 @@ from ingest.errors import (
     PublisherRefused,
     PublisherUnreachable,
 )
-from ingest.soap import answers
+from ingest.soap import answers, times
 from ingest.soap.answers import expression_element
 from ingest.soap.fragments import Source
 from ingest.soap.xml_reading import make_parser, read_xml
@@ -154,6 +154,8 @@ class PublisherCalls:
         if ends is not None and ends.get(f"{{{XSI}}}nil", "").strip() in ("1", "true"):
             return Granted(None)
         until = _moment(ends)
+        if until is not None and times.is_last_day(until):
+            return Granted(None)
         if until is None:
             return Granted(self._lasts_s * 1000)
         # By the publisher's own clock where it tells it: ours may be another.

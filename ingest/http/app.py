@@ -32,7 +32,7 @@ from ingest.operations import (
     resources,
     subscription_manager,
 )
-from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.gateway import Gateway, Operation, Reply, Stored
 from ingest.operations.legacy import operations as legacy
 from ingest.soap import answers, faults
 from ingest.soap.envelope import Request, parse
@@ -83,11 +83,14 @@ _NOTIFY = wsnt("Notify")
 
 _SUBSCRIBE = wsnt("Subscribe")
 
-_ACCEPTED = {
+_ACCEPTED: dict[str, Any] = {
     "type": "http.response.start",
     "status": 202,
     "headers": [(b"content-length", b"0")],
 }
+
+# Of more messages no ids are said: proxies take some kB of headers, and a Notify may have thousands.
+_MOST_IDS = 100
 
 _NO_BODY = {"type": "http.response.body", "body": b""}
 
@@ -194,13 +197,13 @@ class GatewayApp:
             self._refused.add("Defect")
             await _send_fault(send, faults.of_defect(*_manner(request)))
         else:
-            if reply is None:
-                self._requests.add(operation, "202")
-                await send(_ACCEPTED)
-                await send(_NO_BODY)
-            else:
+            if isinstance(reply, Reply):
                 self._requests.add(operation, "200")
                 await _send_reply(send, request, reply)
+            else:
+                self._requests.add(operation, "202")
+                await send(_ACCEPTED if reply is None else _stored(reply))
+                await send(_NO_BODY)
 
     async def _parse(self, body: bytes, content_type: bytes, reservation: Reservation) -> Request:
         memory = memory_to_read(body, self._elements)
@@ -229,7 +232,7 @@ class GatewayApp:
             await read_body(scope["headers"], receive, self._limit, keep=False)
             raise
 
-    async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | None:
+    async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | Stored | None:
         # Another gateway may have created, changed or ended a moment ago what this is about, and its record is still on
         # its way to us.
         if target.id or known.name == _SUBSCRIBE:
@@ -316,6 +319,13 @@ def _find(request: Request, target: Target) -> Operation:
 
 def _manner(request: Request | None) -> tuple[Any, Any]:
     return ("1.1", None) if request is None else (request.soap, request.addressing)
+
+
+def _stored(stored: Stored) -> dict[str, Any]:
+    if not 0 < len(stored.ids) <= _MOST_IDS:
+        return _ACCEPTED
+    ids = (b"arborcast-notification-id", ",".join(stored.ids).encode())
+    return {**_ACCEPTED, "headers": [(b"content-length", b"0"), ids]}
 
 
 async def _send_reply(send: Send, request: Request, reply: Reply) -> None:

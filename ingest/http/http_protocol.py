@@ -10,6 +10,7 @@ request that comes in one packet, as nearly all do, pays for none of it but a fe
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, cast
 
 import httptools
@@ -29,6 +30,9 @@ _UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 # After a refusal in the middle of a request: for the client to read it. Closing at once would make the kernel throw it
 # away because of what the client has still sent.
 _LINGER_S = 2.0
+
+# RFC 3986: an address in brackets, or a name (it may be empty); then perhaps a port.
+_HOST = re.compile(rb"(?:\[[\w:.%~-]*+\]|[\w.~%!$&'()*+,;=-]*+)(?::[0-9]*+)?+")
 
 _RETRY_AFTER = b"retry-after: 1\r\n"
 _ALLOW = b"allow: GET, HEAD, POST\r\n"
@@ -175,6 +179,9 @@ class GatewayProtocol(HttpToolsProtocol):
             len(self.headers) > self._limits.max_headers
         ):
             self._refuse_head()
+            return
+        if not self._names_host():
+            self._refuse(400, "a request names one host, in one Host header (RFC 9112, 3.2)")
             return
         before = self.cycle
         self._reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
@@ -354,6 +361,14 @@ class GatewayProtocol(HttpToolsProtocol):
         head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + extra + b"\r\n" + body)
         self.linger()
+
+    def _names_host(self) -> bool:
+        """Whether there is one Host header that can be one; HTTP/1.0 needs none. Of two, a proxy may go by the other
+        one."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if not hosts:
+            return self.parser.get_http_version() == "1.0"
+        return len(hosts) == 1 and _HOST.fullmatch(hosts[0]) is not None
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)

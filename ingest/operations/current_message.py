@@ -135,9 +135,9 @@ async def get_current_message(gateway: Gateway, request: Request, _target: Targe
     tree = gateway.table.topics
     if gateway.topics.fixed and path not in tree:
         raise TopicNotSupported(f"the topic {path!r} is not in the fixed topic set", path)
-    if not tree.policy(path).retain:
+    if not gateway.retains(path):
         raise _none(f"the topic {path[:200]!r} does not keep its last message")
-    found = await gateway.retained.latest([path])
+    found = await gateway.retained.latest([path]) if path in tree else []
     if not found:
         raise _none(f"there was no message on the topic {path[:200]!r} yet")
     payload = found[0].payload.decode()
@@ -203,7 +203,7 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
 async def _topics_with_message(gateway: Gateway, subscription: Subscription) -> list[TopicPath]:
     tree = gateway.table.topics
     paths = await gateway.retained.topics(_matcher(gateway, subscription))
-    return [path for path in paths if tree.policy(path).retain]
+    return [path for path in paths if path in tree and gateway.retains(path)]
 
 
 def _matcher(gateway: Gateway, subscription: Subscription) -> Callable[[TopicPath], bool]:

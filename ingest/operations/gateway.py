@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from core.errors import TopicNotSupported, UnknownResource
+from core.errors import UnknownResource
 from core.security.outbound import AddressPolicy
 from core.telemetry.tracing import Tracing
 from ingest.access.gate import Gate
@@ -19,6 +18,7 @@ from ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
 from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
 from ingest.errors import NotRegistered, OperationRefused
+from ingest.operations.admission import Admitted, TopicAdmission
 from ingest.settings import GatewaySettings, TopicSettings
 from ingest.soap import times
 from ingest.soap.envelope import Request
@@ -32,64 +32,9 @@ from topic_model.projections.owners import Owners
 from topic_model.projections.pull_points import PullPoints
 from topic_model.projections.registrations import Registrations, permits
 from topic_model.projections.suspensions import Suspensions
-from topic_model.records.control import TopicRecord
 from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
-from topic_model.topics import TopicPath, ancestors
-from topic_model.tree.tree import TopicTree
-
-_WINDOW_S = 60
-
-
-class TopicAdmission:
-    """Open topic sets: may a first notification on an unknown topic add it?
-
-    Topics cost memory in every process and an entry in the directory, and notifications come from anyone: without
-    bounds a publisher with a counter in its topic names would fill the tree. So the set may only grow to a size, and
-    only so fast: this counts the topics that this gateway added in each of the last sixty seconds.
-    """
-
-    def __init__(self, settings: TopicSettings) -> None:
-        self._settings = settings
-        self._seconds: deque[tuple[int, int]] = deque()  # (second, topics let in during it), oldest first
-        self._in_window = 0
-
-    def admit(self, tree: TopicTree, path: TopicPath, now_s: float) -> TopicRecord | None:
-        """The record that adds the topic, None when it is there already; `now_s` is any clock that does not go back.
-
-        Only the topic itself is added; nodes above it stay nodes. Raises TopicNotSupported with the reason.
-        """
-        if path in tree:
-            return None
-        if self._settings.fixed:
-            raise TopicNotSupported(f"there is no topic {path}, and the topic set is fixed", path)
-        for above in ancestors(path):
-            record = tree.get(above)
-            if record is not None and record.final:
-                raise TopicNotSupported(f"the topic {above} is final: there cannot be {path} below it", path)
-        if len(tree) >= self._settings.maximum:
-            raise TopicNotSupported(
-                f"there is no topic {path}, and a notification cannot add it: there are {len(tree)} topics, and "
-                f"topics.maximum is {self._settings.maximum}",
-                path,
-            )
-        self._count(path, int(now_s))
-        return TopicRecord(path)
-
-    def _count(self, path: TopicPath, second: int) -> None:
-        while self._seconds and self._seconds[0][0] <= second - _WINDOW_S:
-            self._in_window -= self._seconds.popleft()[1]
-        if self._in_window >= self._settings.new_per_minute:
-            raise TopicNotSupported(
-                f"there is no topic {path}, and a notification cannot add it now: {self._in_window} topics were added "
-                f"in the last minute, and topics.new_per_minute is {self._settings.new_per_minute}",
-                path,
-            )
-        self._in_window += 1
-        if self._seconds and self._seconds[-1][0] == second:
-            self._seconds[-1] = (second, self._seconds[-1][1] + 1)
-        else:
-            self._seconds.append((second, 1))
+from topic_model.topics import TopicPath
 
 
 class NotificationSink(Protocol):
@@ -141,6 +86,7 @@ class Gateway:
     locks: KeyedLocks = field(default_factory=KeyedLocks)
 
     def __post_init__(self) -> None:
+        self.default_topic = self.topics.default_path
         self._admission = TopicAdmission(self.topics)
         self._being_added: dict[TopicPath, asyncio.Future[int]] = {}
 
@@ -156,34 +102,45 @@ class Gateway:
                 return target.id
         return ""
 
+    def retains(self, path: TopicPath) -> bool:
+        """Whether a topic keeps its last message: as its policy says, else as topics.retain_all does.
+
+        A topic that was removed has a last message no more, but may have left one.
+        """
+        said = self.table.topics.policy(path).retain
+        return self.topics.retain_all if said is None else said
+
+    def check_new(self, paths: Iterable[TopicPath]) -> None:
+        """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""
+        self._admission.look(self.table, self._unknown(paths), time.monotonic())
+
     async def admit(self, paths: Iterable[TopicPath]) -> None:
         """See that these topics exist; where the set is open, new ones are in the control log when this returns.
 
-        Raises TopicNotSupported (then none is added) or InfrastructureError.
+        Raises TopicNotSupported, TooManyTopics (then none is added) or another InfrastructureError.
         """
-        tree = self.table.topics
-        unknown = [path for path in dict.fromkeys(paths) if path not in tree]
-        if not unknown:
+        paths = [path for path in dict.fromkeys(paths) if path not in self.table.topics]
+        if not paths:
             return
-        records = []
-        for path in unknown:
-            if path not in self._being_added:
-                record = self._admission.admit(tree, path, time.monotonic())
-                if record is not None:
-                    records.append(record)
-        others = [self._being_added[path] for path in unknown if path in self._being_added]
-        if records:
-            added: asyncio.Future[int] = asyncio.ensure_future(self.changes.commit(records))
-            for record in records:
-                self._being_added[record.path] = added
-            try:
-                # Others wait for the same future: one publisher that hangs up must not cancel it for them.
-                await asyncio.shield(added)
-            finally:
-                for record in records:
-                    del self._being_added[record.path]
-        for other in others:
-            await asyncio.shield(other)
+        # Others wait for the same future: one publisher that hangs up must not cancel it for them.
+        waiting = {self._being_added[path]: None for path in paths if path in self._being_added}
+        admitted = self._admission.admit(self.table, self._unknown(paths), time.monotonic())
+        if admitted.records:
+            added: asyncio.Future[int] = asyncio.ensure_future(self.changes.commit(admitted.records))
+            self._being_added.update((record.path, added) for record in admitted.records)
+            added.add_done_callback(lambda future: self._added(future, admitted))
+            waiting[added] = None
+        for each in waiting:
+            await asyncio.shield(each)
+
+    def _unknown(self, paths: Iterable[TopicPath]) -> Iterator[TopicPath]:
+        return (path for path in paths if path not in self._being_added)
+
+    def _added(self, future: asyncio.Future[int], admitted: Admitted) -> None:
+        for record in admitted.records:
+            del self._being_added[record.path]
+        if future.cancelled() or future.exception() is not None:
+            self._admission.give_back(admitted)
 
 
 @dataclass(frozen=True)
@@ -196,7 +153,15 @@ class Reply:
     """Called in any case, with whether the answer has left."""
 
 
-Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | None]]
+@dataclass(frozen=True)
+class Stored:
+    """An empty 202 that says in a header under which ids the messages of a Notify are stored, in their order; none
+    where that is not known."""
+
+    ids: Sequence[str] = ()
+
+
+Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored | None]]
 
 """Performs an operation; None answers with an empty 202. Raises PeerError or InfrastructureError."""
 

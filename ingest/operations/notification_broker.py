@@ -19,7 +19,7 @@ from ingest.elements.protection import RequestedProtection, required, secret_ele
 from ingest.elements.topics import TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
 from ingest.operations.current_message import Since, check_few, send_current_messages
-from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_sender
+from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_fan_out, check_room, check_sender
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
@@ -51,27 +51,30 @@ _NIL = f"{{{XSI}}}nil"
 _topics = TopicMemory()
 
 
-async def notify(gateway: Gateway, request: Request, target: Target) -> None:
+async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     topics: dict[bytes, TopicPath] = {}
     notifications = await _read_notify(gateway, request, topics)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
+    gateway.check_new(notification.topic for notification in notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
     _topics.remember(topics)
-    await accept(gateway, notifications)
+    new = await accept(gateway, notifications)
+    return Stored([each.id for each in notifications] if new else ())
 
 
-async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> None:
-    """Store the notifications of a request, in their order, however they came in; not those of a repeated request.
+async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> bool:
+    """Store the notifications of a request, in their order, however they came in; not those of a repeated request:
+    False, they are stored under other ids.
 
-    Raises TopicNotSupported or InfrastructureError.
+    Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
     request = fingerprint(notifications) if gateway.repeats.enabled else b""
     if request:
-        await gateway.repeats.once(request, lambda: _store(gateway, notifications, request))
-    else:
-        await _store(gateway, notifications)
+        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, request))
+    await _store(gateway, notifications)
+    return True
 
 
 async def _store(gateway: Gateway, notifications: Sequence[Notification], request: bytes = b"") -> None:
@@ -83,9 +86,8 @@ async def _store(gateway: Gateway, notifications: Sequence[Notification], reques
     if request:
         accepted |= {"request": request, "request_size": len(notifications)}
     notifications = [msgspec.structs.replace(each, **accepted) for each in notifications]
-    tree = gateway.table.topics
     # The last of each topic that keeps it.
-    retained = {each.topic: each for each in notifications if tree.policy(each.topic).retain}
+    retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
     context = notifications[0].traceparent
     if gateway.tracing is None or not context:
         await gateway.notifications.append(notifications, list(retained.values()))
@@ -170,10 +172,11 @@ def termination_element(subscription: Subscription) -> str:
 
 
 def requested_termination(element: etree._Element, now: datetime, *, initial: bool) -> int | None:
-    """The end that a request asks for, in milliseconds; None for none at all (nil)."""
+    """The end that a request asks for, in milliseconds; None for none at all (nil, or the end of all time)."""
     if element.get(_NIL, "").strip() in ("1", "true"):
         return None
-    return times.to_ms(times.grant(element.text or "", now, initial=initial))
+    moment = times.grant(element.text or "", now, initial=initial)
+    return None if moment is None else times.to_ms(moment)
 
 
 async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, TopicPath]) -> list[Notification]:
@@ -185,6 +188,11 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
             topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics)
+            topic = topic or gateway.default_topic
+            if topic is None:
+                raise ExpressionError(
+                    f"NotificationMessage {len(notifications) + 1} has no wsnt:Topic, and this broker delivers by topic"
+                )
             notifications.append(
                 Notification(
                     id=gateway.ids.next(),
@@ -205,8 +213,8 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, T
 
 def _read_message(
     message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, TopicPath]
-) -> tuple[TopicPath, bytes, bytes]:
-    """Topic, payload and producer (empty for none) of one NotificationMessage."""
+) -> tuple[TopicPath | None, bytes, bytes]:
+    """Topic (None for none), payload and producer (empty for none) of one NotificationMessage."""
     topic: TopicPath | None = None
     payload: bytes | None = None
     producer = b""
@@ -222,8 +230,6 @@ def _read_message(
             payload = source.fragment(part_node.children[0])
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
-    if topic is None:
-        raise ExpressionError(f"NotificationMessage {number} has no wsnt:Topic, and this broker delivers by topic")
     if payload is None:
         raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message")
     return topic, payload, producer

@@ -46,7 +46,7 @@ _MAX_NAME = 200
 # Envelope, Body, Notify, NotificationMessage.
 _MESSAGE_DEPTH = 4
 
-_NUMBER = re.compile(r"\+?\d{1,18}")
+_NUMBER = re.compile(r"\+?[0-9]{1,18}")
 
 
 async def create_pull_point(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -69,20 +69,22 @@ async def open_pull_point(gateway: Gateway, name: str = "", owner: str = "") -> 
 
 async def get_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Take the oldest messages out, waiting for the first if asked to."""
-    point = _existing(gateway, request, target)
+    identifier = await _named(gateway, request, target)
+    point = _existing(gateway, request, identifier)
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
     handout = await gateway.pulls.take(point.id, maximum, wait_s, request.gone)
     if not handout.elements:
-        _existing(gateway, request, target)  # it may have been destroyed while we waited
+        _existing(gateway, request, identifier)  # it may have been destroyed while we waited
     body = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">{handout.text()}</wsnt:GetMessagesResponse>'
     return Reply(body, f"{ACTION_BW}/PullPoint/GetMessagesResponse", handout.finish)
 
 
 async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End the pull point and the subscriptions that fill it; what waits in it is gone."""
-    async with gateway.locks.hold(("pull point", target.id)):
-        point = _existing(gateway, request, target)
+    identifier = await _named(gateway, request, target)
+    async with gateway.locks.hold(("pull point", identifier)):
+        point = _existing(gateway, request, identifier)
         await end_pull_point(gateway, point.id)
     gateway.pulls.forget(point.id)
     body = f'<wsnt:DestroyPullPointResponse xmlns:wsnt="{WSNT}"/>'
@@ -91,7 +93,7 @@ async def destroy_pull_point(gateway: Gateway, request: Request, target: Target)
 
 async def put(gateway: Gateway, request: Request, target: Target) -> None:
     """A Notify to the pull point itself: its messages wait there, as they were sent."""
-    point = _existing(gateway, request, target)
+    point = _existing(gateway, request, target.id)
     source = request.source(_MESSAGE_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
     messages = [
@@ -147,10 +149,21 @@ async def _create(gateway: Gateway, name: str, owner: str) -> PullPointRecord:
     return created
 
 
-def _existing(gateway: Gateway, request: Request, target: Target) -> PullPointRecord:
-    point = gateway.pull_points.get(target.id)
+async def _named(gateway: Gateway, request: Request, target: Target) -> str:
+    """The id of the pull point that is meant. Raises UnknownResource where the request names none."""
+    if target.id:
+        return target.id
+    identifier = gateway.named_in(request, Kind.PULL_POINT)
+    if not identifier:
+        raise UnknownResource("which pull point? Send this to the address that CreatePullPoint returned")
+    await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
+    return identifier
+
+
+def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointRecord:
+    point = gateway.pull_points.get(identifier)
     if point is None or not may_manage(request.caller, point.owner):
-        raise UnknownResource(f"there is no pull point {target.id[:200]!r} (any more)", target.id)
+        raise UnknownResource(f"there is no pull point {identifier[:200]!r} (any more)", identifier)
     return point
 
 
@@ -183,10 +196,11 @@ def _wait_s(gateway: Gateway, operation: etree._Element) -> float:
 
 
 _AT_PULL_POINT = frozenset({Kind.PULL_POINT})
+_AT_BROKER_TOO = frozenset({Kind.PULL_POINT, Kind.BROKER})
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(wsnt("CreatePullPoint"), create_pull_point, FACTORIES),
-    Operation(wsnt("GetMessages"), get_messages, _AT_PULL_POINT),
-    Operation(wsnt("DestroyPullPoint"), destroy_pull_point, _AT_PULL_POINT),
+    Operation(wsnt("GetMessages"), get_messages, _AT_BROKER_TOO),
+    Operation(wsnt("DestroyPullPoint"), destroy_pull_point, _AT_BROKER_TOO),
     Operation(wsnt("Notify"), put, _AT_PULL_POINT, carries_messages=True),
 )

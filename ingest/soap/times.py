@@ -18,15 +18,21 @@ from ingest.errors import UnacceptableTermination
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 _DURATION = re.compile(
-    r"(-)?P(?=[\dT])(?:(\d{1,9})Y)?(?:(\d{1,9})M)?(?:(\d{1,9})D)?"
-    r"(?:T(?=[\d.])(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,12}(?:\.\d+)?|\.\d+)S)?)?"
+    r"(-)?P(?=[0-9T])(?:([0-9]{1,9})Y)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})D)?"
+    r"(?:T(?=[0-9.])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,12}(?:\.[0-9]+)?|\.[0-9]+)S)?)?"
 )
 
-_DATE_TIME = re.compile(r"(\d{4,})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?")
+# Not \d: it and int() know the digits of forty scripts, XML Schema those of ASCII.
+_DATE_TIME = re.compile(
+    r"([0-9]{4,})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(Z|[+-][0-9]{2}:[0-9]{2})?"
+)
+
+# What .NET and databases write for "never" lies here, in whatever zone it is written.
+_LAST_DAY = (9999, 12, 31)
 
 
-def grant(text: str, now: datetime, *, initial: bool) -> datetime:
-    """The moment that a requested termination time means, at a whole second.
+def grant(text: str, now: datetime, *, initial: bool) -> datetime | None:
+    """The moment that a requested termination time means, at a whole second; None for no end at all.
 
     A duration counts from `now`; a dateTime without a zone is UTC. `initial` says which of the two faults to raise:
     UnacceptableTermination when the text is neither, or the moment is not in the future.
@@ -40,6 +46,8 @@ def grant(text: str, now: datetime, *, initial: bool) -> datetime:
             _whole_second(now),
             initial=initial,
         ) from error
+    if moment is None:
+        return None
     if moment <= now:
         raise UnacceptableTermination(
             f"the termination time {text[:60]!r} is not in the future", _whole_second(now), initial=initial
@@ -58,6 +66,11 @@ def duration_s(text: str, now: datetime) -> float:
         raise ValueError(f"{text.strip()[:60]!r} is too long") from error
 
 
+def is_last_day(moment: datetime) -> bool:
+    """Whether a time is one that stands for "never"."""
+    return (moment.year, moment.month, moment.day) == _LAST_DAY
+
+
 def written(moment: datetime) -> str:
     """A time for an answer: UTC, `Z`, whole seconds (what lies below is cut off)."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -73,11 +86,15 @@ def from_ms(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _moment(text: str, now: datetime) -> datetime:
+def _moment(text: str, now: datetime) -> datetime | None:
     if duration := _DURATION.fullmatch(text):
         moment = _after(now, duration)
     elif date_time := _DATE_TIME.fullmatch(text):
-        moment = _date_time(date_time)
+        year, month, day = (int(part) for part in date_time.groups()[:3])
+        if (year, month, day) == _LAST_DAY:
+            _date_time(date_time, 2000, month, day)  # whether the rest is a time
+            return None
+        moment = _date_time(date_time, year, month, day)
     else:
         raise ValueError("examples: 2030-01-31T12:00:00Z, PT10M")
     if moment > LATEST:
@@ -103,8 +120,8 @@ def _add_months(moment: datetime, months: int) -> datetime:
     return moment.replace(year=year, month=month + 1, day=day)
 
 
-def _date_time(match: re.Match[str]) -> datetime:
-    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+def _date_time(match: re.Match[str], year: int, month: int, day: int) -> datetime:
+    hour, minute, second = (int(part) for part in match.groups()[3:6])
     fraction = float(f"0.{match[7] or 0}")
     # XML Schema writes the end of a day as 24:00:00.
     midnight = hour == 24 and minute == 0 and second == 0 and fraction == 0

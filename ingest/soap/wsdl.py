@@ -89,6 +89,12 @@ _PROPERTIES = tuple(
     )
 )
 
+_RESOURCES = {
+    Kind.SUBSCRIPTION: "the SubscriptionReference that Subscribe returns",
+    Kind.PULL_POINT: "the PullPoint that CreatePullPoint returns",
+    Kind.REGISTRATION: "the PublisherRegistrationReference that RegisterPublisher returns",
+}
+
 # The first port of a service is the one that most clients use when they are not told.
 _BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW, "CreatePullPoint"), *_PROPERTIES))
 
@@ -105,6 +111,16 @@ _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
         "PublisherRegistrationManager",
         ((ACTION_BRW, "PublisherRegistrationManager"), (ACTION_BW, "NotificationConsumer"), *_PROPERTIES),
     ),
+}
+
+
+# What the broker's WSDL describes, so that one import makes a whole client; the service of the broker is the first.
+_WHOLE = (Kind.BROKER, Kind.REGISTRATION_FACTORY, *_RESOURCES)
+
+# There also the port types with less in them, for clients that were made from the published documents.
+_ALSO = {
+    Kind.BROKER: ((ACTION_BW, "NotificationProducer"),),
+    Kind.SUBSCRIPTION: ((ACTION_BW, "SubscriptionManager"),),
 }
 
 
@@ -126,35 +142,48 @@ class ServiceDescriptions:
             for file, namespace in _IMPORTED.items()
             for name, operations in _port_types(published[file])
         }
-        self._port_types = {key: known[key] for _, keys in _SERVICES.values() for key in keys}
+        described = (*(keys for _, keys in _SERVICES.values()), *_ALSO.values())
+        self._port_types = {key: known[key] for keys in described for key in keys}
 
     def document(self, name: str) -> bytes | None:
         """A published document, None when there is none of that name."""
         return self._published.get(name)
 
     def wsdl(self, target: Target, own: OwnAddresses) -> bytes:
-        """The service at one of our addresses."""
-        # At all other addresses the broker's operations are offered beside those that OASIS does not know.
-        service, port_types = _SERVICES.get(target.kind, _BROKER)
-        address = attribute(own.resource(target.kind, target.id))
+        """The service at one of our addresses; at the broker's all of them.
+
+        A subscription, pull point or registration has an address of its own, which clients set. At the broker's, which
+        stands in its place, the same operations are taken when wsa:To names it, and are else answered with where to
+        send them.
+        """
+        whole = target.kind is Kind.BROKER
+        services = {}
+        for kind in _WHOLE if whole else (target.kind,):
+            # At all other addresses the broker's operations are offered beside those that OASIS does not know.
+            name, port_types = _SERVICES.get(kind, _BROKER)
+            services[kind] = name, (*port_types, *_ALSO.get(kind, ())) if whole else port_types
         imports = "".join(
             f'<wsdl:import namespace="{namespace}" location={attribute(f"{own.base}{FOLDER}{file}")}/>'
             for file, namespace in _IMPORTED.items()
         )
         bindings = "".join(
-            self._binding(namespace, name, version) for namespace, name in port_types for version in _BINDINGS
-        )
-        ports = "".join(
-            f'<wsdl:port name="{name}Soap{version}" binding="tns:{name}Soap{version}">'
-            f"<soap{version}:address location={address}/></wsdl:port>"
-            for _, name in port_types
+            self._binding(namespace, name, version)
+            for namespace, name in dict.fromkeys(key for _, port_types in services.values() for key in port_types)
             for version in _BINDINGS
         )
+        address = attribute(own.resource(target.kind, target.id))
         prefixes = "".join(f' xmlns:soap{version}="{namespace}"' for version, namespace in _BINDINGS.items())
+        named: set[str] = set()
+        described = ""
+        for kind, (service, port_types) in services.items():
+            where = _RESOURCES.get(kind) if whole else None
+            says = f"<wsdl:documentation>Set the address in {where}.</wsdl:documentation>" if where else ""
+            ports = _ports(service, [name for _, name in port_types], address, named)
+            described += f'<wsdl:service name="{service}">{says}{ports}</wsdl:service>\n'
         return (
             f'<?xml version="1.0" encoding="UTF-8"?>\n<wsdl:definitions xmlns:wsdl="{_WSDL}" xmlns:tns="{NAMESPACE}"'
-            f'{prefixes} name="{service}" targetNamespace="{NAMESPACE}">\n{imports}\n{bindings}\n'
-            f'<wsdl:service name="{service}">{ports}</wsdl:service>\n</wsdl:definitions>\n'
+            f'{prefixes} name="{services[target.kind][0]}" targetNamespace="{NAMESPACE}">\n{imports}\n{bindings}\n'
+            f"{described}</wsdl:definitions>\n"
         ).encode()
 
     def _binding(self, namespace: str, port_type: str, version: str) -> str:
@@ -176,6 +205,20 @@ class ServiceDescriptions:
             f'<wsdl:binding name="{port_type}Soap{version}" type="pt:{port_type}" xmlns:pt="{namespace}">'
             f'<{soap}:binding style="document" transport="{_HTTP}"/>{"".join(operations)}</wsdl:binding>\n'
         )
+
+
+def _ports(service: str, port_types: list[str], address: str, named: set[str]) -> str:
+    """The ports of a service. No two of a document have one name: one that is in `named` already gets a longer one."""
+    ports = ""
+    for port_type in port_types:
+        name = f"{service}{port_type}" if port_type in named else port_type
+        named.add(name)
+        ports += "".join(
+            f'<wsdl:port name="{name}Soap{version}" binding="tns:{port_type}Soap{version}">'
+            f"<soap{version}:address location={address}/></wsdl:port>"
+            for version in _BINDINGS
+        )
+    return ports
 
 
 def _port_types(document: bytes) -> Iterator[tuple[str, tuple[_Operation, ...]]]:

@@ -58,7 +58,7 @@ _REMEMBERED = 16 * 1024 * 1024
 class _Append:
     """The records of one request, settled together."""
 
-    __slots__ = ("began", "count", "deadline", "future", "outcomes", "records", "retained", "size")
+    __slots__ = ("accepted", "began", "count", "deadline", "future", "outcomes", "records", "retained", "size")
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class _Append:
         retained: list[tuple[bytes, bytes]],
         began: float,
         deadline: float,
+        accepted: int,
     ) -> None:
+        self.accepted = accepted
         self.began = began
         self.future = future
         self.records = records
@@ -109,7 +111,8 @@ class NotificationLog:
         self._ended = False
         self.unacknowledged_bytes = 0
         self.acknowledged: Callable[[int, float], object] = lambda _count, _seconds: None
-        """Called for every request once its notifications are stored, with their number and the seconds it took."""
+        """Called for every request once its notifications are stored, with the seconds it took and how many are new: a
+        topic's current message, which is stored again for who subscribes later, is not."""
 
     @property
     def connected(self) -> bool:
@@ -158,7 +161,8 @@ class NotificationLog:
         records = [encode(notification) for notification in notifications]
         current = [encode(notification) for notification in retained]
         began = self._loop.time()
-        append = _Append(self._loop.create_future(), records, current, began, began + self._timeout_s)
+        accepted = sum(not each.only for each in notifications)
+        append = _Append(self._loop.create_future(), records, current, began, began + self._timeout_s, accepted)
         if self.unacknowledged_bytes + append.size > self._limit:
             raise InfrastructureError(
                 f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
@@ -260,7 +264,7 @@ class NotificationLog:
             error = next(filter(None, append.outcomes), None)
             if error is None:
                 append.future.set_result(None)
-                self.acknowledged(len(append.records), self._loop.time() - append.began)
+                self.acknowledged(append.accepted, self._loop.time() - append.began)
             else:
                 failure = as_infrastructure_error("the notification cannot be stored", error)
                 append.future.set_exception(failure)

@@ -115,24 +115,26 @@ class Repeats:
         """Whether repetitions are looked for."""
         return self._memory.enabled
 
-    async def once(self, known: bytes, store: Callable[[], Awaitable[None]]) -> None:
-        """Return when the request with this fingerprint is stored; `store` is called unless it is already.
+    async def once(self, known: bytes, store: Callable[[], Awaitable[None]]) -> bool:
+        """Return when the request with this fingerprint is stored; `store` is called unless it is already. Whether it
+        was.
 
         One that comes while an equal one is being stored waits for it and shares its fate, an error too. Only what
         was acknowledged is remembered. An empty fingerprint stands for requests that cannot be told apart.
         """
         if not known or not self.enabled:
             await store()
-            return
+            return True
         if self._memory.knows(known, self._clock()):
             self.count += 1
-            return
+            return False
         first = self._under_way.get(known)
         if first is not None:
             self.count += 1
             await asyncio.shield(first)
-            return
+            return False
         await self._first(known, store)
+        return True
 
     async def _first(self, known: bytes, store: Callable[[], Awaitable[None]]) -> None:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()

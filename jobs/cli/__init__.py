@@ -5,7 +5,7 @@
     users                           who may come in, and who might not any more
     trace, audit, dead_letters      what became of notifications, and what to do about it
     watching, maintenance           how it is; backups and keys
-    common, topics_work             what several of them share
+    common, topics_work, listening  what several of them share; the subscription of `listen`
 
 Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command that needs it, so that `--help` and
 `status` answer at once.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from typing import Annotated
 
 import typer
 from typer.models import CommandInfo
@@ -34,26 +35,43 @@ from jobs.cli import (
     users,
     watching,
 )
-from jobs.terminal import error_console, guard
+from jobs.terminal import error_console, guard, say
 
 app = typer.Typer(
     name="arborcast",
     help="A WS-Notification broker: takes notifications, keeps them, pushes them, and can prove it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-engine.register(app)
-messages.register(app)
-configuration.register(app)
-topics.register(app)
-subscriptions.register(app)
-users.register(app)
-trace.register(app)
-watching.register(app)
-audit.register(app)
-dead_letters.register(app)
-maintenance.register(app)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from jobs.install.version import lines
+
+        for line in lines():
+            say(line)
+        raise typer.Exit
+
+
+@app.callback()
+def _arborcast(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Print the versions of all that is in it, and end."
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
+
+
+# The order of the groups in the help, and in each of them.
+for module in (
+    *(engine, messages, topics, subscriptions, trace, audit, dead_letters),
+    *(configuration, watching, maintenance, users),
+):
+    module.register(app)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -10,6 +10,7 @@ import typer
 from core.errors import ArborcastError
 from core.printable import one_line
 from jobs.cli.common import (
+    FATES,
     AcceptedSinceOption,
     ConfigOption,
     HomeOption,
@@ -20,6 +21,8 @@ from jobs.cli.common import (
     moment,
     moment_ms,
 )
+from jobs.monitoring.words import WORDS
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -29,6 +32,11 @@ EXIT_UNBALANCED = 1
 EXIT_UNKNOWN = 2
 
 _NAMED_SUBSCRIPTIONS = 20
+
+SYSTEM_NOTICES = (
+    "system notices are the engine's own notifications, below the topic {urn:arborcast}system: breakers opened and "
+    "closed, subscriptions failing, recovered, suspended or gone, dead letters growing"
+)
 
 _WORDS: dict[Kind, str] = {
     "missing": "fewer deliveries than subscriptions",
@@ -45,7 +53,7 @@ _WORDS: dict[Kind, str] = {
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(audit)
+    app.command(rich_help_panel=FATES)(audit)
 
 
 def audit(
@@ -63,7 +71,8 @@ def audit(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that matches = delivered + dead + expired + cancelled + pending, and name notifications that break it.
+    """Check that deliveries = delivered + given up + expired + cancelled + waiting, and name what breaks
+    it.
 
     The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
     """
@@ -73,7 +82,8 @@ def audit(
 
     try:
         kafka = kafka_of(config, home)
-        report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit)
+        with ProgressShown() as progress:
+            report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit, progress=progress)
     except ArborcastError as error:
         error_console().print(f"the audit could not be made: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_UNKNOWN)
@@ -92,14 +102,22 @@ def _print(report: Report) -> None:
     from rich.table import Table
 
     out = console()
+    kinds = [f"{report.published:,} notifications"]
+    kinds += [f"{report.replays:,} replayed ones"] * bool(report.replays)
+    kinds += [f"{report.system_notices:,} system notices"] * bool(report.system_notices)
+    *first, last = kinds
+    accepted = f"{', '.join(first)} and {last}" if first else last
     out.print(
-        f"{report.notifications:,} notifications accepted between {moment(report.since_ms)} and "
-        f"{moment(report.until_ms)} were for {report.matches:,} deliveries; {report.waiting:,} more wait for a batch",
+        f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
+        f"{report.matches:,} deliveries; {report.waiting:,} more have not been looked at yet",
         highlight=False,
         soft_wrap=True,
     )
+    if report.system_notices:
+        out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)
     states = ("delivered", "dead", "expired", "cancelled", "pending")
-    table = Table("subscription", "matches", *states, box=None, pad_edge=False)
+    heads = (WORDS.get(state, state) for state in states)
+    table = Table("subscription", "deliveries", *heads, box=None, pad_edge=False, collapse_padding=True)
     for column in table.columns[1:]:
         column.justify = "right"
     # Those with the most trouble first.
@@ -107,6 +125,8 @@ def _print(report: Report) -> None:
         report.subscriptions, key=lambda name: report.subscriptions[name].delivered - report.subscriptions[name].matches
     )
     rows = [(name, report.subscriptions[name]) for name in names[:_NAMED_SUBSCRIPTIONS]]
+    # Cut off, an id would be of no use.
+    table.columns[0].min_width = max(len(name) for name, _ in (*rows, ("all", report.totals)))
     if len(names) > len(rows):
         table.caption = f"and {len(names) - len(rows):,} subscriptions more: --json has them all"
     for name, tally in (*rows, ("all", report.totals)):

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from topic_model.topics import TopicPath
 
 
+# The groups of `arborcast --help`.
+ENGINE = "The engine"
+MESSAGES = "Messages"
+SUBSCRIBING = "Topics and subscriptions"
+FATES = "What became of it"
+OPERATING = "Operating"
+
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

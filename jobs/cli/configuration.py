@@ -12,7 +12,7 @@ import typer
 
 from core.errors import ConfigError
 from core.reasons import reason_of
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.cli.common import ENGINE, OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, print_document, print_json
 
 HIDDEN = "********"
@@ -33,9 +33,9 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Look at the settings.", no_args_is_help=True)
     group.command("show")(show)
     group.command("spark")(spark)
-    app.command()(init)
-    app.add_typer(group, name="config")
-    app.command()(bundle)
+    app.command(rich_help_panel=ENGINE)(init)
+    app.add_typer(group, name="config", rich_help_panel=ENGINE)
+    app.command(rich_help_panel=OPERATING)(bundle)
 
 
 def init(
@@ -117,6 +117,7 @@ def bundle(
             "--driver-python", help="The same where spark-submit is run.", metavar="PATH", show_default="this one"
         ),
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Write the streaming job for a Spark cluster: code, script and properties for spark-submit."""
     from jobs.install import jars
@@ -131,6 +132,9 @@ def bundle(
         python=python,
         driver_python=driver_python or sys.executable,
     )
+    if json:
+        print_json({"code": code, "script": script, "properties": file, "cluster_properties": cluster})
+        return
     out = console()
     out.print(f"wrote {code}, {script.name}, {file.name}; to run it:", highlight=False, soft_wrap=True)
     if cluster is not None:

@@ -13,6 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from jobs.cli.common import (
+    FATES,
     AcceptedSinceOption,
     ConfigOption,
     HomeOption,
@@ -31,6 +32,7 @@ from jobs.cli.common import (
     tell_of_more,
     topic_test,
 )
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -59,9 +61,9 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so man
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(letters_app, name="dead-letters")
+    app.add_typer(letters_app, name="dead-letters", rich_help_panel=FATES)
     app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
-    app.command()(replay)
+    app.command(rich_help_panel=FATES)(replay)
 
 
 def _say_new_word() -> None:
@@ -101,7 +103,7 @@ def list_letters(
                 (moment(letter.at_ms), "dim"),
                 f"  {letter.notification.id}  ",
                 (one_line(letter.notification.topic), "cyan"),
-                f"  for {letter.subscription}, {letter.number} tries: ",
+                f"  for {letter.subscription}, {letter.number} {'try' if letter.number == 1 else 'tries'}: ",
                 (letter.error or letter.state, "bold"),
                 f", {one_line(letter.detail)}",
             ),
@@ -294,7 +296,8 @@ def replay(
     from jobs.cli.topics_work import read_table
 
     made = Replay(kafka, read_table(kafka), subscription, ReplaySpan(since_ms, until_ms, wanted))
-    places = made.find(limit)
+    with ProgressShown() as made.progress:
+        places = made.find(limit)
     if len(places) > limit:
         raise ReplayRefused(
             f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
@@ -303,7 +306,8 @@ def replay(
     if places and not dry_run and not yes:
         question = f"Deliver {len(places):,} notifications {between} to {subscription} again?"
         dry_run = not agreed(question)
-    sent = made.send(places) if places and not dry_run else 0
+    with ProgressShown() as made.progress:
+        sent = made.send(places) if places and not dry_run else 0
     if json:
         print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})
     elif sent:

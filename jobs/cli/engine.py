@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from core.printable import one_line
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for command in (up, down, status, doctor, fetch):
-        app.command()(command)
+        app.command(rich_help_panel=ENGINE)(command)
 
 
 def up(
@@ -196,5 +197,6 @@ def fetch(
     from jobs.install.java import find_java
     from jobs.stack.engine import find_tools
 
-    jars.fetch(find_java, to_stderr, source=source)
-    class_archive.make(find_tools(), jars.default_cache(), to_stderr)
+    with ProgressShown() as progress:
+        jars.fetch(find_java, to_stderr, source=source, progress=progress)
+        class_archive.make(find_tools(), jars.default_cache(), to_stderr, progress)

@@ -10,7 +10,8 @@ import typer
 
 from core.errors import ConfigError, SecretError
 from core.reasons import reason_of
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
+from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
+from jobs.progress import ProgressShown
 from jobs.terminal import console, print_json, say
 
 if TYPE_CHECKING:
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command()(backup)
-    app.command()(restore)
+    app.command(rich_help_panel=OPERATING)(backup)
+    app.command(rich_help_panel=OPERATING)(restore)
     keys_group = typer.Typer(help="The keys that subscribers' secrets are sealed with.", no_args_is_help=True)
     keys_group.command("new")(new)
     keys_group.command("list")(list_keys)
     keys_group.command("reseal")(reseal)
     keys_group.command("remove")(remove)
-    app.add_typer(keys_group, name="keys")
+    app.add_typer(keys_group, name="keys", rich_help_panel=OPERATING)
 
 
 def backup(
@@ -64,7 +65,8 @@ def backup(
     if drill:
         from jobs.maintenance.data_directory import drill as prove
 
-        stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("--since", since))
+        with ProgressShown() as progress:
+            stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("--since", since), progress)
         if json:
             print_json(stock._asdict())
         else:
@@ -73,12 +75,16 @@ def backup(
     if data_directory:
         from jobs.maintenance.data_directory import back_up
 
-        _tell_files(back_up(settings, folder), json)
+        with ProgressShown() as progress:
+            files = back_up(settings, folder, progress)
+        _tell_files(files, json)
         return
     from jobs.gateway.parts import pull_limits
     from jobs.maintenance.backup import backup as back_up_logs
 
-    _tell(back_up_logs(kafka_of(config, home), folder, pull_limits(settings)), folder, "backed up to", json)
+    with ProgressShown() as progress:
+        manifest = back_up_logs(kafka_of(config, home), folder, pull_limits(settings), progress)
+    _tell(manifest, folder, "backed up to", json)
 
 
 def restore(
@@ -98,12 +104,15 @@ def restore(
         if (folder / MANIFEST).exists():
             raise ConfigError(f"{folder} holds both {ARCHIVE} and {MANIFEST}: move the one that is not meant away")
         target = settings_of(config, home).home
-        restore_copy(folder, target)
+        with ProgressShown() as progress:
+            restore_copy(folder, target, progress)
         _tell_files([target], json)
         return
     from jobs.maintenance.backup import restore as fill
 
-    _tell(fill(folder, kafka_of(config, home)), folder, "restored from", json)
+    with ProgressShown() as progress:
+        manifest = fill(folder, kafka_of(config, home), progress)
+    _tell(manifest, folder, "restored from", json)
 
 
 def _tell_files(files: Iterable[Path], json: bool) -> None:
@@ -144,9 +153,13 @@ def new(
     say(f"{path}: secrets are sealed with {key_id} from now on")
 
 
-def list_keys(config: ConfigOption = None, home: HomeOption = None) -> None:
+def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Print the ids of the keys; the first one seals."""
-    for key_id in _keys(Path(settings_of(config, home).secrets.key_file)):
+    keys = list(_keys(Path(settings_of(config, home).secrets.key_file)))
+    if json:
+        print_json([{"id": key_id, "seals": key_id == keys[0]} for key_id in keys])
+        return
+    for key_id in keys:
         say(key_id)
 
 

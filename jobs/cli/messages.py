@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import queue
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, urlsplit
 
 import typer
 
 from core.errors import ArborcastError
 from core.printable import one_line
 from core.reasons import reason_of
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, namespaces_of, settings_of
+from jobs.cli.common import (
+    MESSAGES,
+    SUBSCRIBING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    namespaces_of,
+    settings_of,
+)
 from jobs.terminal import console, error_console, print_json, print_json_line, say
 
 if TYPE_CHECKING:
-    from ingest.client import Client
+    from ingest.client import Client, RemoteSubscription
     from ingest.client.listener import ReceivedMessage
 
 UrlOption = Annotated[
@@ -30,6 +43,13 @@ UrlOption = Annotated[
 TopicArgument = Annotated[
     str,
     typer.Argument(help="For instance a/b (or a:b), 'a//.' (a and all below), {urn:x}a/b, or p:a/b with -n p=urn:x."),
+]
+SubscriptionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTION",
+        help="Its id, as `subscriptions list` prints it, or the address that `subscribe` prints.",
+    ),
 ]
 
 
@@ -46,8 +66,10 @@ class InputError(ArborcastError):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (subscribe, unsubscribe, rotate_secret, publish, listen):
-        app.command()(command)
+    app.command(rich_help_panel=MESSAGES)(publish)
+    app.command(rich_help_panel=MESSAGES)(listen)
+    for command in (subscribe, unsubscribe, rotate_secret):
+        app.command(rich_help_panel=SUBSCRIBING)(command)
 
 
 def subscribe(
@@ -102,31 +124,40 @@ def subscribe(
 
 
 def unsubscribe(
-    address: Annotated[str, typer.Argument(help="The address that `subscribe` printed.")],
+    subscription: SubscriptionArgument,
+    url: UrlOption = None,
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
     """End a subscription."""
-    with _client(None, config, home) as client:
-        client.unsubscribe(address)
+    broker = url or _broker_url(config, home)
+    with _client(broker, config, home) as client:
+        client.unsubscribe(_address(subscription, broker))
 
 
 def rotate_secret(
-    address: Annotated[str, typer.Argument(help="The address that `subscribe` printed.")],
+    subscription: SubscriptionArgument,
     overlap: Annotated[
         int | None, typer.Option("--overlap", help="The old secret signs too for so many seconds.", min=0)
     ] = None,
     secret_file: SecretFileOption = None,
+    url: UrlOption = None,
     config: ConfigOption = None,
     home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
     given = _read_secret(secret_file)
-    with _client(None, config, home) as client:
+    broker = url or _broker_url(config, home)
+    with _client(broker, config, home) as client:
         secret = client.rotate_secret(
-            address, given, overlap=timedelta(seconds=overlap) if overlap is not None else None
+            _address(subscription, broker),
+            given,
+            overlap=timedelta(seconds=overlap) if overlap is not None else None,
         )
-    if not given:
+    if json:
+        print_json({} if given else {"secret": secret})
+    elif not given:
         say(secret)
 
 
@@ -137,11 +168,18 @@ def publish(
     url: UrlOption = None,
     config: ConfigOption = None,
     home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Publish a notification; when this returns, the broker has stored it."""
+    """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
     payload = _read(file)
     with _client(url, config, home) as client:
-        client.notify(topic, payload, namespaces=namespaces_of(namespace))
+        made = client.notify(topic, payload, namespaces=namespaces_of(namespace))
+    if json:
+        print_json({"notification_id": made or None})
+    elif made:
+        say(made)
+    else:
+        error_console().print("stored; the broker does not say under which id", highlight=False)
 
 
 def listen(
@@ -157,26 +195,52 @@ def listen(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Start a small receiver, subscribe it, and print what arrives, until Ctrl-C. With --json one line per message."""
-    from ingest.client.listener import Listener
+    """Start a small receiver, subscribe it, and print what arrives, until Ctrl-C. With --json one line per message.
 
-    arrived: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
+    The subscription ends with the command; when that is killed, or its machine goes away, five minutes later.
+    """
+    from ingest.client.listener import Listener
+    from jobs.cli.listening import LeasedSubscription
+
+    def tell(sentence: str) -> None:
+        error_console().print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
     try:
         listener = Listener(arrived.put, port=port, host=host)
     except OSError as error:
         raise InputError(f"cannot listen at {host}:{port}: {reason_of(error)}; choose another with --port") from error
-    with listener, _client(url, config, home) as client:
-        subscription = client.subscribe(topic, to=listener.url, namespaces=namespaces_of(namespace))
-        error_console().print(f"listening to {topic} at {listener.url}; Ctrl-C ends it", highlight=False, markup=False)
-        try:
+    with listener, _client(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
+
+        def subscribe_for(lasts: timedelta) -> RemoteSubscription:
+            return client.subscribe(topic, to=listener.url, lasts=lasts, namespaces=namespaces_of(namespace))
+
+        with (
+            suppress(KeyboardInterrupt),
+            LeasedSubscription(client, subscribe_for, tell, ended=lambda: arrived.put(None)),
+        ):
+            tell(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
             received = 0
             while count is None or received < count:
-                _print_message(arrived.get(), json)
+                message = arrived.get()
+                if message is None:
+                    raise InputError("the subscription was ended by somebody else: nothing will come any more")
+                _print_message(message, json)
                 received += 1
-        except KeyboardInterrupt:
-            pass
-        finally:
-            client.unsubscribe(subscription.address)
+
+
+@contextmanager
+def _as_interrupts(*signals: signal.Signals) -> Iterator[None]:
+    """These end a command as Ctrl-C does, so that it leaves nothing behind; not those that nohup has turned off."""
+    before = {number: signal.getsignal(number) for number in signals}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _print_message(message: ReceivedMessage, json: bool) -> None:
@@ -204,6 +268,16 @@ def _print_message(message: ReceivedMessage, json: bool) -> None:
         ),
         soft_wrap=True,
     )
+
+
+def _address(subscription: str, broker: str) -> str:
+    """Where a subscription is managed, by its id at this broker or by the address itself."""
+    if "://" in subscription:
+        return subscription
+    from ingest.addresses import Kind
+
+    base = urlsplit(broker)
+    return f"{base.scheme}://{base.netloc}{Kind.SUBSCRIPTION.value}{quote(subscription, safe='')}"
 
 
 def _client(url: str | None, config: Path | None, home: Path | None) -> Client:

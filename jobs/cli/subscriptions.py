@@ -13,6 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from jobs.cli.common import (
+    SUBSCRIBING,
     ConfigOption,
     HomeOption,
     JsonOption,
@@ -23,9 +24,11 @@ from jobs.cli.common import (
     namespaces_of,
     tell_of_more,
 )
-from jobs.terminal import console, print_json
+from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from topic_model.projections.suspensions import Suspensions
     from topic_model.records.control import SubscriptionSuspended
     from topic_model.routing import RoutingTable
@@ -43,7 +46,7 @@ class _Activity(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(subscriptions_app, name="subscriptions")
+    app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=SUBSCRIBING)
 
 
 @subscriptions_app.command("list")
@@ -81,26 +84,42 @@ def list_subscriptions(
     if json:
         print_json({"subscriptions": facts, "more": len(found) - len(facts)})
         return
+    if not facts:
+        others = next(table.subscriptions(), None) is not None
+        error_console().print("no subscription is as asked for" if others else "nobody is subscribed")
+        return
+    for line in _lines(facts):
+        console().print(line, soft_wrap=True)
+    tell_of_more(len(found) - len(facts))
+
+
+# An address may be as long as it likes; what stands behind it is looked for within a screen's width.
+_WIDEST = 48
+
+
+def _lines(facts: list[dict[str, Any]]) -> Iterator[Text]:
+    """A heading, and a line for each, with nothing cut off: a part of an id would be of no use."""
     from rich.text import Text
 
-    for each in facts:
-        # In lines rather than columns: cut off, an id would be of no use.
-        suspended = each["suspended"] if each["state"] == _Activity.SUSPENDED else None
-        why = (
-            f" since {suspended['at']}: {suspended['reason']}, failing since {suspended['failing_since']}"
-            if suspended
-            else ""
+    rows = [(each["subscription"], each["state"], one_line(each["endpoint"])) for each in facts]
+    heading = ("subscription", "state", "endpoint")
+    widths = [min(_WIDEST, max(map(len, column))) for column in zip(heading, *rows, strict=True)]
+    first, state, endpoint = (word.ljust(width) for word, width in zip(heading, widths, strict=True))
+    yield Text(f"{first}  {state}  {endpoint}  topics", "bold")
+    for each, row in zip(facts, rows, strict=True):
+        first, state, endpoint = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield Text.assemble(
+            f"{first}  ",
+            (state, "" if each["state"] == _Activity.ACTIVE else "bold"),
+            f"  {endpoint}  ",
+            (one_line(each["expression"]) or "every topic", "cyan"),
         )
-        console().print(
-            Text.assemble(
-                f"{each['subscription']}  ",
-                (one_line(each["state"] + why), "" if each["state"] == _Activity.ACTIVE else "bold"),
-                f"  {one_line(each['endpoint'])}  ",
-                (one_line(each["expression"]) or "every topic", "cyan"),
-            ),
-            soft_wrap=True,
-        )
-    tell_of_more(len(found) - len(facts))
+        suspended = each["suspended"]
+        if suspended and each["state"] == _Activity.SUSPENDED:
+            why = (
+                f"suspended since {suspended['at']}: {suspended['reason']}, failing since {suspended['failing_since']}"
+            )
+            yield Text(one_line(f"  {why}"), "dim")
 
 
 @subscriptions_app.command()

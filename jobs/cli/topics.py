@@ -14,7 +14,17 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from core.reasons import reason_of
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, NamespaceOption, kafka_of, namespaces_of, settings_of
+from jobs.cli.common import (
+    SUBSCRIBING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    kafka_of,
+    namespaces_of,
+    settings_of,
+)
+from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_document, print_json
 
 if TYPE_CHECKING:
@@ -37,7 +47,7 @@ BaseOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.add_typer(topics_app, name="topics")
+    app.add_typer(topics_app, name="topics", rich_help_panel=SUBSCRIBING)
 
 
 def _settings(config: Path | None, home: Path | None) -> Settings:
@@ -104,7 +114,13 @@ def add(
     code: Annotated[str, typer.Option("--code", help="Short code, unique in the tree.")] = "",
     message_type: Annotated[list[str] | None, typer.Option("--type", help="A message type; may be repeated.")] = None,
     final: Annotated[bool, typer.Option("--final", help="No topics may be added below.")] = False,
-    retain: Annotated[bool, typer.Option("--retain", help="Keep the last notification for later subscribers.")] = False,
+    retain: Annotated[
+        bool | None,
+        typer.Option(
+            "--retain/--no-retain",
+            help="Keep the last notification for later subscribers, or do not; default: as topics.retain_all says.",
+        ),
+    ] = None,
     priority: Annotated[int, typer.Option("--priority", help="Default priority of notifications.")] = 0,
     routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
     publisher: Annotated[
@@ -202,7 +218,6 @@ def import_topics(
 ) -> None:
     """Bring the topics of a document in, all or none."""
     from jobs.cli import topics_work as commands
-    from topic_model.records.control_log import ControlLog
 
     settings = _settings(config, home)
     standard_input = str(file) == "-"
@@ -214,13 +229,11 @@ def import_topics(
     records, skipped = commands.read_document(data, form, base_dn or settings.directory.base_dn)
     for line in skipped:
         error_console().print(f"skipped {line}", markup=False, highlight=False)
-    result = commands.plan_import(commands.read_tree(settings.kafka), records, replace=replace)
-    if result.records and not dry_run:
-        log = ControlLog(settings.kafka)
-        try:
-            log.append(result.records)
-        finally:
-            log.close()
+    with ProgressShown() as progress:
+        tree = commands.read_tree(settings.kafka)
+        result = commands.plan_import(tree, records, replace=replace, progress=progress)
+        if not dry_run:
+            commands.write_import(settings.kafka, result.records, progress)
     counts = {"added": result.added, "changed": result.changed, "removed": result.removed, "skipped": len(skipped)}
     if json:
         print_json(counts)
@@ -327,7 +340,8 @@ def _facts_of(record: TopicRecord) -> str:
     """What a topic has to say beside its code, in words."""
     policy = record.policy
     words = [*record.message_types]
-    words += ["final"] * record.final + ["retain"] * policy.retain
+    words += ["final"] * record.final
+    words += {True: ["retain"], False: ["no retain"], None: []}[policy.retain]
     words += [f"priority {policy.priority}"] * bool(policy.priority)
     words += [f"routing {policy.routing}"] * bool(policy.routing)
     words += [f"publishers {', '.join(policy.publishers)}"] * bool(policy.publishers)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from core.errors import ConfigError, TopicError
+from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from directory.entries import ldif
 from directory.entries.changes import Put, Workspace, in_writing_order
@@ -167,6 +168,19 @@ def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicR
     return tuple(listing.records().values()), tuple(map(str, listing.problems))
 
 
+# So many topics are written at a time: one by one it would be slow, and all at once they might not be taken in time.
+_AT_ONCE = 2_000
+
+
+def write_import(kafka: KafkaSettings, records: Sequence[ControlRecord], progress: Progress = untold) -> None:
+    """Append what an import comes to. Raises InfrastructureError; what was written before that is there, and the same
+    import again brings the rest."""
+    with closing(ControlLog(kafka)) as log:
+        for start in range(0, len(records), _AT_ONCE):
+            progress("writing topics", start, len(records))
+            log.append(records[start : start + _AT_ONCE])
+
+
 @dataclass(frozen=True)
 class Import:
     """What an import comes to: the records to append, and how many topics that touches."""
@@ -177,7 +191,9 @@ class Import:
     removed: int
 
 
-def plan_import(tree: TopicTree, wanted: Sequence[TopicRecord], *, replace: bool = False) -> Import:
+def plan_import(
+    tree: TopicTree, wanted: Sequence[TopicRecord], *, replace: bool = False, progress: Progress = untold
+) -> Import:
     """The records that bring these topics in; `replace` also removes every other topic. Changes `tree` as it goes.
 
     All or nothing: raises TopicError that names the topics which cannot be.
@@ -190,7 +206,8 @@ def plan_import(tree: TopicTree, wanted: Sequence[TopicRecord], *, replace: bool
         tree.apply(record)
     refused: list[TopicError] = []
     added = changed = 0
-    for topic in sorted(wanted, key=lambda record: record.path):
+    for number, topic in enumerate(sorted(wanted, key=lambda record: record.path)):
+        progress("comparing topics", number, len(wanted))
         known = topic.path in tree
         try:
             planned = plan_update(tree, topic) if known else plan_create(tree, topic)

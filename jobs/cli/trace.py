@@ -10,7 +10,8 @@ import typer
 
 from core.errors import ArborcastError, InfrastructureError
 from core.printable import one_line
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
+from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
+from jobs.monitoring.words import WORDS
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ _STYLES = {
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command()(trace)
-    app.command()(why)
+    app.command(rich_help_panel=FATES)(trace)
+    app.command(rich_help_panel=FATES)(why)
 
 
 def trace(
@@ -157,7 +158,8 @@ def format_story(story: Story) -> Iterable[Text]:
     for delivery in story.deliveries:
         counts[delivery.outcome] = counts.get(delivery.outcome, 0) + 1
     if len(story.deliveries) > 1:
-        yield Text("  " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())), style="bold")
+        said = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
+        yield Text("  " + said, style="bold")
     # Those that are not well first: they are why somebody asks.
     order = sorted(story.deliveries, key=lambda each: each.outcome == "delivered")
     for delivery in order[:_SHOWN]:
@@ -171,16 +173,16 @@ def format_story(story: Story) -> Iterable[Text]:
 def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Text]:
     from rich.text import Text
 
-    yield Text.assemble(
-        ("  subscription ", "bold"), delivery.subscription, "  ", (delivery.outcome, _STYLES[delivery.outcome])
-    )
+    outcome, style = WORDS.get(delivery.outcome, delivery.outcome), _STYLES[delivery.outcome]
+    yield Text.assemble(("  subscription ", "bold"), delivery.subscription, "  ", (outcome, style))
     if delivery.expression:
         verb = "asks for" if delivery.outcome == "no match" else "matched by"
         to = f", at {delivery.endpoint}" if delivery.endpoint else ""
         yield Text.assemble((f"    {verb} ", "dim"), one_line(delivery.expression + to))
     for step in delivery.steps:
         yield _line(step, first_at, "    ")
-    yield Text.assemble((f"    {delivery.outcome}: ", _STYLES[delivery.outcome]), one_line(delivery.why))
+    said = "" if delivery.why.startswith(outcome) else f"{outcome}: "
+    yield Text.assemble((f"    {said}", style), one_line(delivery.why))
 
 
 def _line(step: Step, first_at: datetime | None, indent: str) -> Text:

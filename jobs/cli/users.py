@@ -13,7 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.printable import one_line
 from core.reasons import reason_of
-from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
+from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def register(app: typer.Typer) -> None:
     group.command("remove")(remove)
     group.command("list")(list_users)
     group.command("check")(check)
-    app.add_typer(group, name="users")
+    app.add_typer(group, name="users", rich_help_panel=OPERATING)
     access_group = typer.Typer(help="Find subscriptions whose owners lost the right to them.", no_args_is_help=True)
     # A group of one command would be that command.
     access_group.callback()(lambda: None)
     access_group.command("check")(check_access)
-    app.add_typer(access_group, name="access")
+    app.add_typer(access_group, name="access", rich_help_panel=OPERATING)
 
 
 def add(
@@ -93,11 +93,20 @@ def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonO
     console().print(table)
 
 
-def check(name: NameArgument, stdin: StdinOption = False, config: ConfigOption = None, home: HomeOption = None) -> None:
+def check(
+    name: NameArgument,
+    stdin: StdinOption = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
     """Check a user's password; the exit status is 1 when it is wrong."""
     from ingest.access.users import FileUsers
 
     identity = FileUsers(_path(config, home)).check(name, _password(stdin, confirm=False))
+    if json:
+        print_json({"name": name, "right": identity is not None, "groups": sorted(identity.groups) if identity else []})
+        raise typer.Exit(0 if identity else 1)
     if identity is None:
         console().print(f"no: there is no user {name} with this password", highlight=False)
         raise typer.Exit(1)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ConfigError
-from jobs.cli.common import ConfigOption, HomeOption, beginning, settings_of
-from jobs.terminal import error_console
+from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, beginning, settings_of
+from jobs.terminal import error_console, print_json
 
 if TYPE_CHECKING:
     from jobs.monitoring.watching import EngineWatch
@@ -30,7 +30,7 @@ UrlOption = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for command in (top, report):
-        app.command()(command)
+        app.command(rich_help_panel=OPERATING)(command)
 
 
 def top(
@@ -39,11 +39,23 @@ def top(
     url: UrlOption = None,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.5, max=60)] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end; also without a terminal.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Show how the engine is, live: throughput, latency, lag, what waits, and what every process uses."""
+    """Show how the engine is, live: throughput, latency, lag, what waits, and what every process uses.
+
+    With --json the figures are printed once.
+    """
+    watch, where = _watch(config, home, url)
+    if json:
+        from jobs.monitoring.snapshot import document, first_look
+
+        seen = first_look(watch)
+        print_json(document(seen, where))
+        if not seen.samples:
+            raise typer.Exit(1)
+        return
     from jobs.monitoring import top_frame as terminal
 
-    watch, where = _watch(config, home, url)
     if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         if not terminal.once(watch, where, sys.stdout):
             raise typer.Exit(1)
@@ -61,6 +73,7 @@ def report(
     config: ConfigOption = None,
     home: HomeOption = None,
     url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Write what `top` shows, over a longer time, as one HTML page that loads nothing else."""
     from jobs.monitoring.report import history_for, write_report
@@ -73,6 +86,9 @@ def report(
         raise ConfigError("a report needs the one address of an embedded engine: others keep no history")
     seen, where = history_for(url[0] if url else None, settings_of(config, home).home, start)
     write_report(output, seen, where, start, now)
+    if json:
+        print_json({"file": output, "samples": len(seen.samples), "problem": seen.problem or None})
+        return
     of_what = f"{len(seen.samples)} samples" if not seen.problem else f"nothing in this time; {seen.problem}"
     error_console().print(f"wrote {output}: {of_what}", highlight=False, soft_wrap=True)
 

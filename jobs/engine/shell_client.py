@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,13 +33,13 @@ class ShellClient(Client):
         credentials = _credentials(urlsplit(url).hostname)
         super().__init__(url, timeout_s=TIMEOUT_S, retries=Retries(unanswered=False), credentials=credentials)
 
-    def _perform(self, call: Call[ResultT]) -> ResultT:
+    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, Mapping[str, str]]:
         parts = urlsplit(call.to.address)
         where = f"{parts.scheme}://{parts.netloc}"
         waiting = f"{where} has not answered yet; waiting for up to {TIMEOUT_S[1]:g} s (arborcast status: how it is)"
         try:
             with noting_silence(waiting, QUIET_S):
-                return super()._perform(call)
+                return super()._exchange(call)
         except FaultReceived as error:
             if error.status != 401:
                 raise

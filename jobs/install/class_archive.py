@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from core.progress import Progress, untold
 from jobs.processes.errors import StackError
 from jobs.settings.loading import load_settings
 from jobs.settings.stack import StackSettings
@@ -34,7 +35,7 @@ _STOP_S = 600.0
 _STEP_S = 0.1
 
 
-def make(tools: Tools, cache: Path, report: Report) -> bool:
+def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold) -> bool:
     """Make the archive for this Java and these jars, if there is none; whether there is one now.
 
     An engine starts without it, only slower: so what goes wrong is reported, never raised.
@@ -43,6 +44,7 @@ def make(tools: Tools, cache: Path, report: Report) -> bool:
         report(f"class archive: there, {tools.classes}")
         return True
     report("class archive: starting the job once, to keep the classes that it loads for its next starts")
+    progress("making the archive of classes")
     try:
         (cache / "java").mkdir(parents=True, exist_ok=True)
         # On the cache's own file system, so that a finished archive can be moved into place.

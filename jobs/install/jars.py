@@ -18,17 +18,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from core.progress import Progress, untold
 from jobs.install import java
 from jobs.install.java import Java, java_environ
 from jobs.processes.errors import HomeError, JarError
-from jobs.terminal import complain, say
+from jobs.terminal import complain
 
 _DOWNLOADING = re.compile(r"^downloading \S*/(?P<jar>[^/\s]+\.jar) ")
 
@@ -37,9 +37,6 @@ _UNRESOLVED = re.compile(r":: (?P<module>\S+#\S+;\S+?): (?P<why>.+)$")
 _FAILED = re.compile(r"\[FAILED\s*\]\s+\S+?#\S+?;\S+?!(?P<jar>\S+?\.jar)[^:]*:?\s*(?P<why>.*)$")
 
 _SERVER = re.compile(r"(?P<why>\S*(?:Exception|Error):.*|Server access error.*|Host \S+ not found.*)", re.IGNORECASE)
-
-# Finding out what the broker depends on takes half a minute in which nothing is downloaded: say so meanwhile.
-_QUIET_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -51,12 +48,12 @@ class IvyResult:
 
 
 def retrieve(
-    descriptor: Path, conf: str, into: Path, cache: Path, java: Path, expected: int, report: Callable[[str], None]
+    descriptor: Path, conf: str, into: Path, cache: Path, java: Path, expected: int, progress: Progress
 ) -> IvyResult:
     """Resolves one configuration of the descriptor and copies its jars into a folder.
 
-    `cache` is Ivy's own, kept so that an interrupted fetch goes on where it was; `report` gets a line per download,
-    numbered up to `expected`.
+    `cache` is Ivy's own, kept so that an interrupted fetch goes on where it was; `progress` is told of each jar that is
+    found and then of each download, up to `expected`.
     """
     command = [
         str(java),
@@ -70,7 +67,6 @@ def retrieve(
     ]
     lines: list[str] = []
     downloads = found = 0
-    said = time.monotonic()
     with subprocess.Popen(
         command,
         env=java_environ(),
@@ -84,14 +80,12 @@ def retrieve(
         try:
             for raw in process.stdout:
                 line = raw.strip()
-                if match := _DOWNLOADING.match(line):
+                if _DOWNLOADING.match(line):
                     downloads += 1
-                    report(f"  {min(downloads, expected)}/{expected}  {match['jar']}")
-                elif line.startswith("found "):
+                    progress(f"downloading the {conf} jars", min(downloads, expected), expected)
+                elif line.startswith("found ") and not downloads:
                     found += 1
-                    if time.monotonic() - said > _QUIET_S:
-                        report(f"  found {found}/{expected} so far")
-                        said = time.monotonic()
+                    progress(f"finding the {conf} jars", min(found, expected), expected)
                 lines.append(line)
         except BaseException:
             process.kill()  # Ctrl-C: nothing goes on in the background
@@ -208,7 +202,13 @@ def is_fetched(which: str, cache: Path | None = None) -> bool:
     return True
 
 
-def fetch(java: Callable[[], Java], report: Report, cache: Path | None = None, source: Path | None = None) -> None:
+def fetch(
+    java: Callable[[], Java],
+    report: Report,
+    cache: Path | None = None,
+    source: Path | None = None,
+    progress: Progress = untold,
+) -> None:
     """Makes sure that all sets are in the cache, from `source` (a folder with jars in it) or from the network.
 
     `java` is asked for only when something has to be resolved; `report` gets a line per step. Raises JarError naming
@@ -225,7 +225,7 @@ def fetch(java: Callable[[], Java], report: Report, cache: Path | None = None, s
                 continue  # by the process that had the lock
             with _draft(cache, which) as draft:
                 if source is None:
-                    _resolve(which, draft, cache, java(), report)
+                    _resolve(which, draft, cache, java(), report, progress)
                 else:
                     _copy(which, draft, source, report)
                 try:
@@ -238,11 +238,11 @@ def fetch(java: Callable[[], Java], report: Report, cache: Path | None = None, s
                 report(f"jars: {which} set complete, {len(pins(which))} jars, checksums right")
 
 
-def _resolve(which: str, draft: Path, cache: Path, java: Java, report: Report) -> None:
+def _resolve(which: str, draft: Path, cache: Path, java: Java, report: Report, progress: Progress) -> None:
     pinned = pins(which)
     report(f"jars: fetching the {which} set, {len(pinned)} jars")
     with resources.as_file(resources.files("jobs.install") / "jars.xml") as descriptor:
-        outcome = retrieve(descriptor, which, draft, cache / "ivy", java.executable, len(pinned), report)
+        outcome = retrieve(descriptor, which, draft, cache / "ivy", java.executable, len(pinned), progress)
     if outcome.problem:
         jar = outcome.jar or next((name for name in sorted(pinned) if not (draft / name).exists()), "")
         if "no space left" in outcome.problem.lower():
@@ -333,7 +333,7 @@ def pinned_lines(which: str, work: Path) -> list[str]:
     into = work / which
     into.mkdir()
     expected = len(pins(which))
-    outcome = retrieve(_FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, say)
+    outcome = retrieve(_FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, untold)
     if outcome.problem:
         raise JarError(f"could not fetch {outcome.jar or which}: {outcome.problem}", outcome.jar)
     return [

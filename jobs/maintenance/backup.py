@@ -31,6 +31,7 @@ from core.eventlog.client import (
 )
 from core.eventlog.scan import LogScan
 from core.eventlog.topics import PULL_LOG, ensure_topics, specifications
+from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import partition_of_subscription
@@ -102,29 +103,30 @@ _LOOKS_BACK_S = (60, 600, 3_600, 86_400)
 _EVER = 1 << 62
 
 
-def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits) -> Manifest:
+def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Progress = untold) -> Manifest:
     """Write a backup into a folder that has none; what is in it.
 
     `limits` are those of the gateways' pull points. Raises InfrastructureError, RecordVersionError, BackupError.
     """
     made_ms = int(time.time() * 1000)
-    undelivered = _first_undelivered(kafka)
+    undelivered = _first_undelivered(kafka, progress)
     # Before the parked deliveries are read; what had left the log by then waits among them, or is done.
     letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
     # Some of what is undelivered waits in `parked`, the rest was not dispatched yet. One file: first the older.
-    logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered))
-    logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until))
-    logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits))
+    logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered, progress))
+    logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until, progress))
+    logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits, progress))
     for name in ("retained", "control"):
-        logs[name] = write_log(folder, name, (BackupRecord(each.key, each.value) for each in _all(kafka, name)))
+        records = (BackupRecord(each.key, each.value) for each in _all(kafka, name, progress))
+        logs[name] = write_log(folder, name, records)
     manifest = Manifest(made_ms, logs)
     seal(folder, manifest)
     return manifest
 
 
-def _all(kafka: KafkaSettings, name: str) -> Iterator[ConsumerRecord]:
-    with LogScan(roomy(kafka), name) as log:
+def _all(kafka: KafkaSettings, name: str, progress: Progress) -> Iterator[ConsumerRecord]:
+    with LogScan(roomy(kafka), name, progress=progress) as log:
         yield from log.read_all()
 
 
@@ -133,17 +135,17 @@ def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
         return log.ends()
 
 
-def _first_undelivered(kafka: KafkaSettings) -> dict[int, int]:
+def _first_undelivered(kafka: KafkaSettings, progress: Progress) -> dict[int, int]:
     """Where in each partition begins what no batch is done with for certain."""
-    found = _progress(kafka)
+    found = _batch_progress(kafka, progress)
     with LogScan(kafka, "notifications") as log:
         firsts = log.beginnings()
         at = firsts if found.before_ms is None else log.at(found.before_ms)
         return {number: max(first, found.first_undelivered(number, at[number])) for number, first in firsts.items()}
 
 
-def _progress(kafka: KafkaSettings) -> BatchProgress:
-    with LogScan(kafka, "attempts") as log:
+def _batch_progress(kafka: KafkaSettings, told: Progress) -> BatchProgress:
+    with LogScan(kafka, "attempts", progress=told) as log:
         ends, now_ms = log.ends(), int(time.time() * 1000)
         for back_s in _LOOKS_BACK_S:
             found = progress(_spans(log, log.at(now_ms - back_s * 1000), ends))
@@ -161,11 +163,11 @@ def _spans(log: LogScan, firsts: dict[int, int], ends: dict[int, int]) -> Iterat
             yield BatchSpan(record.timestamp, evaluation.batch, evaluation.partition, min(offsets), max(offsets))
 
 
-def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Iterator[BackupRecord]:
+def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:
     # A temporary SQLite file, deleted with the connection: what waits need not fit into memory.
     with closing(sqlite3.connect("")) as waiting:
         waiting.execute("create table waiting (key blob primary key, batch, partition, offset, subscription, value)")
-        for record in _all(kafka, "parked"):
+        for record in _all(kafka, "parked", progress):
             _note(waiting, record, first_undelivered)
         rows = waiting.execute("select subscription, value from waiting order by batch, partition, offset")
         for subscription, value in rows:
@@ -174,7 +176,7 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int]) -> Ite
                 yield BackupRecord(
                     *notifications.encode(msgspec.structs.replace(decoded.notification, only=subscription))
                 )
-    with LogScan(kafka, "notifications") as log:
+    with LogScan(kafka, "notifications", progress=progress) as log:
         for record in log.read_from(first_undelivered):
             yield BackupRecord(record.key, record.value)
 
@@ -194,12 +196,12 @@ def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered
     # Else its notification is dispatched again as a whole.
 
 
-def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[BackupRecord]:
+def _letters(kafka: KafkaSettings, until: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:
     """The letters that were in the log when it ended there, and all later ones: a letter that was taken out since may
     be among what was read of `parked`, or may have been given up again."""
     with closing(sqlite3.connect("")) as letters:
         letters.execute("create table letters (key blob primary key, value)")
-        for record in _all(kafka, "dead"):
+        for record in _all(kafka, "dead", progress):
             if record.value is not None:
                 letters.execute("insert or replace into letters values (?, ?)", (record.key, record.value))
             elif record.offset < until.get(record.partition, 0):
@@ -211,14 +213,14 @@ def _letters(kafka: KafkaSettings, until: dict[int, int]) -> Iterator[BackupReco
             yield BackupRecord(delivery._replace(place=place).key(), value)
 
 
-def _pullable(kafka: KafkaSettings, limits: PullLimits) -> Iterator[BackupRecord]:
+def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> Iterator[BackupRecord]:
     """What waits or was claimed and not settled, as it was put in."""
     store = PullStore(limits)
-    for record in _all(kafka, PULL_LOG):
+    for record in _all(kafka, PULL_LOG, progress):
         store.apply(*pull.decode(record.key, record.value), record.offset)
     unsettled = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
     unsettled |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
-    for record in _all(kafka, PULL_LOG):
+    for record in _all(kafka, PULL_LOG, progress):
         if record.offset in unsettled:
             yield BackupRecord(record.key, record.value)
 
@@ -229,21 +231,29 @@ _AT_ONCE = 2_000
 _FLUSH_S = 60.0
 
 
-def restore(folder: Path, kafka: KafkaSettings) -> Manifest:
+def restore(folder: Path, kafka: KafkaSettings, progress: Progress = untold) -> Manifest:
     """Make the logs and append what the backup holds; returns what that was.
 
     Raises BackupError when the backup is damaged, or when there is anything in one of the logs: nothing is ever mixed
     with what an engine has written. Raises InfrastructureError when Kafka does not take it; the logs are filled in
     part then, and have to be deleted, or another prefix chosen, before it is tried again.
     """
+    progress("checking the backup")
     manifest = verify(folder)
     ensure_topics(kafka)
     for specification in specifications(kafka):
         _require_empty(kafka, specification.name.removeprefix(kafka.prefix))
     with closing(make_producer(roomy(kafka))) as producer:
         for log in manifest.logs:
-            _fill(producer, kafka.topic(log), log, read_log(folder, log))
+            total = manifest.logs[log].records
+            _fill(producer, kafka.topic(log), log, _counted(read_log(folder, log), log, total, progress))
     return manifest
+
+
+def _counted(records: Iterator[BackupRecord], log: str, total: int, progress: Progress) -> Iterator[BackupRecord]:
+    for number, record in enumerate(records):
+        progress(f"filling the {log} log", number, total)
+        yield record
 
 
 def _require_empty(kafka: KafkaSettings, log: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.errors import InfrastructureError
+from core.progress import Progress, untold
 from core.reasons import reason_of
 from core.settings import KafkaSettings
 from jobs.engine.commands import UpOptions, down, to_stderr, up
@@ -54,20 +55,22 @@ def stock_of(report: Report) -> Stock:
     return Stock(report.notifications + report.waiting, report.matches, settled)
 
 
-def back_up(settings: Settings, folder: Path) -> list[Path]:
+def back_up(settings: Settings, folder: Path, progress: Progress = untold) -> list[Path]:
     """Stop the engine if it runs, copy its data directory, start it again; the files made.
 
     Raises HomeError when there is no data directory or the copy cannot be made.
     """
+    progress("stopping the engine")
     was_up = down(settings.home)
-    made = copy(settings.home, folder)
+    made = copy(settings.home, folder, progress)
     if was_up:
+        progress("starting the engine")
         # On the ports of the settings: where publishers and subscribers look for it.
         up(settings, UpOptions(detach=True))
     return made
 
 
-def copy(home: Path, folder: Path) -> list[Path]:
+def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
     """Copy a stopped engine's data directory into `folder`; the files made, complete on disk.
 
     Raises HomeInUse while an engine runs there, HomeError when there is none or the copy cannot be made.
@@ -78,10 +81,16 @@ def copy(home: Path, folder: Path) -> list[Path]:
     made = [folder / ARCHIVE]
     with data.locked(), _explained(f"the backup cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+        entries = [entry for entry in sorted(home.iterdir()) if entry.name not in _LEFT_OUT]
+        total = sum(file.lstat().st_size for entry in entries for file in (entry, *entry.rglob("*")))
         with _draft(folder / ARCHIVE) as draft, tarfile.open(draft, "w") as archive:
-            for entry in sorted(home.iterdir()):
-                if entry.name not in _LEFT_OUT:
-                    archive.add(entry, entry.name)
+
+            def told(member: tarfile.TarInfo) -> tarfile.TarInfo:
+                progress("copying bytes", archive.offset, total)
+                return member
+
+            for entry in entries:
+                archive.add(entry, entry.name, filter=told)
         if (home / KEYS).exists():
             made.append(folder / KEYS)
             with _draft(folder / KEYS) as draft:
@@ -89,20 +98,32 @@ def copy(home: Path, folder: Path) -> list[Path]:
     return made
 
 
-def restore_copy(folder: Path, home: Path) -> None:
+def restore_copy(folder: Path, home: Path, progress: Progress = untold) -> None:
     """Make a data directory from a copy. What is there is never written over: raises HomeError."""
     if home.exists() and any(home.iterdir()):
         raise HomeError(f"{home} is not empty: a backup is only restored where nothing is")
     with _explained(f"the backup in {folder} cannot be restored to {home}"):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        total = (folder / ARCHIVE).stat().st_size
+
+        def told(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+            progress("copying bytes", member.offset, total)
+            return tarfile.data_filter(member, path)
+
         with tarfile.open(folder / ARCHIVE) as archive:
-            archive.extractall(home, filter="data")
+            archive.extractall(home, filter=told)  # noqa: S202  # `told` applies the data filter
         if (folder / KEYS).exists():
             with _draft(home / KEYS) as draft:
                 draft.write_bytes((folder / KEYS).read_bytes())
 
 
-def drill(settings: Settings, kafka: Callable[[], KafkaSettings], folder: Path, since_ms: int) -> Stock:
+def drill(
+    settings: Settings,
+    kafka: Callable[[], KafkaSettings],
+    folder: Path,
+    since_ms: int,
+    progress: Progress = untold,
+) -> Stock:
     """Back a running engine up, move its data directory away, restore and start it, and compare two audits; what was
     proved to be there afterwards. The moved directory is deleted only then; otherwise it is moved back. `kafka` is
     asked twice, since the engine that is started again may take other ports.
@@ -110,19 +131,20 @@ def drill(settings: Settings, kafka: Callable[[], KafkaSettings], folder: Path, 
     Raises InfrastructureError when the restored engine lacks something, or its books do not balance.
     """
     home, until_ms = settings.home, int(time.time() * 1000)
-    before = _audited(kafka(), since_ms, until_ms)
+    before = _audited(kafka(), since_ms, until_ms, progress)
     to_stderr(f"before: {before}")
     if not down(home):
         raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
-    for file in copy(home, folder):
+    for file in copy(home, folder, progress):
         to_stderr(f"backed up: {file}, {file.stat().st_size:,} bytes")
     aside = home.with_name(f"{home.name}.lost-{os.getpid()}")
     home.rename(aside)
     to_stderr(f"the data directory is gone (to {aside})")
     try:
-        restore_copy(folder, home)
+        restore_copy(folder, home, progress)
+        progress("starting the engine")
         up(settings, UpOptions(detach=True))
-        after = _audited(kafka(), since_ms, until_ms)
+        after = _audited(kafka(), since_ms, until_ms, progress)
         if missing := before.missing_from(after):
             raise InfrastructureError(f"the restored engine lacks {'; '.join(missing)}")
     except BaseException:
@@ -136,10 +158,10 @@ def drill(settings: Settings, kafka: Callable[[], KafkaSettings], folder: Path, 
     return after
 
 
-def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int) -> Stock:
+def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int, progress: Progress) -> Stock:
     from dispatch.operations.audit import audit
 
-    report = audit(kafka, since_ms, until_ms, deep=True, patience_s=30)
+    report = audit(kafka, since_ms, until_ms, deep=True, patience_s=30, progress=progress)
     if not report.balanced:
         raise InfrastructureError(
             f"{len(report.problems)} notifications do not balance: `arborcast audit --deep` names them"

@@ -29,14 +29,12 @@ from jobs.monitoring.samples import (
 from jobs.monitoring.stack_monitor import get
 from jobs.monitoring.ticks import Unit
 from jobs.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
+from jobs.monitoring.words import WORDS
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
 
 # As many points as a plot has pixels for.
 _POINTS = 360
-
-# Of attempts, in plain words where the word of the tables is none.
-_OUTCOMES = {"parked": "to be tried again", "dead": "given up"}
 
 # Two looks make a rate.
 _FEWEST = 2
@@ -145,13 +143,14 @@ class Growth:
     """By how much counters grew over all samples; restarts in between do not make anything smaller."""
 
     def __init__(self, samples: Sequence[MetricsSample]) -> None:
-        self.accepted = self.pushes = self.reused = 0.0
+        self.accepted = self.notices = self.pushes = self.reused = 0.0
         self.attempts: dict[str, float] = {}
         self.errors: dict[str, float] = {}
         self.refused: dict[str, float] = {}
         sums: dict[float, float] = {}
         for earlier, later in itertools.pairwise(samples):
             self.accepted += grown(earlier.accepted, later.accepted)
+            self.notices += grown(earlier.notices, later.notices)
             self.pushes += grown(earlier.pushes, later.pushes)
             self.reused += grown(earlier.reused, later.reused)
             _add(self.attempts, grown_by(earlier.attempts, later.attempts))
@@ -171,12 +170,13 @@ def _tiles(samples: Sequence[MetricsSample], growth: Growth) -> str:
     last = samples[-1]
     tiles = [
         ("notifications accepted", figures.count(growth.accepted)),
+        ("system notices, the engine's own, beside these", figures.count(growth.notices)),
         ("deliveries made", figures.count(growth.attempts.get("delivered", 0))),
         ("deliveries given up", figures.count(growth.attempts.get("dead", 0))),
         ("delivery, median", figures.seconds(quantile(growth.delivery, 0.5))),
         ("delivery, 99 %", figures.seconds(quantile(growth.delivery, 0.99))),
         ("longest lag", figures.seconds(max(sample.lag_seconds for sample in samples))),
-        ("waiting for another try", figures.count(last.waiting.get("parked", 0))),
+        ("deliveries waiting for retry", figures.count(last.waiting.get("parked", 0))),
         ("connections reused", figures.percent(growth.reused / growth.pushes if growth.pushes else None)),
         ("subscriptions", figures.count(last.subscriptions)),
     ]
@@ -204,7 +204,7 @@ def _plots(samples: Sequence[MetricsSample]) -> Iterable[str]:
     yield plot("Notifications accepted, a second", {"": rates(points, "accepted")}, "rate")
     yield plot(
         "Attempts by outcome, a second",
-        {_OUTCOMES.get(state, state): rates(points, "attempts", state) for state in states},
+        {WORDS.get(state, state): rates(points, "attempts", state) for state in states},
         "rate",
     )
     yield plot(
@@ -222,8 +222,8 @@ def _plots(samples: Sequence[MetricsSample]) -> Iterable[str]:
     )
     yield plot("Lag: notifications not yet settled", {"": [point.lag_records for point in points]}, "count")
     for title, kind in (
-        ("Deliveries that wait for another try", "parked"),
-        ("Subscriptions whose next try is due and waits for room", "due"),
+        ("Deliveries waiting for retry", "parked"),
+        ("Subscriptions whose retry is due now and waits for room", "due"),
     ):
         yield plot(title, {"": [point.waiting.get(kind, 0.0) for point in points]}, "count")
     yield plot(
@@ -236,7 +236,7 @@ def _plots(samples: Sequence[MetricsSample]) -> Iterable[str]:
     )
     yield plot(
         "What batches spend their time on (share of all time)",
-        {stage: rates(points, "stages", stage) for stage in stages},
+        {WORDS.get(stage, stage): rates(points, "stages", stage) for stage in stages},
         "share",
     )
     yield plot("CPU (of one core)", {name: cpu_shares(points, name) for name in processes}, "share")
@@ -255,7 +255,7 @@ def _of(sample: MetricsSample, process: str, attribute: str) -> float | None:
 
 
 def _reasons(growth: Growth) -> str:
-    outcomes = {_OUTCOMES.get(state, state): count for state, count in growth.attempts.items()}
+    outcomes = {WORDS.get(state, state): count for state, count in growth.attempts.items()}
     one = "An attempt is one notification tried with one subscription."
     return (
         _table("Attempts by outcome", ("outcome", "attempts"), _counted(outcomes), one)

@@ -112,6 +112,7 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float
     parts: dict[str, bool] = {}
     accepted: float = 0  # (+) notifications
+    notices: float = 0  # (+) notifications of the engine's own
     refused: dict[str, float] = {}  # (+) requests, by reason
     attempts: dict[str, float] = {}  # (+) by state
     errors: dict[str, float] = {}  # (+) by class of error
@@ -138,6 +139,7 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         at=at,
         parts={part: value > 0 for part, value in readings.by("arborcast_part_ready", "part").items()},
         accepted=readings.sum("arborcast_gateway_accepted_total"),
+        notices=readings.sum("arborcast_dispatch_system_notices_total"),
         refused=readings.by("arborcast_gateway_refused_total", "reason"),
         attempts=readings.by("arborcast_attempts_total", "state"),
         errors={name: count for name, count in readings.by("arborcast_attempts_total", "error").items() if name},

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from jobs.monitoring import figures
 from jobs.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
+from jobs.monitoring.snapshot import first_look
 from jobs.monitoring.watching import EngineView, EngineWatch
 from jobs.terminal import console
 
@@ -100,9 +101,9 @@ def _last(values: Sequence[float | None]) -> float | None:
 def _state(last: MetricsSample, width: int) -> list[str]:
     facts = [
         f"subscriptions {figures.count(last.subscriptions)}",
-        f"parked {figures.count(last.waiting.get('parked', 0))}",
-        f"due {figures.count(last.waiting.get('due', 0))}",
-        f"dead {figures.count(last.attempts.get('dead', 0))}",
+        f"waiting for retry {figures.count(last.waiting.get('parked', 0))}",
+        f"due now {figures.count(last.waiting.get('due', 0))}",
+        f"given up {figures.count(last.attempts.get('dead', 0))}",
         f"refused {figures.count(sum(last.refused.values()))}",
     ]
     if last.suspended:
@@ -162,16 +163,9 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [text[begin : begin + width] for begin in range(0, len(text), max(width, 1))]
 
 
-# Two looks that far apart make a rate.
-_FIRST_PAUSE_S = 1.0
-
-
 def once(watch: EngineWatch, where: str, out: TextIO, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Print one frame; whether there was anything to show."""
-    seen = watch.look()
-    if len(seen.samples) == 1:
-        sleep(_FIRST_PAUSE_S)
-        seen = watch.look()
+    seen = first_look(watch, sleep)
     columns, rows = shutil.get_terminal_size((80, 24))
     out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
     return bool(seen.samples)

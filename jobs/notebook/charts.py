@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.monitoring import ticks
 from jobs.monitoring.figures import seconds
+from jobs.monitoring.words import WORDS
 from jobs.notebook.picture import (
     BLUE,
     CLASSES,
@@ -17,7 +18,6 @@ from jobs.notebook.picture import (
     ORANGE,
     SKY,
     VERMILION,
-    WORDS,
     NothingToShow,
     Picture,
     canvas,

@@ -35,9 +35,6 @@ STATES = {"delivered": BLUE, "parked": ORANGE, "dead": VERMILION, "expired": PUR
 
 CLASSES = (VERMILION, ORANGE, SKY, PURPLE, GREEN, BLUE, YELLOW)
 
-WORDS = {"parked": "failed, waits"}
-"""States as a legend calls them, where the word of the tables is hard."""
-
 _WIDTH = 9.0
 
 # Pixels for an inch: as large on a page, and as many in the file.

@@ -13,12 +13,12 @@ from core.printable import one_line
 from dispatch.operations.trace.story import DeliveryStory, Row, Story
 from jobs.monitoring import ticks
 from jobs.monitoring.figures import seconds, shortened
+from jobs.monitoring.words import WORDS
 from jobs.notebook.picture import (
     BLACK,
     GREY,
     PALE,
     STATES,
-    WORDS,
     Picture,
     canvas,
     label,

@@ -96,7 +96,6 @@ def test_properties_of_the_broker(gateway: GatewayRun, soap: str) -> None:
 @pytest.mark.parametrize(
     ("path", "service"),
     [
-        ("NotificationBroker", "NotificationBroker"),
         ("CreatePullPoint", "CreatePullPoint"),
         ("registrations", "RegisterPublisher"),
         ("subscriptions/x", "SubscriptionManager"),
@@ -111,3 +110,60 @@ def test_the_wsdl_of_every_address_loads_and_leads_back_to_it(gateway: GatewayRu
     ports = found[service].ports.values()
     assert ports
     assert {each.binding_options["address"] for each in ports} == {address}
+
+
+class CountingSession(OurSession):
+    """Knows how often a WSDL was asked for."""
+
+    def __init__(self, base: str) -> None:
+        super().__init__(base)
+        self.descriptions: list[str] = []
+
+    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+        if str(url).endswith("?wsdl"):
+            self.descriptions.append(str(url))
+        return super().request(method, url, *args, **kwargs)
+
+
+def test_one_import_makes_a_whole_client(gateway: GatewayRun, soap: str) -> None:
+    session = CountingSession(gateway.base)
+    whole = zeep.Client(f"{gateway.broker}?wsdl", transport=zeep.Transport(session=session))
+
+    def at(reference: Any, port_type: str) -> Any:
+        """What zeep has for a service whose address is only known when it runs."""
+        return whole.create_service(f"{{urn:arborcast:wsdl}}{port_type}Soap{soap}", reference.Address._value_1)
+
+    assert "Subscribe" in dir(whole.service), "what zeep takes when nobody says which"
+    broker = whole.bind("NotificationBroker", f"NotificationBrokerSoap{soap}")
+    consumer = {"Address": f"http://127.0.0.1:9/one-import-{soap}"}
+    subscribed = broker.Subscribe(ConsumerReference=consumer, Filter={"_value_1": [expression("t:whole//.")]})
+    manager = at(subscribed.SubscriptionReference, "PausableSubscriptionManager")
+    assert manager.Renew(TerminationTime="PT10M").TerminationTime is not None
+    manager.PauseSubscription()
+    state = at(subscribed.SubscriptionReference, "GetResourceProperty")
+    assert state.GetResourceProperty(etree.QName("urn:arborcast:policy", "State"))[0].text == "paused"
+    manager.ResumeSubscription()
+    at(subscribed.SubscriptionReference, "SubscriptionManager").Unsubscribe()
+
+    factory = whole.bind("NotificationBroker", f"CreatePullPointSoap{soap}")
+    created = factory.CreatePullPoint().PullPoint
+    point = at(created, "PullPoint")
+    filling = {"Address": created.Address._value_1}
+    filled = broker.Subscribe(ConsumerReference=filling, Filter={"_value_1": [expression("t:whole//.")]})
+    put = {"NotificationMessage": [{"Message": {"_value_1": etree.Element("{urn:o}order")}}]}
+    point.Notify(**put)
+    (message,) = point.GetMessages(MaximumNumber=5).NotificationMessage
+    assert message.Message._value_1.tag == "{urn:o}order"
+    point.DestroyPullPoint()
+    with pytest.raises(zeep.exceptions.Fault, match="there is no subscription"):
+        at(filled.SubscriptionReference, "PausableSubscriptionManager").Unsubscribe()
+
+    registered = broker.RegisterPublisher(Topic=[], Demand=False)
+    registration = at(registered.PublisherRegistrationReference, "PublisherRegistrationManager")
+    registration.DestroyRegistration()
+    with pytest.raises(zeep.exceptions.Fault, match="there is no registration"):
+        registration.DestroyRegistration()
+
+    with pytest.raises(zeep.exceptions.Fault, match="which subscription"):
+        whole.bind("SubscriptionManager", f"PausableSubscriptionManagerSoap{soap}").Unsubscribe()
+    assert session.descriptions == [f"{gateway.broker}?wsdl"]

@@ -51,7 +51,7 @@ texts = st.text(
 def records(draw: st.DrawFn) -> TopicRecord:
     """Any topic record that a directory can hold, in canonical form."""
     policy = TopicPolicy(
-        retain=draw(st.booleans()),
+        retain=draw(st.none() | st.booleans()),
         priority=draw(st.integers(-(10**9), 10**9)),
         routing=draw(st.just("") | texts),
         publishers=tuple(draw(st.lists(texts, max_size=3))),

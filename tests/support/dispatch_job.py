@@ -19,6 +19,7 @@ from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings, SecretSettings
 from dispatch.job.runtime import DispatchJob
 from dispatch.logs.attempts import NO_BATCH
+from dispatch.realtime.gears import Gear, Gears
 from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ATTEMPTS
@@ -31,13 +32,13 @@ from topic_model.subscriptions import EndpointReference, Subscription, TopicFilt
 from topic_model.topics import TopicPath
 
 
-def job_settings(home: Path, kafka: KafkaSettings, **push: float) -> JobSettings:
-    """Settings for tests: short times."""
+def job_settings(home: Path, kafka: KafkaSettings, gear: Gear | None = None, **push: float) -> JobSettings:
+    """Settings for tests: short times. Without a gear the job chooses."""
     settings = {"connect_timeout_s": 1.0, "total_timeout_s": 2.0, **push}
     return JobSettings(
         home,
         kafka,
-        DispatchSettings(task_slots=2),
+        DispatchSettings(task_slots=2, gear=gear or "auto"),
         PushSettings(**settings),  # type: ignore[arg-type]
         TableSettings(interval_s=0.3),
         THIS_MACHINE,
@@ -155,6 +156,13 @@ class RunningJob:
         self.gate = StopGate()
         self._thread: threading.Thread | None = None
         self._failures: list[BaseException] = []
+        self._job: DispatchJob | None = None
+
+    @property
+    def gears(self) -> Gears:
+        """Those of the job that runs."""
+        assert self._job is not None
+        return self._job.gears
 
     def start(self, timeout: float = 180.0) -> None:
         """Return when it is ready. Raises what it has failed with."""
@@ -184,7 +192,8 @@ class RunningJob:
 
     def _run(self, gate: StopGate, ready: threading.Event) -> None:
         try:
-            DispatchJob(self._spark, self.settings, gate).run(ready.set)
+            self._job = DispatchJob(self._spark, self.settings, gate)
+            self._job.run(ready.set)
         except BaseException as error:
             self._failures.append(error)
             ready.set()

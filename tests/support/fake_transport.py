@@ -41,5 +41,11 @@ class FakeTransport:
             oldest = self.pending.popleft()
             oldest.callback(self._answer(oldest.request))
 
+    def rest(self, timeout_s: float) -> None:
+        self.drive(timeout_s)
+
+    def wake(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True

@@ -45,6 +45,8 @@ class Publisher:
     is what it says about where its subscriptions are."""
 
     lasts_s: float = 600
+    ends: str = ""
+    """What it says as TerminationTime, where that is not counted from now."""
     refuses: set[str] = field(default_factory=set)
     away: bool = False
     asked: list[Asked] = field(default_factory=list)
@@ -129,7 +131,8 @@ class Publisher:
             return 500, _envelope("<s:Fault><faultcode>s:Client</faultcode><faultstring>no</faultstring></s:Fault>")
         now = datetime.now(UTC)
         current = f"<wsnt:CurrentTime>{now.isoformat()}</wsnt:CurrentTime>"
-        ends = f"<wsnt:TerminationTime>{(now + timedelta(seconds=self.lasts_s)).isoformat()}</wsnt:TerminationTime>"
+        until = self.ends or (now + timedelta(seconds=self.lasts_s)).isoformat()
+        ends = f"<wsnt:TerminationTime>{until}</wsnt:TerminationTime>"
         match name:
             case "Subscribe":
                 path = f"/held/{len(self.asked) + 1}"

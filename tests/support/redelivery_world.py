@@ -376,6 +376,12 @@ class World:
             ids = tuple(dict(request.headers)[ID_HEADER].split(","))
             callback(self.endpoints[request.url].answer(ids))
 
+    def rest(self, timeout_s: float) -> None:
+        raise AssertionError("the redelivery has its own way to wait")
+
+    def wake(self) -> None:
+        raise AssertionError("nobody wakes it")
+
     def close(self) -> None:
         pass
 

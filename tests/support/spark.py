@@ -22,7 +22,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
-    values = properties(DispatchSettings(), jars=jars.jar_paths("spark"), master="local", local_dir=folder)
+    values = properties(DispatchSettings(task_slots=8), jars=jars.jar_paths("spark"), master="local", local_dir=folder)
     values["spark.sql.warehouse.dir"] = str(folder / "warehouse")
     builder = SparkSession.builder
     for key, value in values.items():

@@ -89,7 +89,7 @@ def test_targets_of_make(document: Path) -> None:
 
 @every_document
 def test_commands_and_their_options(document: Path) -> None:
-    found = re.findall(r"(?:`|^)arborcast ((?:[a-z-]+ ?)+)((?:.*?--[a-z-]+)*)", text_of(document), re.MULTILINE)
+    found = re.findall(r"(?:`|^)arborcast ((?:[a-z][a-z-]* ?)*)((?:.*?--[a-z-]+)*)", text_of(document), re.MULTILINE)
     for words, rest in found:
         command = get_command(app)
         for word in words.split():
@@ -98,7 +98,7 @@ def test_commands_and_their_options(document: Path) -> None:
                 break
             assert word in known, f"arborcast {words}"
             command = known[word]
-        options = {option for parameter in command.params for option in parameter.opts}
+        options = {"--help"} | {option for parameter in command.params for option in parameter.opts}
         for option in re.findall(r"--[a-z-]+", rest.partition("`")[0].partition("#")[0]):
             assert option in options, f"arborcast {words} {option}"
 

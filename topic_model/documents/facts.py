@@ -15,6 +15,8 @@ from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath, parse_path
 from topic_model.tree.tree import WSTOP
 
+_MAX_PRIORITY: Final = 18
+
 MAX_DOCUMENT_BYTES: Final = 256 * 1024 * 1024  # a TopicSet of a million topics has about 100 MB
 
 
@@ -72,7 +74,7 @@ def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool)
     policy = record.policy
     facts = {
         "code": record.code,
-        "retain": "true" if policy.retain else "",
+        "retain": {True: "true", False: "false", None: ""}[policy.retain],
         "priority": str(policy.priority) if policy.priority else "",
         "routing": policy.routing,
         "publishers": _list(policy.publishers),
@@ -105,18 +107,19 @@ def read_facts(
                 f"{name} of topic {path} must be a JSON list of texts", path, line_of(element)
             ) from error
 
-    try:
-        priority = int(text("priority") or 0)
-    except ValueError as error:
-        raise DocumentError(f"priority of topic {path} must be a whole number", path, line_of(element)) from error
+    priority = text("priority").strip() or "0"
+    # isdigit and int() know the digits of forty scripts. As many of them as in a directory.
+    digits = priority[1:] if priority[0] in "+-" else priority
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_PRIORITY):
+        raise DocumentError(f"priority of topic {path} must be a whole number", path, line_of(element))
     return TopicRecord(
         path=path,
         code=text("code"),
         message_types=strings("messageTypes") or message_types,
         final=boolean(text("final")) or final,
         policy=TopicPolicy(
-            retain=boolean(text("retain")),
-            priority=priority,
+            retain=boolean(text("retain")) if text("retain") else None,
+            priority=int(priority),
             routing=text("routing"),
             publishers=strings("publishers"),
         ),

@@ -68,7 +68,7 @@ class Unanswerable(ConditionError):
 
 
 class _Compiled(Protocol):
-    def __call__(self, context: etree._Element, /) -> object: ...
+    def __call__(self, context: etree._Element, /) -> bool: ...
 
 
 class Document:
@@ -112,11 +112,9 @@ class Condition:
         if self._estimate(document) > BUDGET:
             raise Unanswerable(f"the condition {self.text[:100]!r} would take too long on {document.size} bytes")
         try:
-            answer = self._compiled(document.root)
+            return self._compiled(document.root)
         except etree.XPathError as error:
             raise Unanswerable(f"the condition {self.text[:100]!r} cannot be evaluated: {error}") from error
-        # boolean() of a NaN is false, and Python's is true.
-        return bool(answer) and answer == answer
 
     def _estimate(self, document: Document) -> float:
         # How deep a document really is costs a walk: asked only where it matters.
@@ -160,16 +158,20 @@ def compile_condition(expression: XPathFilter) -> Condition:
         raise ConditionError(f"the dialect {expression.dialect[:200]!r} is not offered; use {XPATH_1}")
     weight, power = _Scanner(expression.text, expression.namespaces).cost()
     try:
-        # regexp: an lxml extension, on by default, which runs patterns of the peer's without a bound.
-        compiled = etree.XPath(
-            expression.text, namespaces=_prefixed(expression.namespaces) or None, regexp=False, smart_strings=False
-        )
+        _xpath(expression.text, expression.namespaces)  # legal by itself, and not just in parentheses
+        # lxml leaves the document, which `/` selects, out of what it returns: so libxml2 gives the answer itself.
+        compiled = _xpath(f"boolean({expression.text})", expression.namespaces)
         # Wrong types and numbers of arguments show only when it runs. A type may also be wrong only in a predicate
         # that this sample does not reach: then the condition is unanswerable, later.
         compiled(etree.Element("sample"))
     except (etree.XPathError, ValueError) as error:  # ValueError: characters that XML does not have
         raise ConditionError(f"the condition {expression.text[:100]!r} is not a legal XPath 1.0: {error}") from error
     return Condition(expression.text, weight, power, cast(_Compiled, compiled))
+
+
+def _xpath(text: str, namespaces: Mapping[str, str]) -> etree.XPath:
+    # regexp: an lxml extension, on by default, which runs patterns of the peer's without a bound.
+    return etree.XPath(text, namespaces=_prefixed(namespaces) or None, regexp=False, smart_strings=False)
 
 
 def _prefixed(namespaces: Mapping[str, str]) -> dict[str, str]:

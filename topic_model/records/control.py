@@ -38,11 +38,12 @@ EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What holds for a topic.
 
+    `retain` says whether its last message is kept; None is as it is set for all topics (topics.retain_all).
     `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
     may publish at all. Where nobody has to say who it is, they say nothing.
     """
 
-    retain: bool = False
+    retain: bool | None = None
     priority: int = 0
     routing: str = ""
     publishers: tuple[str, ...] = ()

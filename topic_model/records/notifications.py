@@ -70,6 +70,11 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.id.removesuffix(_AGAIN + self.replay) if self.replay else self.id
 
 
+def is_replay(notification_id: str) -> bool:
+    """Whether the id is that of a notification which a replay has brought again."""
+    return _AGAIN in notification_id
+
+
 def replayed(notification: Notification, replay: str, only: str, now_ms: int, control: int) -> Notification:
     """The notification once more, for one subscription, as part of this replay.
 

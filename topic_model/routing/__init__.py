@@ -10,6 +10,7 @@ sharing     equal parts of a million subscriptions, stored once
 links       the expansion of selectors that are more than one such key, in step with the tree
 overlay     checkpoints, from which snapshots are made, and what changed since
 history     what changed lately: whom a notification belongs to that was accepted before
+steps       the same two in small steps, for a view that lives as long as they come
 table       the fold itself
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from topic_model.routing.history import Found, History, PackedPast, Recipients
 from topic_model.routing.overlay import Checkpoint, Delta, Overlay
+from topic_model.routing.steps import ViewStep, ViewSteps
 from topic_model.routing.table import Route, RoutingTable, Statistics
 
 __all__ = [
@@ -30,4 +32,6 @@ __all__ = [
     "Route",
     "RoutingTable",
     "Statistics",
+    "ViewStep",
+    "ViewSteps",
 ]

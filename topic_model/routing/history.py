@@ -132,17 +132,30 @@ class History:
             self._changes.append(change)
             self.version += 1
 
-    def forget(self, position: int) -> None:
+    def forget(self, position: int) -> Sequence[Change]:
         """Nothing will be asked that was accepted before this position. If it is, what is known of the oldest time
-        stands for it."""
-        if position > self._horizon:
-            self._horizon = position
-            del self._changes[: bisect_left(self._changes, position, key=_position)]
+        stands for it. Returns what is forgotten."""
+        if position <= self._horizon:
+            return ()
+        self._horizon = position
+        end = bisect_left(self._changes, position, key=_position)
+        forgotten = self._changes[:end]
+        del self._changes[:end]
+        return forgotten
+
+    @property
+    def horizon(self) -> int:
+        """What changed before this position is forgotten."""
+        return self._horizon
 
     @property
     def newest(self) -> int:
         """The position of the last change, -1 when there is none."""
         return self._changes[-1].position if self._changes else -1
+
+    def since(self, version: int) -> Sequence[Change]:
+        """The changes since this was the version, without those that are forgotten."""
+        return self._changes[max(0, len(self._changes) + version - self.version) :]
 
     def recent(self, at: int, subscriptions: Mapping[str, Subscription]) -> RecentChanges:
         """The changes from this position on, and some before, beside the subscriptions of now."""

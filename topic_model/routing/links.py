@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from core.errors import ExpressionError
 from topic_model.routing.groups import LinkedGroup
@@ -20,6 +20,9 @@ _FEW = 16
 # such as `alarms//.|devices/mine//.` meet in one key, and each must come and go in constant time.
 _Targets = tuple[LinkTarget, ...] | dict[str, LinkTarget]
 _KeyedTargets = dict[str, _Targets]
+
+SelectionChanged = Callable[[str, Collection[str], Collection[str]], None]
+"""Told of an XPath selector which topics it selects from now on, and which it does not any more."""
 
 
 class Links:
@@ -38,6 +41,11 @@ class Links:
 
     def __bool__(self) -> bool:
         return bool(self.fixed)
+
+    @property
+    def selecting(self) -> frozenset[str]:
+        """The XPath selectors."""
+        return frozenset(self._selecting)
 
     def at(self, key: str) -> tuple[LinkTarget, ...]:
         """The targets linked to a simple key."""
@@ -79,7 +87,7 @@ class Links:
         for alternative in definition.rest_alternatives():
             self.rest.remove(target, alternative)
 
-    def topic_changed(self, path: TopicPath, changed: Callable[[str], None]) -> bool:
+    def topic_changed(self, path: TopicPath, changed: SelectionChanged) -> bool:
         """The topic came, went, or has other facts. Returns whether answers for other topics may be others now.
 
         An XPath that looks at nothing but a topic's own path is asked about this one topic, and `changed` is told
@@ -95,28 +103,31 @@ class Links:
                 if selected:
                     group.linked_keys.add(path)
                     _put(self.fixed, path, LinkTarget(selector))
+                    changed(selector, (path,), ())
                 else:
                     group.linked_keys.remove(path)
                     _take(self.fixed, path, selector)
-                changed(selector)
+                    changed(selector, (), (path,))
         return self.stale
 
-    def refresh(self, changed: Callable[[str], None]) -> None:
+    def refresh(self, changed: SelectionChanged) -> None:
         """Ask the XPath selectors again after a change of topics; `changed` is told whose selection is another."""
         self.stale = False
         for selector, group in self._selecting.items():
             definition = group.definition
             if definition is None or definition.path_only:
                 continue
-            if self._reselect(selector, group, definition):
-                changed(selector)
+            before = group.linked_keys
+            self._reselect(selector, group, definition)
+            if group.linked_keys != before:
+                changed(selector, group.linked_keys - before, before - group.linked_keys)
 
     def selection(self, selector: str) -> tuple[TopicPath, ...] | None:
         """The topics that an XPath selector has selected; None for a selector of another kind."""
         group = self._selecting.get(selector)
         return None if group is None else tuple(sorted(TopicPath(key) for key in group.linked_keys))
 
-    def _reselect(self, selector: str, group: LinkedGroup, definition: Selector) -> bool:
+    def _reselect(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
         try:
             selected: frozenset[str] = definition.select(self._tree)
         except ExpressionError as error:
@@ -128,7 +139,6 @@ class Links:
         for key in selected - before:
             _put(self.fixed, key, LinkTarget(selector))
         group.linked_keys = set(selected)
-        return before != selected
 
 
 def _put(keyed: _KeyedTargets, key: str, target: LinkTarget) -> None:

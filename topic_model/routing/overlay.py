@@ -3,7 +3,7 @@ changed since, small enough to be sent with every batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -60,24 +60,19 @@ def decode_overlay(data: bytes) -> Overlay:
 _decoder = msgspec.msgpack.Decoder(Overlay)
 
 
-class OverlayChanges:
-    """Records what is touched after a checkpoint.
+class MemberChanges:
+    """Records which members of selectors come, go and change.
 
-    Bounded by the size of the base and of what is live: a subscription that came and went since the checkpoint leaves
-    nothing, whether or not an overlay was asked for in between. Each overlay is made from the one before: only
-    selectors touched in between are looked at.
+    Bounded by what there was when the recording began and by what is live: a subscription that came and went since
+    leaves nothing, whether or not anybody asked in between.
     """
 
-    def __init__(self, base: str) -> None:
-        self._base = base
+    def __init__(self) -> None:
         self._touched: dict[str, set[str]] = {}  # selector -> subscription ids
         self._where: dict[str, tuple[str, ...]] = {}  # subscription id -> selectors
         self._born: set[str] = set()
-        self._linked: dict[str, tuple[str, ...]] = {}
-        self._selected: set[str] = set()
         self._pending: set[str] = set()
         self._deltas: dict[str, Delta] = {}
-        self._overlay: Overlay | None = Overlay(base)
 
     def touch(self, selector: str, subscription_id: str, born: bool = False) -> None:
         """A member of this selector came, went or changed."""
@@ -88,7 +83,6 @@ class OverlayChanges:
             self._where[subscription_id] = (*where, selector)
             self._touched.setdefault(selector, set()).add(subscription_id)
         self._pending.add(selector)
-        self._overlay = None
 
     def ended(self, subscription_id: str) -> None:
         """The subscription is gone; `touch` was told already. One that the base never had is forgotten."""
@@ -103,6 +97,43 @@ class OverlayChanges:
                 if selector not in self._deltas:
                     self._pending.discard(selector)
 
+    def deltas(self, subscriptions: Mapping[str, Subscription]) -> dict[str, Delta]:
+        """What has changed so far, by selector. Only selectors touched since the last call are looked at."""
+        for selector in self._pending:
+            self._renew(selector, subscriptions)
+        self._pending.clear()
+        return dict(self._deltas)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for kept in (self._touched, self._where, self._born, self._pending, self._deltas):
+            kept.clear()
+
+    def _renew(self, selector: str, subscriptions: Mapping[str, Subscription]) -> None:
+        touched = self._touched.get(selector)
+        if not touched:
+            self._deltas.pop(selector, None)
+            return
+        now = (subscriptions.get(subscription_id) for subscription_id in sorted(touched))
+        present = (each for each in now if each is not None and each.receives and selector_of(each) == selector)
+        self._deltas[selector] = Delta(frozenset(touched), tuple(present))
+
+
+class OverlayChanges(MemberChanges):
+    """Records what is touched after a checkpoint; `xpaths` are the selectors of XPaths that were there."""
+
+    def __init__(self, base: str, xpaths: frozenset[str] = frozenset()) -> None:
+        super().__init__()
+        self._base = base
+        self._xpaths = xpaths
+        self._linked: dict[str, tuple[str, ...]] = {}
+        self._selected: set[str] = set()
+        self._overlay: Overlay | None = Overlay(base)
+
+    def touch(self, selector: str, subscription_id: str, born: bool = False) -> None:
+        super().touch(selector, subscription_id, born)
+        self._overlay = None
+
     def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
         """A selector that is not simple has its first member; `selects`: it is an XPath."""
         if selects:
@@ -112,12 +143,16 @@ class OverlayChanges:
         self._overlay = None
 
     def unlinked(self, selector: str) -> None:
-        """Its last member left. Links that the base has lead to nobody then, and need no mention."""
+        """Its last member left. Paths that the base has linked lead to nobody then, and need no mention. Topics that an
+        XPath had selected do: the history asks whether it selects a topic now."""
         self._linked.pop(selector, None)
-        self._selected.discard(selector)
+        if selector in self._xpaths:
+            self._selected.add(selector)
+        else:
+            self._selected.discard(selector)
         self._overlay = None
 
-    def selection_changed(self, selector: str) -> None:
+    def selection_changed(self, selector: str, gained: Collection[str], lost: Collection[str]) -> None:
         """An XPath selector selects other topics."""
         self._selected.add(selector)
         self._overlay = None
@@ -129,21 +164,9 @@ class OverlayChanges:
     ) -> Overlay:
         """What has changed so far; the same object when nothing has since the last call."""
         if self._overlay is None:
-            for selector in self._pending:
-                self._renew(selector, subscriptions)
-            self._pending.clear()
             selected = {selector: selection(selector) or () for selector in self._selected}
-            self._overlay = Overlay(self._base, dict(self._deltas), dict(self._linked), selected)
+            self._overlay = Overlay(self._base, self.deltas(subscriptions), dict(self._linked), selected)
         return self._overlay
-
-    def _renew(self, selector: str, subscriptions: Mapping[str, Subscription]) -> None:
-        touched = self._touched.get(selector)
-        if not touched:
-            self._deltas.pop(selector, None)
-            return
-        now = (subscriptions.get(subscription_id) for subscription_id in sorted(touched))
-        present = (each for each in now if each is not None and each.receives and selector_of(each) == selector)
-        self._deltas[selector] = Delta(frozenset(touched), tuple(present))
 
 
 @dataclass(frozen=True)
@@ -167,10 +190,13 @@ class Checkpoint:
         base: str,
         entries: Mapping[str, Entry],
         links: dict[str, tuple[LinkTarget, ...]],
+        xpaths: frozenset[str],
         overlay: Callable[[], Overlay],
         close: Callable[[], None],
     ) -> None:
         self.base = base
+        self.xpaths = xpaths
+        """The selectors of XPaths that were there."""
         self._overlay = overlay
         self._close: Callable[[], None] | None = close
         self._frozen: Frozen | None = Frozen(

@@ -56,6 +56,18 @@ class Resolver(ABC):
         self._prepare()
         return _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])
 
+    def is_named(self, path: TopicPath) -> bool:
+        """Whether a subscription that receives names this very topic, and does not just reach it by a wildcard.
+
+        Of a topic that is not in the tree: this and the next look at no XPath, which selects from the tree only. So
+        asking costs the same whatever has changed there.
+        """
+        return any(map(self._active, _agreed(path, self._targets(path))))
+
+    def is_reached(self, path: TopicPath) -> bool:
+        """Whether a notification on this topic goes to anybody."""
+        return any(map(self._active, _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])))
+
     def forget(self, path: str) -> None:
         """What is stored for exactly this topic has changed."""
         self._answers.pop(path, None)

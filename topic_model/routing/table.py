@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 import msgspec
@@ -41,6 +41,7 @@ from topic_model.routing.selectors import (
     selector_of,
 )
 from topic_model.routing.sharing import Sharing
+from topic_model.routing.steps import STEP_LIMIT, Recorded, StepChanges, ViewSteps
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 from topic_model.tree.tree import TopicTree
@@ -98,7 +99,7 @@ class RoutingTable(Resolver):
         self._expiry = Expiry(self._subscriptions)
         self._sharing = Sharing()
         self._resealings = Resealings()
-        self._recorders: list[OverlayChanges] = []
+        self._recorders: list[OverlayChanges | StepChanges] = []
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
         """Fold one record, from this place in the log. Applying the same record again changes nothing."""
@@ -209,14 +210,36 @@ class RoutingTable(Resolver):
         """A frozen copy of what a snapshot needs, and the start of recording what changes after it."""
         self._prepare()
         base = uuid.uuid4().hex
-        changes = OverlayChanges(base)
+        xpaths = self._links.selecting
+        changes = OverlayChanges(base, xpaths)
         self._recorders.append(changes)
 
         def overlay() -> Overlay:
             self._prepare()
             return changes.overlay(self._subscriptions, self._links.selection)
 
-        return Checkpoint(base, self._entries, self._links.frozen(), overlay, lambda: self._recorders.remove(changes))
+        def close() -> None:
+            self._recorders.remove(changes)
+
+        return Checkpoint(base, self._entries, self._links.frozen(), xpaths, overlay, close)
+
+    def steps(self, checkpoint: Checkpoint, limit: int = STEP_LIMIT) -> ViewSteps:
+        """What the table changes from now on, and before since an open checkpoint, in steps for views of its snapshot.
+
+        Raises ValueError for a table that remembers nothing.
+        """
+        self._prepare()
+        history, changes = self.history, StepChanges(checkpoint.base, checkpoint.xpaths)
+        self._recorders.append(changes)
+
+        def recorded() -> Recorded:
+            self._prepare()
+            return self.position, *changes.taken(self._subscriptions, self._links.selection)
+
+        def close() -> None:
+            self._recorders.remove(changes)
+
+        return ViewSteps(checkpoint, history, self._subscriptions, recorded, close, limit)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RoutingTable):
@@ -371,9 +394,9 @@ class RoutingTable(Resolver):
         if self._links.stale:
             self._links.refresh(self._selection_changed)
 
-    def _selection_changed(self, selector: str) -> None:
+    def _selection_changed(self, selector: str, gained: Collection[str], lost: Collection[str]) -> None:
         for recorder in self._recorders:
-            recorder.selection_changed(selector)
+            recorder.selection_changed(selector, gained, lost)
 
     def _targets(self, key: str) -> Iterable[LinkTarget]:
         # Most tables have simple selectors only; the first look-up of a topic then asks one dictionary.

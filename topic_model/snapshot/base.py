@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,15 +21,13 @@ from core.errors import InfrastructureError
 from core.files import write_atomically
 from core.recent import Recent
 from topic_model.patterns.patterns import parse_normal
-from topic_model.routing.members import Answer, answer_of, replaced
-from topic_model.routing.overlay import Checkpoint, Frozen, Overlay
-from topic_model.routing.resolver import Resolver
+from topic_model.routing.members import Answer, answer_of
+from topic_model.routing.overlay import Checkpoint, Frozen
 from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import compile_selector
 from topic_model.routing.table import RoutingTable
 from topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
 from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
 
 _MAGIC = b"ArbSnap1"
 
@@ -123,6 +121,10 @@ class Snapshot:
         self._unpacked.put(selector, members, _EACH * len(members))
         return members
 
+    def has(self, selector: str) -> bool:
+        """Whether a selector has active subscriptions."""
+        return self._members.get(selector) is not None
+
     def links(self, key: str) -> Iterator[LinkTarget]:
         """The selectors that are linked to a simple key."""
         found = self._links.get(key) if len(self._links) else None
@@ -200,49 +202,3 @@ def _sections(view: memoryview) -> list[memoryview]:
             f"the routing snapshot ends after {len(view)} of {places[-2] + places[-1]} bytes: copy or build it again"
         )
     return [view[begin : begin + length] for begin, length in zip(places[::2], places[1::2], strict=True)]
-
-
-class SnapshotView(Resolver):
-    """`match` answers what the table's did when the overlay was taken.
-
-    Make a new view for each new overlay: that costs what the overlay holds, and what was unpacked of the snapshot
-    stays with the snapshot.
-    """
-
-    def __init__(self, snapshot: Snapshot, overlay: Overlay | None = None, remembered_answers: int = 100_000) -> None:
-        """Raises ValueError when the overlay belongs to another snapshot."""
-        super().__init__(remembered_answers)
-        if overlay is not None and overlay.base != snapshot.base:
-            raise ValueError(f"the overlay is for snapshot {overlay.base}, this one is {snapshot.base}")
-        self._snapshot = snapshot
-        self._overlay = overlay or Overlay(snapshot.base)
-        self._changed: dict[str, Answer] = {}
-        self._links: dict[str, list[LinkTarget]] = {}
-        for selector, normals in self._overlay.linked.items():
-            definition = compile_selector(normals)
-            for key in definition.simple_keys():
-                self._links.setdefault(key, []).append(LinkTarget(selector, definition.others))
-        for selector, paths in self._overlay.selected.items():
-            for path in paths:
-                self._links.setdefault(path, []).append(LinkTarget(selector))
-        self._rest = rest_index(self._overlay.linked)
-
-    def _targets(self, key: str) -> Iterable[LinkTarget]:
-        found = [target for target in self._snapshot.links(key) if target.selector not in self._overlay.selected]
-        found.extend(self._links.get(key, ()))
-        if self._active(key):
-            found.append(LinkTarget(key))
-        return found
-
-    def _active(self, selector: str) -> Answer:
-        delta = self._overlay.members.get(selector)
-        if delta is None:
-            return self._snapshot.members(selector)
-        changed = self._changed.get(selector)
-        if changed is None:
-            members = self._snapshot.members(selector)
-            changed = self._changed[selector] = replaced(members, delta.touched, delta.present)
-        return changed
-
-    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
-        return [index for index in (self._snapshot.rest(), self._rest) if index]

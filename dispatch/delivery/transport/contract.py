@@ -100,5 +100,11 @@ class Transport(Protocol):
     def drive(self, timeout_s: float) -> None:
         """Run the callbacks that are due; wait at most `timeout_s` for the first one when none is."""
 
+    def rest(self, timeout_s: float) -> None:
+        """As `drive`, but wait also when no push is under way; return as soon as another thread calls `wake`."""
+
+    def wake(self) -> None:
+        """In any thread: end the `rest` under way, or the next one."""
+
     def close(self) -> None:
         """Drop all connections. Pushes in flight are abandoned and their callbacks do not run."""

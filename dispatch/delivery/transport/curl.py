@@ -9,8 +9,10 @@ the answer came; so nothing of that is written here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import socket
 import time
 from collections import deque
 from typing import Any
@@ -69,6 +71,10 @@ class CurlTransport:
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
         self._refused: deque[tuple[Callback, PushResult]] = deque()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         self._multi.setopt(pycurl.M_MAXCONNECTS, max(settings.max_idle_connections, 1))
@@ -107,6 +113,17 @@ class CurlTransport:
             self._turn(timeout_s)
             self._finish()
 
+    def rest(self, timeout_s: float) -> None:
+        if self._refused or self._active:
+            self.drive(timeout_s)
+        else:
+            self._turn(timeout_s)
+
+    def wake(self) -> None:
+        # A full buffer will wake it as well.
+        with contextlib.suppress(BlockingIOError):
+            self._wake.send(b"!")
+
     def close(self) -> None:
         for curl in list(self._active):
             self._multi.remove_handle(curl)
@@ -115,12 +132,17 @@ class CurlTransport:
         self._free.clear()
         self._multi.close()
         self._selector.close()
+        self._woken.close()
+        self._wake.close()
 
     def _turn(self, timeout_s: float) -> None:
         """Let libcurl work on the sockets that are ready, waiting for one of them, or for its timer, if need be."""
         if self._timer_at is not None:
             timeout_s = min(timeout_s, max(self._timer_at - time.monotonic(), 0.0))
         for key, mask in self._selector.select(timeout_s):
+            if key.fileobj is self._woken:
+                self._woken.recv(4096)
+                continue
             # Our selector's and libcurl's names for readable and writable happen to be the same bits.
             self._multi.socket_action(key.fd, mask)
         if self._timer_at is not None and self._timer_at <= time.monotonic():

@@ -7,6 +7,7 @@ time-outs per read, so the total deadline is kept by `drive`: it shuts the socke
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import http.client
 import queue
@@ -207,7 +208,7 @@ class FuturesTransport:
         threads = min(settings.max_in_flight, _MAX_THREADS)
         self._lean = _LeanSession(settings, policy, threads)
         self._session = FuturesSession(max_workers=threads, session=self._lean)
-        self._finished: queue.SimpleQueue[tuple[_Push, PushResult]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[tuple[_Push, PushResult] | None] = queue.SimpleQueue()
         self._waiting: dict[int, _Push] = {}
         self._deadlines: list[tuple[float, int]] = []
 
@@ -232,15 +233,25 @@ class FuturesTransport:
         while self._waiting:
             self._stop_overdue()
             try:
-                push, result = self._finished.get(timeout=max(self._next_wake(end) - time.monotonic(), 0))
+                finished = self._finished.get(timeout=max(self._next_wake(end) - time.monotonic(), 0))
             except queue.Empty:
                 if time.monotonic() >= end:
                     return
                 continue
-            self._settle(push, result)
+            self._settle(finished)
             while not self._finished.empty():
-                self._settle(*self._finished.get())
+                self._settle(self._finished.get())
             return
+
+    def rest(self, timeout_s: float) -> None:
+        if self._waiting:
+            self.drive(timeout_s)
+        else:
+            with contextlib.suppress(queue.Empty):
+                self._settle(self._finished.get(timeout=timeout_s))
+
+    def wake(self) -> None:
+        self._finished.put(None)
 
     def close(self) -> None:
         for push in self._waiting.values():
@@ -250,8 +261,10 @@ class FuturesTransport:
         self._session.close()
         self._lean.close()
 
-    def _settle(self, push: _Push, result: PushResult) -> None:
-        if not push.done:
+    def _settle(self, finished: tuple[_Push, PushResult] | None) -> None:
+        """None is what `wake` puts between."""
+        if finished is not None and not finished[0].done:
+            push, result = finished
             push.done = True
             del self._waiting[id(push)]
             push.callback(result)
@@ -273,7 +286,7 @@ class FuturesTransport:
                 continue
             push.abort()
             # The thread ends by itself now; the deadline does not wait for it (it might be resolving a name).
-            self._settle(push, PushResult(push.status, "timeout", "no complete answer in time", now - push.started))
+            self._settle((push, PushResult(push.status, "timeout", "no complete answer in time", now - push.started)))
 
 
 def _failure(error: Exception) -> Failure:

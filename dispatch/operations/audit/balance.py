@@ -22,6 +22,8 @@ from dispatch.operations.audit.ledger import (
     Numbers,
 )
 from dispatch.operations.audit.report import MAX_PROBLEMS, Kind, Problem, Report, Tally
+from dispatch.redelivery.events import SYSTEM
+from topic_model.records.notifications import is_replay
 
 
 @dataclass
@@ -67,6 +69,7 @@ def balance(
     report.duplicates = int((theirs.delivered > 1).sum())
     _tally(report, ledger, theirs)
     rows_of_keys = np.flatnonzero(inside)[first]
+    _count_kinds(report, ledger, evaluations, rows_of_keys)
 
     def name(kinds: list[tuple[int, Kind]]) -> list[Problem]:
         return [
@@ -83,6 +86,15 @@ def balance(
     _blame_orphans(report, deliveries[orphaned], limit)
     gaps, gap_count = _gaps(report, evaluations, stretches, limit)
     return Balance(report, _inside(evaluations, inside), theirs, gaps, gap_count)
+
+
+def _count_kinds(report: Report, ledger: Ledger, evaluations: Evaluations, rows: Numbers) -> None:
+    """How many of the notifications no publisher has sent."""
+    own = [number for topic, number in ledger.topics.items() if topic == SYSTEM or topic.startswith(f"{SYSTEM}/")]
+    system = np.isin(evaluations.topic[rows], own)
+    report.system_notices = int(system.sum())
+    ids = (ledger.ids[at] for at in evaluations.index[rows[~system]].tolist())
+    report.replays = sum(is_replay(each) for each in ids)
 
 
 def _inside(evaluations: Evaluations, inside: npt.NDArray[np.bool_]) -> Evaluations:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from core.eventlog.scan import LogScan, Stretch
+from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.matching.filters import Conditions, wanting
@@ -95,7 +96,13 @@ _KEEPERS = (
 
 
 def check_kept(
-    kafka: KafkaSettings, ledger: Ledger, found: Balance, read_on: Callable[[], None], patience_s: float, limit: int
+    kafka: KafkaSettings,
+    ledger: Ledger,
+    found: Balance,
+    read_on: Callable[[], None],
+    patience_s: float,
+    limit: int,
+    progress: Progress = untold,
 ) -> None:
     """Add to the report the deliveries of the interval that are not kept where they must be.
 
@@ -107,7 +114,7 @@ def check_kept(
         while True:
             deliveries = ledger.deliveries()
             inside = np.isin(deliveries.state, keeper.states) & np.isin(deliveries.notification, notifications_inside)
-            lacking = _lacking(kafka, keeper, deliveries[inside])
+            lacking = _lacking(kafka, keeper, deliveries[inside], progress)
             if not len(lacking) or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_AGAIN_S)
@@ -115,13 +122,13 @@ def check_kept(
         found.report.blame(_problems(keeper.kind, ledger, found, lacking, limit), len(lacking), limit)
 
 
-def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: Deliveries) -> Deliveries:
+def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: Deliveries, progress: Progress) -> Deliveries:
     """Those of the deliveries that the log does not hold. Memory is that of these deliveries, not of the log."""
     if not len(deliveries):
         return deliveries
     wanted = set(deliveries.key.tolist())
     held: dict[bytes, int] = {}
-    with LogScan(kafka, keeper.log) as log:
+    with LogScan(kafka, keeper.log, progress=progress) as log:
         for record in log.read_all():
             subscription, _, place = record.key.partition(b"\t")
             if b"\t" in place:
@@ -171,6 +178,7 @@ def examine_deeply(
     read_on: Callable[[], None],
     patience_s: float,
     limit: int,
+    progress: Progress = untold,
 ) -> None:
     """Add to the report what only this finds. `read_on` takes in what was written to the attempts log meanwhile.
 
@@ -185,9 +193,9 @@ def examine_deeply(
             "compaction keeps only what still holds: whether a subscription that is over or changed since has had "
             "them cannot be told"
         )
-    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, report.since_ms, limit)
+    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, report.since_ms, limit, progress)
     report.blame(problems, count, limit)
-    check_kept(kafka, ledger, found, read_on, patience_s, limit)
+    check_kept(kafka, ledger, found, read_on, patience_s, limit, progress)
 
 
 class _Run(NamedTuple):
@@ -228,19 +236,27 @@ class _Past:
 
 
 def _not_delivered(
-    kafka: KafkaSettings, log: LogScan, ledger: Ledger, evaluations: Evaluations, since_ms: int, limit: int
+    kafka: KafkaSettings,
+    log: LogScan,
+    ledger: Ledger,
+    evaluations: Evaluations,
+    since_ms: int,
+    limit: int,
+    progress: Progress,
 ) -> tuple[list[Problem], int]:
     """Deliveries that are missing: some of them, and how many."""
     deliveries = np.sort(ledger.deliveries().key)
     conditions = Conditions()
     problems: list[Problem] = []
-    count = 0
+    count = looked_at = 0
     with LogScan(kafka, "control") as control:
         past = _Past(control, since_ms)
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
             recipients = past.table.recipients()
             for notification, at in _notifications(log, runs):
+                looked_at += 1
+                progress("matching again", looked_at, len(evaluations))
                 there, ended = wanting(recipients, conditions, notification)
                 wanted = [each.id for each in (*there, *ended)]
                 missing = _without(deliveries, notification.id, wanted)

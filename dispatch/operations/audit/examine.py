@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 
 from core.eventlog.scan import LogScan, Stretch
+from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from dispatch.operations.audit.balance import Balance, balance
 from dispatch.operations.audit.deep import examine_deeply
@@ -28,6 +29,7 @@ def audit(
     deep: bool = False,
     patience_s: float = 15.0,
     limit: int = MAX_PROBLEMS,
+    progress: Progress = untold,
 ) -> Report:
     """Examine what was accepted from `since_ms` on and before `until_ms` (now, when left out).
 
@@ -39,7 +41,7 @@ def audit(
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        attempts = stack.enter_context(LogScan(kafka, "attempts"))
+        attempts = stack.enter_context(LogScan(kafka, "attempts", progress=progress))
         log = stack.enter_context(LogScan(kafka, "notifications"))
         examination = _Examination(attempts, log, since_ms, until_ms, limit)
         found = examination.look()
@@ -52,7 +54,7 @@ def audit(
         examination.name_unmatched(report)
         report.notes += examination.notes
         if deep:
-            examine_deeply(kafka, log, examination.ledger, found, examination.read_on, patience_s, limit)
+            examine_deeply(kafka, log, examination.ledger, found, examination.read_on, patience_s, limit, progress)
     report.seconds = round(time.monotonic() - started, 3)
     return report
 

@@ -20,7 +20,7 @@ Kind = Literal[
 
 NOT_LOOKED_AT = (
     "whether each notification was matched with all the subscriptions that it belongs to",
-    "whether what waits is among what is parked, and what was given up among the dead letters",
+    "whether what waits for retry is really kept, and what was given up among the dead letters",
 )
 """What only the deeper examination looks at."""
 
@@ -70,7 +70,9 @@ class Report:
     """An audit of the notifications accepted from `since_ms` on and before `until_ms`.
 
     `matches` is how many deliveries these notifications were evaluated to, `totals` what has become of them: all equal
-    when nothing is amiss. `waiting` notifications no batch has looked at yet, nor at later ones. `duplicates` are
+    when nothing is amiss. Of the `notifications`, `system_notices` are the engine's own (those below the topic
+    `dispatch.redelivery.events.SYSTEM`) and `replays` were accepted before and brought again; the others publishers
+    have sent. `waiting` notifications no batch has looked at yet, nor at later ones. `duplicates` are
     deliveries that a receiver has taken more than once. `unbalanced` counts all `problems`, of which not all may be
     named. `notes` say what could not be told for sure.
     """
@@ -78,6 +80,8 @@ class Report:
     since_ms: int
     until_ms: int
     notifications: int = 0
+    system_notices: int = 0
+    replays: int = 0
     matches: int = 0
     waiting: int = 0
     duplicates: int = 0
@@ -89,6 +93,11 @@ class Report:
     deep: bool = False
     rows: int = 0
     seconds: float = 0.0
+
+    @property
+    def published(self) -> int:
+        """What publishers have sent: what a gateway counts as accepted."""
+        return self.notifications - self.system_notices - self.replays
 
     @property
     def balanced(self) -> bool:
@@ -107,7 +116,11 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """For scripts."""
-        document = asdict(self) | {"balanced": self.balanced, "totals": self.totals.as_json()}
+        document = asdict(self) | {
+            "balanced": self.balanced,
+            "published": self.published,
+            "totals": self.totals.as_json(),
+        }
         document["not_looked_at"] = self.not_looked_at
         document["subscriptions"] = {name: tally.as_json() for name, tally in self.subscriptions.items()}
         return document

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import cast
@@ -161,7 +162,7 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
         publisher=notification.publisher if notification else "",
         payload=notification.payload.decode(errors="replace")[:_PAYLOAD_CHARACTERS] if notification else "",
         traceparent=notification.traceparent if notification else "",
-        steps=_steps(evidence),
+        steps=_in_order(_steps(evidence), evidence.attempts),
         deliveries=deliveries,
         notes=evidence.notes,
     )
@@ -213,6 +214,20 @@ def _steps(evidence: Evidence) -> list[Step]:
     return steps
 
 
+def _in_order(steps: Sequence[Step], attempts: Sequence[AttemptRow]) -> list[Step]:
+    """With no step earlier than the first, nor later than what follows from it: that it was matched is written down
+    while pushes are under way already, and machines have clocks of their own."""
+    pushed = [_time(row, "started_at") for row in attempts if cast(int, row["batch"]) >= 0]
+    latest = min(pushed, default=datetime.max.replace(tzinfo=UTC))
+    ordered: list[Step] = []
+    for step in reversed(steps[1:]):
+        if step.at is not None:
+            latest = max(min(step.at, latest), steps[0].at or step.at)
+            step = replace(step, at=latest)
+        ordered.append(step)
+    return [*steps[:1], *reversed(ordered)]
+
+
 def _delivery(
     evidence: Evidence, name: str, rows: Sequence[AttemptRow], routes: Mapping[str, str], when: When
 ) -> DeliveryStory:
@@ -237,9 +252,8 @@ def _delivery(
 def _attempt_step(row: AttemptRow) -> Step:
     status, error, detail = row["status"], row["error"], str(row["detail"])
     if not row["push"]:
-        what = {"parked": "put aside", "cancelled": "cancelled", "expired": "expired", "dead": "given up"}.get(
-            str(row["state"]), str(row["state"])
-        )
+        waits = "tried anew" if error == "redriven" else "waits for its turn"
+        what = {"parked": waits, "dead": "given up"}.get(str(row["state"]), str(row["state"]))
         return Step(_time(row, "started_at"), what, detail or str(error))
     answer = f"HTTP {status}" if status else "no answer"
     took = f"after {cast(float, row['duration_ms']):.0f} ms"
@@ -274,7 +288,7 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
 
 
 def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -> str:
-    """What a delivery that is put aside waits for, as things stand now."""
+    """What a delivery that waits is waiting for, as things stand now."""
     now = evidence.control.now(name)
     if now is not None and now.subscription is None:
         return f"the subscription has ended since, at {moment(now.since_ms)} ({now.reason}), so it will be cancelled"
@@ -290,7 +304,7 @@ def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -
     health = evidence.endpoints.get(endpoint, {})
     if health.get("breaker") == "open":
         since = f"{_time(health, 'at'):%Y-%m-%d %H:%M:%S} UTC"
-        return f"{again}; since {since} its endpoint, which did not answer, is only probed"
+        return f"{again}; since {since} its endpoint, which did not answer, is tried only now and then"
     return again
 
 

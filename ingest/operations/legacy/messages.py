@@ -106,7 +106,7 @@ _PAYLOAD_DEPTH = 4
 # Loose content is asked about each of them; older clients declare three or four.
 _MAX_IN_SCOPE = 64
 
-_FRAGMENT = re.compile(r"([01])-([01])-([01])-(\d{1,9})")
+_FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,11 @@ class Notify:
 Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify
 
 
-def read(text: str) -> Asked:
-    """What the text asks for. Raises MalformedMessage, InvalidRequest or ExpressionError."""
+def read(text: str, default: TopicPath | None = None) -> Asked:
+    """What the text asks for; `default` is the topic of messages that name none.
+
+    Raises MalformedMessage, InvalidRequest or ExpressionError.
+    """
     root, document = parse(text)
     namespace, name = _split(root)
     match name if namespace in _NAMESPACES else "":
@@ -159,12 +162,12 @@ def read(text: str) -> Asked:
             return Unsubscribe(*_address_and_topic(root))
         case "NotificationMessage":
             source = Source(document, root, _PAYLOAD_DEPTH)
-            return Notify((_message(root, source.node(root), source),))
+            return Notify((_message(root, source.node(root), source, default),))
         case "Notify":
             source = Source(document, root, _PAYLOAD_DEPTH)
             nodes = source.node(root).children
             messages = tuple(
-                _message(child, node, source)
+                _message(child, node, source, default)
                 for child, node in zip(root, nodes, strict=True)
                 if _is(child, "NotificationMessage")
             )
@@ -190,18 +193,16 @@ def _address_and_topic(root: etree._Element) -> tuple[str, str]:
     return address, _text(expression)
 
 
-def _message(element: etree._Element, node: Node, source: Source) -> Message:
+def _message(element: etree._Element, node: Node, source: Source, default: TopicPath | None) -> Message:
     topic = next(_children(element, "Topic"), None)
-    if topic is None:
+    path = default if topic is None else expressions.concrete_topic(_text(topic), None, {}, legacy=True)
+    if path is None:
         raise ExpressionError("NotificationMessage has no Topic, and this broker delivers by topic")
     content = next(_children(element, "Message"), None)
     if content is None:
         raise InvalidRequest("NotificationMessage has no Message")
     _check_whole(element)
-    return Message(
-        expressions.concrete_topic(_text(topic), None, {}, legacy=True),
-        _payload(content, node.children[element.index(content)], source),
-    )
+    return Message(path, _payload(content, node.children[element.index(content)], source))
 
 
 def _check_whole(element: etree._Element) -> None:

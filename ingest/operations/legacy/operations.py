@@ -66,7 +66,7 @@ async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Rep
 async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
     if len(request.operation):
         raise InvalidRequest("WsnProcess takes a WS-Notification message as escaped text, not as elements")
-    asked = messages.read(request.operation.text or "")
+    asked = messages.read(request.operation.text or "", gateway.default_topic)
     match asked:
         case Notify():
             return await _notify(gateway, asked, target, request)
@@ -82,13 +82,14 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
     check_publish(request.caller, (message.topic for message in asked.messages), gateway.table.topics)
     # The older envelope names no producer, so where registration is required only the address can tell who it is.
     check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
-    check_fan_out(gateway, request, (message.topic for message in asked.messages))
     accepted_ms = times.to_ms(gateway.now())
     notifications = [
         Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms, traceparent=request.traceparent)
         for message in asked.messages
     ]
     try:
+        gateway.check_new(message.topic for message in asked.messages)
+        check_fan_out(gateway, request, (message.topic for message in asked.messages))
         await accept(gateway, notifications)
     except TopicNotSupported as error:
         logger.warning("a notification in the older envelope was dropped: %s", error)

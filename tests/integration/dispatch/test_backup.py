@@ -202,7 +202,7 @@ def test_the_commands_and_that_nothing_is_mixed_with_what_an_engine_has_written(
             "ARBORCAST_KAFKA_PREFIX": kafka.prefix,
         }
         done = engine.run(command, folder, "--json", env=variables, check=False)
-        return done.returncode, done.stdout + done.stderr
+        return done.returncode, done.stderr if done.returncode else done.stdout
 
     with logs(kafka_settings) as log:
         log.notify("a/b")

@@ -42,12 +42,14 @@ NS = {
 }
 
 
-@pytest.fixture(scope="module")
-def job(spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
-    """One whose checkpoint is named by a URI, as on a cluster."""
+@pytest.fixture(scope="module", params=["realtime", "batch"])
+def job(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[RunningJob]:
+    """In each gear, one whose checkpoint is named by a URI, as on a cluster."""
     prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
     folder = tmp_path_factory.mktemp("job")
-    settings = job_settings(folder / "home", prefixed)
+    settings = job_settings(folder / "home", prefixed, request.param)
     dispatch = dataclasses.replace(settings.dispatch, checkpoint=(folder / "checkpoints").as_uri())
     with running(spark, dataclasses.replace(settings, dispatch=dispatch)) as started:
         yield started
@@ -163,7 +165,7 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert sorted(row["notification"] for row in rows if row["subscription"] == "s") == sorted(arrived)
     assert len(receiver.received("/s")) < 50, "messages that wait together travel together"
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
-    assert list((own.job.settings.home.parent / "checkpoints").glob("*/commits/0")), "Spark's progress is at the URI"
+    assert list((own.job.settings.home.parent / "checkpoints").glob("*/offsets/0")), "Spark's progress is at the URI"
     assert not (own.job.settings.home / "checkpoints").exists(), "and nowhere else"
 
 

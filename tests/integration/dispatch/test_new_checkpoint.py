@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 def test_what_waits_leaves_before_what_comes_under_a_new_checkpoint(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    settings = job_settings(tmp_path, kafka_settings)
+    settings = job_settings(tmp_path, kafka_settings, "batch")
     dispatch = dataclasses.replace(settings.dispatch, starting_offsets="latest")
     settings = dataclasses.replace(settings, dispatch=dispatch)
     checkpoint = Path(settings.checkpoint("push"))

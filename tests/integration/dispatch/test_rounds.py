@@ -51,7 +51,7 @@ def settings(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.
     # However quick they are, they do not become longer.
     monkeypatch.setattr(stream, "_MOST_GROWTH", 1.0)
     monkeypatch.setattr(stream, "_FEWEST", A_ROUND)
-    return job_settings(tmp_path, kafka_settings)
+    return job_settings(tmp_path, kafka_settings, "batch")
 
 
 @pytest.fixture

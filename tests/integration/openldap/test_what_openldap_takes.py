@@ -25,7 +25,7 @@ def test_the_file_of_a_file_directory_is_what_openldap_takes(fresh_slapd: Slapd,
     wanted = [
         topic("a/b", code="1", final=True, message_types=("m1", "m2"), retain=True, priority=-2),
         topic("{http://example.org/a,b=c+d#e}Größe/温度", routing="fast", publishers=("cn=p,o=q",)),
-        topic("z"),
+        topic("z", retain=False),
     ]
     file = FileDirectory(tmp_path / "topics.ldif", DirectorySettings(base_dn=fresh_slapd.settings().base_dn))
     listing = file.write([Put(record) for record in wanted], file.load()).listing

@@ -93,8 +93,9 @@ def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:
 
 def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:
     with Client(f"{url}/wsn/NotificationBroker") as client:
-        client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
-        client.notify_all([("a", b"<n>1</n>"), ("b", "<n>é</n>")])
+        first = client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
+        others = client.notify_all([("a", b"<n>1</n>"), ("b", "<n>é</n>")])
+    assert [first, *others] == [one.id for one in parts.notifications.accepted]
     assert [(one.topic, one.payload.decode()) for one in parts.notifications.accepted] == [
         ("{urn:p}a/b", "<n a='1'/>"),
         ("a", "<n>1</n>"),

@@ -169,6 +169,13 @@ def test_503_is_unavailable_whatever_stands_in_it() -> None:
     assert caught.value.retry_after == 4
 
 
+@pytest.mark.parametrize("header", ["", "soon", "-1", "1.5", "\u0664", "\xb2"])
+def test_a_retry_after_that_is_no_number_of_seconds_says_nothing(header: str) -> None:
+    with pytest.raises(BrokerUnavailable) as caught:
+        read_reply("http://b/", 503, header, "text/html", b"<p>busy")
+    assert caught.value.retry_after is None
+
+
 def test_a_fault_counts_at_any_status() -> None:
     with pytest.raises(FaultReceived, match="why"):
         reply("<s:Fault><faultcode>s:Client</faultcode><faultstring>why</faultstring></s:Fault>", 200)

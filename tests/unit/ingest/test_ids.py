@@ -26,4 +26,7 @@ def test_two_processes_do_not_make_the_same() -> None:
 def test_resource_ids_fit_into_a_url_and_are_long_enough_not_to_be_guessed() -> None:
     made = {resource_id() for _ in range(1_000)}
     assert len(made) == 1_000
-    assert all(len(each) == 24 and each.replace("-", "").replace("_", "").isalnum() for each in made)
+    assert all(
+        len(each) == 24 and not each.startswith("-") and each.replace("-", "").replace("_", "").isalnum()
+        for each in made
+    )

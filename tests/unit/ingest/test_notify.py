@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from core.errors import InfrastructureError
-from ingest.settings import TopicSettings
+from core.errors import ConfigError, InfrastructureError
+from ingest.settings import GatewaySettings, TopicSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from topic_model.records.control import TopicRecord
@@ -25,6 +25,16 @@ def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202() -> None:
     assert {one.message_id for one in accepted} == {"urn:uuid:7"}
     assert {one.accepted_ms for one in accepted} == {1_767_225_600_000}
     assert [one.id for one in accepted] == sorted({one.id for one in accepted})
+
+
+def test_the_answer_says_under_which_ids_they_are_stored() -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(3)])))
+    ids = [one.id for one in parts.notifications.accepted]
+    assert answer.headers[b"arborcast-notification-id"].decode().split(",") == ids
+    # A proxy in front takes some kB of headers.
+    many = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(101)])))
+    assert (many.status, many.headers.get(b"arborcast-notification-id")) == (202, None)
 
 
 def test_a_producer_reference_is_kept_as_sent() -> None:
@@ -116,3 +126,37 @@ def test_each_is_stamped_with_the_position_of_the_view_that_it_was_accepted_with
     parts.post(soap.envelope(soap.subscribe()))
     parts.post(soap.envelope(soap.notify(soap.message("t:new"), soap.message("t:new"))))
     assert [one.control for one in parts.notifications.accepted] == [1, 2, 2]
+
+
+WITHOUT_TOPIC = "<wsnt:NotificationMessage><wsnt:Message><n/></wsnt:Message></wsnt:NotificationMessage>"
+
+
+@pytest.mark.parametrize("path", ["plant/other", "{urn:t}a/b"])
+def test_a_message_without_topic_is_on_the_default_one(path: str) -> None:
+    parts = GatewayParts(topics=TopicSettings(default=path))
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:x"), WITHOUT_TOPIC))).status == 202
+    assert [each.topic for each in parts.notifications.accepted] == ["{urn:t}x", path]
+    assert parts.table.topics.get(TopicPath(path)) is not None
+
+
+def test_the_default_topic_is_no_way_around_what_holds_for_topics() -> None:
+    parts = GatewayParts(GatewaySettings(requires_registration=True), TopicSettings(default="a"))
+    assert "only registered publishers" in parts.post(soap.envelope(soap.notify(WITHOUT_TOPIC))).reason
+    parts = GatewayParts(topics=TopicSettings(default="a", fixed=True))
+    assert parts.post(soap.envelope(soap.notify(WITHOUT_TOPIC))).fault == "TopicNotSupportedFault"
+
+
+def test_a_message_without_topic_is_refused_where_there_is_no_default() -> None:
+    answer = GatewayParts().post(soap.envelope(soap.notify(WITHOUT_TOPIC)))
+    assert (answer.fault, "has no wsnt:Topic" in answer.reason) == ("InvalidTopicExpressionFault", True)
+
+
+def test_an_empty_topic_is_no_missing_one() -> None:
+    parts = GatewayParts(topics=TopicSettings(default="a"))
+    assert parts.post(soap.envelope(soap.notify(soap.message("")))).fault == "InvalidTopicExpressionFault"
+
+
+@pytest.mark.parametrize("path", ["a/", "a b", "//a", "t:a", "{urn:t}", "a/*"])
+def test_a_default_topic_is_a_path(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"topics\.default = "):
+        TopicSettings(default=path)

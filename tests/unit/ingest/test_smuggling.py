@@ -121,3 +121,47 @@ def test_trailers_change_nothing() -> None:
     assert received.count(b"HTTP/1.1 202 ") == len(parts.notifications.accepted) <= 2
     if len(parts.notifications.accepted) < 2:
         assert b"HTTP/1.1 400 " in received
+
+
+WITHOUT_HOST = POST.replace(b"Host: h\r\n", b"") + LENGTH
+JAVA = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(WITHOUT_HOST, id="none"),
+        pytest.param(WITHOUT_HOST + JAVA, id="none, with an offer to upgrade"),
+        pytest.param(POST + b"host: h\r\n" + LENGTH, id="one twice"),
+        pytest.param(POST + LENGTH + b"Host: inside\r\n", id="two"),
+        pytest.param(POST + LENGTH + JAVA + b"Host: inside\r\n", id="two, with an offer to upgrade"),
+        pytest.param(POST.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Host: inside\r\n" + LENGTH, id="two in HTTP/1.0"),
+        pytest.param(WITHOUT_HOST + b"Host: a b\r\n", id="two words"),
+        pytest.param(WITHOUT_HOST + b"Host: a/b\r\n", id="a path"),
+        pytest.param(WITHOUT_HOST + b"Host: a@b\r\n", id="a user"),
+        pytest.param(WITHOUT_HOST + b"Host: h:http\r\n", id="a port in words"),
+        pytest.param(WITHOUT_HOST + b"Host: h\xc3\xa9\r\n", id="beyond ASCII"),
+    ],
+)
+def test_a_request_names_one_host(head: bytes) -> None:
+    received, parts = answer(head + b"\r\n" + BODY + HIDDEN)
+    assert received.startswith(b"HTTP/1.1 400 "), received[:200]
+    assert received.count(b"HTTP/1.1 ") == 1, "nothing behind it is answered"
+    assert b"one Host header" in received
+    assert parts.notifications.accepted == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        WITHOUT_HOST.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Connection: keep-alive\r\n",
+        WITHOUT_HOST + b"Host:\r\n",
+        WITHOUT_HOST + b"HOST: [::1]:8080\r\n",
+        WITHOUT_HOST + b"Host: my_host.example.:80\r\n",
+        POST + LENGTH + JAVA,
+    ],
+)
+def test_hosts_as_they_may_be(head: bytes) -> None:
+    received, parts = answer(head + b"\r\n" + BODY, answers=1)
+    assert b" 202 " in received.partition(b"\r\n")[0]
+    assert len(parts.notifications.accepted) == 1

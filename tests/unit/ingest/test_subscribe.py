@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ingest.settings import GatewaySettings, TopicSettings
+from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
 from topic_model.patterns.patterns import parse_normal
@@ -49,6 +50,17 @@ def test_the_default_termination_is_granted_unless_nil_is_asked_for() -> None:
     assert parts.post(soap.envelope(soap.subscribe())).text("TerminationTime") == "2026-01-01T00:01:00Z"
     nil = f'<wsnt:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/>'
     assert parts.post(soap.envelope(soap.subscribe("http://other/", more=nil))).text("TerminationTime") == ""
+
+
+def test_never_as_net_has_it_is_no_end_wherever_a_time_is_taken() -> None:
+    parts = GatewayParts(GatewaySettings(default_termination_s=60))
+    never = "9999-12-31T23:59:59.9999999+01:00"
+    made = parts.post(soap.envelope(soap.subscribe(termination=never)))
+    renewed = parts.post(soap.envelope(soap.renew(never)), path_of(made))
+    for answer in (made, renewed):
+        oasis.validate(answer.body)
+        assert answer.root.find(".//{*}TerminationTime").get(f"{{{soap.XSI}}}nil") == "true"  # type: ignore[union-attr]
+    assert only_subscription(parts).terminates_ms is None
 
 
 @pytest.mark.parametrize(

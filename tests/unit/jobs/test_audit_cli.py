@@ -47,6 +47,29 @@ def test_what_balances_ends_with_0(monkeypatch: pytest.MonkeyPatch, report: Repo
     assert abs(int(str(asked[0]["since_ms"])) - (time.time() - 7_200) * 1000) < 60_000
 
 
+def test_it_says_what_it_counts_in_words_that_need_no_manual(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    report.notifications, report.system_notices, report.replays = 18, 11, 0
+    answering(monkeypatch, report)
+    text = " ".join(CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split())
+    assert "7 notifications and 11 system notices accepted between" in text
+    assert "system notices are the engine's own notifications, below the topic {urn:arborcast}system" in text
+    assert "subscription deliveries delivered given up expired cancelled waiting" in text
+    report.replays = 2
+    assert "5 notifications, 2 replayed ones and 11 system notices accepted" in " ".join(
+        CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()
+    )
+    report.system_notices = 0
+    assert "system notices" not in CliRunner().invoke(app, ["audit"]).output
+
+
+def test_no_id_is_cut_off_on_a_narrow_screen(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    name = "PPAkdgTZEiaSQ-MbIjL6U-0a"
+    report.subscriptions = {name: report.totals}
+    answering(monkeypatch, report)
+    lines = CliRunner().invoke(app, ["audit"], env={"COLUMNS": "80"}).output.splitlines()
+    assert any(line.split()[:2] == [name, "3"] for line in lines)
+
+
 def test_it_says_what_it_does_not_look_at(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
     answering(monkeypatch, report)
     assert "not looked at: whether each notification was matched" in CliRunner().invoke(app, ["audit"]).output

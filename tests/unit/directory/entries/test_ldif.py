@@ -57,6 +57,7 @@ def test_windows_line_ends() -> None:
         ("version: 2\ndn: ou=a\n", 1, "version"),
         ("dn: ou=a\nou: a\ndn: ou=b\n", 3, "second dn"),
         ("dn: nonsense\n", 1, "no DN"),
+        ("dn: ou=a\n2.5.4.\u0661: a\n", 2, "attribute"),
         ("dn:: /w==\n", 1, "UTF-8"),
     ],
 )

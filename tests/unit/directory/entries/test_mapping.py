@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +8,7 @@ from directory.entries.changes import Put, Workspace, in_writing_order
 from directory.entries.dn import format_dn, parse_dn
 from directory.entries.entries import Entry, EntrySet
 from directory.entries.ldif import parse
-from directory.entries.mapping import Listing, ProblemKind, write_rdn
+from directory.entries.mapping import Listing, ProblemKind, write_facts, write_rdn
 from directory.entries.reader import read_listing
 from tests.support.directory import records, topic
 from topic_model.records.control import TopicRecord
@@ -43,6 +44,15 @@ def test_the_tree_of_entries_is_the_tree_of_topics() -> None:
         "a/{urn:c}c/d": topic("a/{urn:c}c/d", retain=True),
     }
     assert listing.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "retain"), [((), None), (("topicRetain: TRUE",), True), (("topicRetain: false",), False)]
+)
+def test_whether_a_topic_retains_may_be_left_open(line: tuple[str, ...], retain: bool | None) -> None:
+    record = listing_of(entry("topicName=a", "topicName: a", *line)).records()[parse_path("a")]
+    assert record.policy.retain is retain
+    assert write_facts(record).get("topicretain", ()) == tuple(each.split()[1].upper().encode() for each in line)
 
 
 def test_a_parent_may_come_after_its_child() -> None:

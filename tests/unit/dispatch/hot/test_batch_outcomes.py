@@ -33,7 +33,7 @@ def settled(
 
 def made(push: PushSettings = PushSettings()) -> tuple[FakeJournal, BatchOutcomes]:  # noqa: B008 - immutable
     journal = FakeJournal()
-    return journal, BatchOutcomes(journal, push, RETRY, 3, now=lambda: NOW_MS / 1000, chance=lambda: 0.0)
+    return journal, BatchOutcomes(journal, push, RETRY, now=lambda: NOW_MS / 1000, chance=lambda: 0.0)
 
 
 def subscription(**policy: object) -> Subscription:

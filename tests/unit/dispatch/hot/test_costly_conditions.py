@@ -10,7 +10,8 @@ import pytest
 from core.settings import KafkaSettings
 from dispatch.hot import sink
 from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.sink import Diversions, SinkJob
+from dispatch.hot.intake import Diversions
+from dispatch.hot.sink import SinkJob
 from dispatch.logs.attempts import Attempt, Matched
 from dispatch.logs.parked import Delivery, Tries
 from dispatch.matching.filters import Conditions
@@ -81,8 +82,8 @@ def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subsc
 
 def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
     """A worker fills its lanes: its journal, what it has settled, and how much waits to be pushed to whom."""
-    worker: Any = object.__new__(sink._Worker)
-    worker.journal, worker._conditions = Journal(), Conditions()
+    worker: Any = object.__new__(sink.Worker)
+    worker.journal, worker.conditions = Journal(), Conditions()
     push, retry = PushSettings(), RetrySettings()
     job = SinkJob(
         job_settings(Path("unused"), KafkaSettings()),
@@ -95,7 +96,7 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
         for at, each in enumerate(payloads)
     ]
-    settlement = BatchOutcomes(worker.journal, push, retry, 1)
+    settlement = BatchOutcomes(worker.journal, push, retry)
     lanes = worker.fill(job, rows, settlement)
     return worker.journal, settlement, {each.id: count for each, count in lanes.waiting()}
 

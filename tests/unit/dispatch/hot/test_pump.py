@@ -37,7 +37,7 @@ def subscription(
 
 
 def message(name: str) -> Received:
-    return Received(Notification(name, TopicPath("a"), b"<x/>", 5), 0, 0)
+    return Received(Notification(name, TopicPath("a"), b"<x/>", 5), 0, 0, 7)
 
 
 def filled(*messages: tuple[str, Subscription], bounds: Limits = Limits(16, 128)) -> Lanes:  # noqa: B008 - immutable
@@ -60,9 +60,7 @@ class Ran:
     ) -> None:
         self.journal = FakeJournal()
         self.transport = FakeTransport(answer)
-        settlement = BatchOutcomes(
-            self.journal, PushSettings(), RETRY, 7, watched, now=lambda: NOW_S, chance=lambda: 0.0
-        )
+        settlement = BatchOutcomes(self.journal, PushSettings(), RETRY, watched, now=lambda: NOW_S, chance=lambda: 0.0)
         pump = Pump(
             self.transport,
             Envelope,
@@ -278,7 +276,7 @@ def test_outcomes_are_written_down_round_by_round() -> None:
 
     journal = Asked()
     target = subscription("s")
-    settlement = BatchOutcomes(journal, PushSettings(), RETRY, 7)
+    settlement = BatchOutcomes(journal, PushSettings(), RETRY)
     Pump(FakeTransport(), Envelope, 100, 2.0).run(filled(*((f"n{i}", target) for i in range(5))), settlement)
 
     assert asked == [0, 1, 2, 3, 4]
@@ -300,7 +298,7 @@ def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
 
     pushed: list[int] = []
     transport = FakeTransport()
-    settlement = BatchOutcomes(Late(), PushSettings(), RETRY, 7)
+    settlement = BatchOutcomes(Late(), PushSettings(), RETRY)
     lanes = filled(*((f"n{i}", subscription(f"s{i % 2}")) for i in range(6)))
     Pump(transport, Envelope, 100, 2.0).run(lanes, settlement)
 
@@ -317,7 +315,7 @@ def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
     clock = [0.0]
     journal = Late()
     journal.late = True
-    settlement = BatchOutcomes(journal, PushSettings(), RETRY, 7)
+    settlement = BatchOutcomes(journal, PushSettings(), RETRY)
     lanes = filled(*((f"n{i}", subscription("s")) for i in range(20)))
     Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(lanes, settlement)
 

@@ -89,11 +89,11 @@ SUBSCRIPTION = Subscription("s", EndpointReference("http://s/"))
 
 
 def received(name: str, offset: int = 0, only: str = "") -> Received:
-    return Received(Notification(name, TopicPath("a"), b"<x/>", 1, only=only), 0, offset)
+    return Received(Notification(name, TopicPath("a"), b"<x/>", 1, only=only), 0, offset, 7)
 
 
 def kept(received: Received) -> tuple[Delivery, Notification]:
-    return received.delivery("s", 7), received.notification
+    return received.delivery("s"), received.notification
 
 
 def attempt(name: str, state: State) -> Attempt:
@@ -104,7 +104,7 @@ def test_a_copy_for_one_subscription_does_not_take_the_place_of_the_original(ope
     original, copy = received("n", 5), received("n", 6, only="new")
 
     for name, each in (("old", original), ("new", copy)):
-        opened.journal.park(each.delivery(name, 7), each.notification, Tries(), attempt("n", "parked"))
+        opened.journal.park(each.delivery(name), each.notification, Tries(), attempt("n", "parked"))
 
     assert opened.parked.sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
 

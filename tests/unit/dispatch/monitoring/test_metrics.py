@@ -110,6 +110,9 @@ class _Sources(Sources):
     def pushes(self) -> dict[str, float]:
         return {"batch": 40, "redelivery": 2}
 
+    def notices(self) -> float:
+        return 11.0
+
 
 def test_what_is_looked_up_when_somebody_asks() -> None:
     metrics = JobMetrics(clock=lambda: 1_060.0)
@@ -129,6 +132,7 @@ def test_what_is_looked_up_when_somebody_asks() -> None:
         "arborcast_view_overlay_bytes 678",
         'arborcast_pushes_in_flight{by="batch"} 40',
         'arborcast_pushes_in_flight{by="redelivery"} 2',
+        "arborcast_dispatch_system_notices_total 11.0",
     ):
         assert line in shown
 

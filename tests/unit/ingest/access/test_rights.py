@@ -14,7 +14,7 @@ from tests.support.guarded_gateway import (
     OLGA,
     POLICY,
 )
-from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
+from tests.support.soap_messages import addressing, envelope, message, notify, subscribe, topic, topic_expression
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath
 
@@ -107,6 +107,8 @@ def created(parts: GatewayParts, who: str, name: str = "") -> str:
 def test_to_others_a_pull_point_is_not_there(parts: GatewayParts, body: str) -> None:
     path = created(parts, ANNA)
     assert parts.post(envelope(body), path, authorization=BERT).fault == "ResourceUnknownFault"
+    named = envelope(body, header=addressing("urn:any", to=f"http://127.0.0.1:8080{path}"))
+    assert "Notify" in body or parts.post(named, authorization=BERT).fault == "ResourceUnknownFault"
     assert parts.post(envelope(body), path, authorization=ANNA).status in (200, 202)
 
 

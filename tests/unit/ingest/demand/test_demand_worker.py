@@ -285,3 +285,11 @@ def test_trouble_with_the_publisher_of_a_registration_that_is_gone_is_not_kept()
         return dict(worker._troubles)
 
     assert asyncio.run(scenario()) == {}
+
+
+def test_never_as_net_has_it_need_not_be_renewed(running: Running, publisher: Publisher) -> None:
+    publisher.ends = "9999-12-31T23:59:59.9999999-05:00"
+    running.post(register(publisher, "t:a"))
+    running.subscribe("t:a")
+    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
+    assert running.registration.upstream[0].terminates_ms is None

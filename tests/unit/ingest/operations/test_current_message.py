@@ -11,7 +11,7 @@ from ingest.settings import TopicSettings
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord
+from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from topic_model.topics import TopicPath
 
 WANTED = '<wsnt:SubscriptionPolicy><p:CurrentMessage xmlns:p="urn:arborcast:policy"/></wsnt:SubscriptionPolicy>'
@@ -185,3 +185,39 @@ def test_what_is_on_its_way_into_the_log_is_waited_for() -> None:
     parts.notifications.settled = settled  # type: ignore[method-assign]
     parts.post(soap.envelope(soap.subscribe(more=WANTED)))
     assert [each.id for each in parts.notifications.accepted if each.only] == [under_way.id]
+
+
+def test_all_topics_keep_their_last_message_but_those_that_say_no() -> None:
+    parts = GatewayParts(topics=TopicSettings(retain_all=True))
+    for name, retain in (("said", True), ("unsaid", None), ("no", False)):
+        parts.table.apply(TopicRecord(TopicPath(f"{{urn:t}}{name}"), policy=TopicPolicy(retain=retain)))
+    publish(parts, ("t:said", "1"), ("t:unsaid", "2"), ("t:no", "3"), ("t:new", "4"))
+    assert set(parts.notifications.current) == {"{urn:t}said", "{urn:t}unsaid", "{urn:t}new"}
+    for name, payload in (("said", "1"), ("unsaid", "2"), ("new", "4")):
+        assert [child.text for child in oasis.validate(ask(parts, f"t:{name}").body)] == [payload]
+    refused = ask(parts, "t:no")
+    assert (refused.fault, "does not keep" in refused.reason) == ("NoCurrentMessageOnTopicFault", True)
+    before = len(parts.notifications.accepted)
+    parts.post(soap.envelope(soap.subscribe(more=WANTED)))
+    assert {each.payload for each in parts.notifications.accepted[before:]} == {
+        f'<n xmlns="urn:n">{payload}</n>'.encode() for payload in (1, 2, 4)
+    }
+
+
+def test_one_that_says_no_later_has_none_any_more() -> None:
+    parts = GatewayParts(topics=TopicSettings(retain_all=True))
+    publish(parts, ("t:a", "1"))
+    parts.table.apply(TopicRecord(TopicPath("{urn:t}a"), policy=TopicPolicy(retain=False)))
+    assert ask(parts).fault == "NoCurrentMessageOnTopicFault"
+    parts.post(soap.envelope(soap.subscribe(more=WANTED)))
+    assert len(parts.notifications.accepted) == 1
+
+
+def test_a_topic_that_was_removed_has_none_though_all_retain() -> None:
+    parts = GatewayParts(topics=TopicSettings(retain_all=True))
+    publish(parts, ("t:a", "1"))
+    parts.table.apply(TopicRemoved(TopicPath("{urn:t}a")))
+    answer = ask(parts)
+    assert (answer.fault, "no message" in answer.reason) == ("NoCurrentMessageOnTopicFault", True)
+    parts.post(soap.envelope(soap.subscribe(more=WANTED)))
+    assert len(parts.notifications.accepted) == 1

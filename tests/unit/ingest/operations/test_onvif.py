@@ -180,9 +180,15 @@ def test_who_pulls_keeps_the_subscription_alive() -> None:
     assert len(parts.control.records) == appended, "not every pull is written down"
 
 
-def test_what_never_ends_is_told_in_a_form_that_the_schema_knows(parts: GatewayParts) -> None:
-    nil = f'<tev:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/>'
-    path = create(parts, nil)
+@pytest.mark.parametrize(
+    "never",
+    [
+        f'<tev:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/>',
+        "<tev:InitialTerminationTime>9999-12-31T23:59:59Z</tev:InitialTerminationTime>",
+    ],
+)
+def test_what_never_ends_is_told_in_a_form_that_the_schema_knows(parts: GatewayParts, never: str) -> None:
+    path = create(parts, never)
     assert pull(parts, path).text("TerminationTime") == "9000-01-01T00:00:00Z"
 
 

@@ -172,6 +172,32 @@ def test_the_answer_is_in_the_version_of_the_question(parts: GatewayParts) -> No
     assert answer.text("Action") == "urn:x/GetMessagesResponse"
 
 
+def test_one_that_the_message_names_is_found_at_the_brokers_address(parts: GatewayParts) -> None:
+    path = create(parts)
+    fill(parts, path, "1")
+    header = soap.addressing("urn:any", to=f"http://127.0.0.1:8080{path}")
+    assert payloads(parts.post(soap.envelope("<wsnt:GetMessages/>", header=header))) == ["1"]
+    assert parts.post(soap.envelope("<wsnt:DestroyPullPoint/>", header=header)).status == 200
+    gone = parts.post(soap.envelope("<wsnt:GetMessages/>", header=header))
+    assert (gone.fault, "there is no pull point" in gone.reason) == ("ResourceUnknownFault", True)
+
+
+@pytest.mark.parametrize("operation", ["GetMessages", "DestroyPullPoint"])
+def test_who_names_none_there_is_told_where_to_send_it(parts: GatewayParts, operation: str) -> None:
+    create(parts)
+    answer = parts.post(soap.envelope(f"<wsnt:{operation}/>"))
+    validate(answer.body)
+    assert (answer.fault, "which pull point?" in answer.reason) == ("ResourceUnknownFault", True)
+    assert len(parts.control.records) == 1
+
+
+@pytest.mark.parametrize("number", ["\u0661", "\uff11", "1\u0660"])
+def test_numbers_are_written_in_ascii(parts: GatewayParts, number: str) -> None:
+    asked = f"<wsnt:GetMessages><wsnt:MaximumNumber>{number}</wsnt:MaximumNumber></wsnt:GetMessages>"
+    answer = parts.post(soap.envelope(asked), create(parts))
+    assert (answer.fault, "a number is needed" in answer.reason) == ("UnableToGetMessagesFault", True)
+
+
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_every_answer_is_of_the_published_form(parts: GatewayParts, version: str) -> None:
     def ask(body: str, path: str) -> bytes:

@@ -15,6 +15,7 @@ from tests.support import oasis
 from tests.support.gateway_parts import GatewayParts
 
 WSDL = "{http://schemas.xmlsoap.org/wsdl/}"
+PROPERTIES = ["GetResourceProperty", "GetMultipleResourceProperties", "GetResourcePropertyDocument"]
 ADDRESSES = [
     "NotificationBroker",
     "CreatePullPoint",
@@ -30,6 +31,41 @@ def parts() -> GatewayParts:
     parts = GatewayParts()
     parts.gateway.descriptions = ServiceDescriptions(oasis.published())
     return parts
+
+
+WHOLE = {
+    "NotificationBroker": ["NotificationBroker", "CreatePullPoint", *PROPERTIES, "NotificationProducer"],
+    "RegisterPublisher": ["RegisterPublisher"],
+    "SubscriptionManager": ["PausableSubscriptionManager", *PROPERTIES, "SubscriptionManager"],
+    "PullPoint": ["PullPoint"],
+    "PublisherRegistrationManager": ["PublisherRegistrationManager", "NotificationConsumer", *PROPERTIES],
+}
+
+
+@pytest.mark.parametrize("path", ["/wsn/NotificationBroker", "/wsn/NotificationBroker/", "/WSN/Broker"])
+def test_the_brokers_has_all_that_a_client_needs(parts: GatewayParts, path: str) -> None:
+    root = parts.get(f"{path}?wsdl").root
+    bindings = {binding.get("name"): binding for binding in root.iter(f"{WSDL}binding")}
+    found: dict[str, list[str]] = {}
+    names = []
+    for service in root.iter(f"{WSDL}service"):
+        for port in service.iter(f"{WSDL}port"):
+            names.append(port.get("name"))
+            binding = bindings[port.get("binding", "").removeprefix("tns:")]
+            port_type = binding.get("type", "").partition(":")[2]
+            found.setdefault(service.get("name", ""), []).append(port_type)
+    assert {name: list(dict.fromkeys(port_types)) for name, port_types in found.items()} == WHOLE
+    assert next(iter(found)) == "NotificationBroker", "most clients take the first when they are not told"
+    assert len(set(names)) == len(names), "WSDL 1.1, 2.6: unique among all ports of the document"
+    assert len(list(root.iter(f"{WSDL}binding"))) == len(bindings)
+    assert set(bindings) == {f"{each}Soap{version}" for all_ in WHOLE.values() for each in all_ for version in (11, 12)}
+
+
+@pytest.mark.parametrize("service", ["SubscriptionManager", "PullPoint", "PublisherRegistrationManager"])
+def test_the_brokers_says_where_operations_on_one_resource_go(parts: GatewayParts, service: str) -> None:
+    found = parts.get("/wsn/NotificationBroker?wsdl").root.find(f"{WSDL}service[@name='{service}']")
+    assert found is not None
+    assert "address" in (found.findtext(f"{WSDL}documentation") or "")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
@@ -124,6 +125,22 @@ def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
         await asyncio.to_thread(first.acknowledge)
         await asyncio.wait_for(future, 5)
         assert log.unacknowledged_bytes == 0
+        await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_sent_again_to_a_late_subscriber_is_not_counted_as_accepted(brokers: Brokers) -> None:
+    async def scenario() -> None:
+        log = await connected()
+        counted: list[int] = []
+        log.acknowledged = lambda count, _seconds: counted.append(count)
+        for notifications in ([one(1), one(2)], [msgspec.structs.replace(one(1), only="s1")]):
+            future = log.append(notifications)
+            for sent in brokers.producers[0].sent[-len(notifications) :]:
+                await asyncio.to_thread(sent.acknowledge)
+            await asyncio.wait_for(future, 5)
+        assert counted == [2, 0]
         await log.stop()
 
     asyncio.run(scenario())

@@ -143,7 +143,10 @@ def notify(payload: str = "<n/>", message_id: str | None = "urn:uuid:1") -> byte
 
 
 def test_a_repeated_notify_is_accepted_once(parts: GatewayParts) -> None:
-    assert [parts.post(notify()).status for _ in range(3)] == [202] * 3
+    answers = [parts.post(notify()) for _ in range(3)]
+    assert [each.status for each in answers] == [202] * 3
+    # The repetitions' own ids are those of nothing.
+    assert [b"arborcast-notification-id" in each.headers for each in answers] == [True, False, False]
     assert len(parts.notifications.accepted) == 2
     assert parts.gateway.repeats.count == 2
     first = parts.notifications.accepted[0]

@@ -70,7 +70,7 @@ class Logs:
         log = self.of(name)
         log.append(Written(len(log), delivery.key(), value))
 
-    def reading(self, kafka: KafkaSettings, name: str) -> Reading:
+    def reading(self, kafka: KafkaSettings, name: str, progress: object = None) -> Reading:
         return Reading(self.of(name))
 
 

@@ -25,7 +25,11 @@ def samples(count: int = 500) -> list[MetricsSample]:
             at=1_767_225_600.0 + number * 5,
             # Started again in the middle.
             accepted=(number % 250) * 100.0,
-            attempts={"delivered": (number % 250) * 100.0, "dead": 1.0},
+            notices=float(number),
+            waiting={"parked": 3.0, "due": 1.0},
+            stages={"recall": 1.0 * number, "job": 2.0 * number},
+            in_flight={"batch": 5.0, "redelivery": 1.0},
+            attempts={"delivered": (number % 250) * 100.0, "dead": 1.0, "parked": 2.0 * number},
             errors={"timeout": float(number)},
             refused={"InvalidRequest": 3.0, "<b>": 1.0},
             delivery=((0.1, (number % 250) * 100.0), (NO_BOUND, (number % 250) * 100.0)),
@@ -45,6 +49,7 @@ def test_the_page_needs_nothing_but_itself() -> None:
     tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
     # 249 steps of 100 in each of the two lives.
     assert tiles["notifications accepted"] == "49.8 k"
+    assert tiles["system notices, the engine's own, beside these"] == "499"
     assert tiles["deliveries made"] == "49.8 k"
     assert tiles["longest lag"] == "5.0 s"
     assert tiles["delivery, median"] == "50 ms"
@@ -67,6 +72,14 @@ def test_the_page_needs_nothing_but_itself() -> None:
     heads = [[head.text for head in elements(table, ".//th")] for table in elements(document, "//table")]
     assert ["outcome", "attempts"] in heads
     assert ["error", "attempts"] in heads
+
+
+def test_no_word_of_the_tables_or_metrics_is_left_that_needs_a_manual() -> None:
+    text = page(EngineView(samples(), [SLOW]), "/srv/engine", 1_767_225_600.0, 1_767_229_200.0)
+    body = re.sub(r"<[^>]*>", " ", text.partition("</style>")[2])
+    assert not re.findall(r"\b(parked|recall|dead|redelivery|feedback)\b", body)
+    for word in ("waiting for retry", "given up", "reading what an earlier run did", "matching and pushing"):
+        assert word in body
 
 
 def test_an_engine_without_history_says_so(tmp_path: Path) -> None:

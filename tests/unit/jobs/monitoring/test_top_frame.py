@@ -66,7 +66,7 @@ def test_everything_is_there_at_80_by_24() -> None:
     assert "99 ms" in line(lines, "delivery, 99 %")
     assert "12" in line(lines, "lag, records")
     assert "200 ms" in line(lines, "lag, time")
-    assert "parked 51.2 k   due 17" in line(lines, "subscriptions 3")
+    assert "waiting for retry 51.2 k   due now 17" in line(lines, "subscriptions 3")
     for name in NAMES:
         assert "30 %" in line(lines, f"{name} ")
     assert "2.5 s" in line(lines, "http://slow")
@@ -220,8 +220,10 @@ def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
     assert lines[0].endswith("00:10:00 UTC")
     assert lines[1] == "! no answer"
     assert "264" in line(lines, "pushes under way")
-    facts = "   ".join(one for one in lines if one.startswith(("subscriptions", "refused", "breakers")))
-    assert facts == "subscriptions 3   parked 1.2 M   due 100.0 k   dead 0   refused 88.9 k   breakers open 12"
+    facts = "   ".join(one for one in lines if one.startswith(("subscriptions", "given up", "refused", "breakers")))
+    assert facts == (
+        "subscriptions 3   waiting for retry 1.2 M   due now 100.0 k   given up 0   refused 88.9 k   breakers open 12"
+    )
     assert line(lines, "process ").split() == ["process", "cpu", "memory", "threads", "files"]
     shown = [one for one in lines if one.startswith(NAMES)]
     assert all(one.endswith("300") for one in shown)

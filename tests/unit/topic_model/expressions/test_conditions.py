@@ -51,6 +51,14 @@ def holds(text: str, document: bytes = ORDER) -> bool:
         # No namespace is no namespace, whatever the default one is.
         ("plain", True),
         ("customer", False),
+        # The document, which is no element.
+        ("/", True),
+        ("/.", True),
+        ("/self::node()", True),
+        ("boolean(/)", True),
+        ("not(/)", False),
+        ("/self::o:order", False),
+        ("/text()", False),
         # Whatever it gives is taken as boolean() would.
         ("'x'", True),
         ("''", False),

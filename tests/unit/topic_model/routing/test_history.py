@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from tests.support.routing import make_subscription
 from topic_model.expressions import xpath
 from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
-from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
+from topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    TopicRecord,
+    TopicRemoved,
+)
 from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing import History, Recipients, RoutingTable
 from topic_model.routing.history import Change, standing
@@ -237,6 +244,22 @@ def test_an_xpath_that_looks_at_what_is_below_is_known_after_its_last_subscriber
         SubscriptionEnded("s", "unsubscribed", 1),
     )
     assert list(who(table, control=3, topic=path)) == (["s (ended)"] if path == "a" else [])
+
+
+def test_a_worker_knows_that_an_xpath_of_the_base_had_lost_a_topic_before_its_last_subscriber_ended() -> None:
+    """The base has the topic linked to it. Nobody is led there any more, but the history asks what it selects."""
+    table = table_of(
+        TopicRecord(TopicPath("a/b")),
+        SubscriptionRecord(make_subscription("s", xpath.parse_xpath("//b", {}).normal)),
+    )
+    checkpoint = table.checkpoint()
+    snapshot = Snapshot.build(checkpoint)
+    table.apply(TopicRemoved(TopicPath("a/b")), 2)
+    table.apply(SubscriptionEnded("s", "unsubscribed", 1), 3)
+    assert list(who(table, control=2, topic="a/b")) == []
+    worker = Recipients.packed(SnapshotView(snapshot, checkpoint.overlay()), table.packed_past())
+    notification = Notification("n", TopicPath("a/b"), b"<x/>", 500, control=2)
+    assert worker.of(notification) == ([], [])
 
 
 def test_nothing_is_kept_of_what_lies_before_the_oldest_that_waits() -> None:

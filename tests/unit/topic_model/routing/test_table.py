@@ -229,6 +229,29 @@ def test_xpath_selects_topics_that_there_are() -> None:
     assert ids(table, "a/b") == []
 
 
+@pytest.mark.parametrize(
+    ("expressions", "named", "reached"),
+    [
+        (["a/b"], True, True),
+        (["a/b|c"], True, True),
+        (["a/b", "a//."], True, True),
+        (["a/b", "c|a"], False, False),
+        (["a/*"], False, True),
+        (["a//."], False, True),
+        (["//b"], False, True),
+        ([], False, True),
+        (["a"], False, False),
+    ],
+)
+def test_a_topic_that_is_not_there_is_named_or_just_reached(expressions: list[str], named: bool, reached: bool) -> None:
+    table = RoutingTable()
+    subscribe(table, "s", *expressions)
+    path = TopicPath("a/b")
+    assert (table.is_named(path), table.is_reached(path)) == (named, reached)
+    table.apply(SubscriptionEnded("s", "unsubscribed", 0))
+    assert (table.is_named(path), table.is_reached(path)) == (False, False)
+
+
 @pytest.mark.parametrize("normal", ["a//", "xpath:{}", "{urn", "a|", ""])
 def test_a_filter_that_cannot_be_read_selects_nothing_and_stops_nothing(
     normal: str, caplog: pytest.LogCaptureFixture

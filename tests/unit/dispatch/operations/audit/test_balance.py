@@ -11,6 +11,7 @@ from dispatch.logs.attempts import State
 from dispatch.operations.audit.balance import Balance, balance
 from dispatch.operations.audit.ledger import Ledger
 from dispatch.operations.audit.report import Tally
+from dispatch.redelivery.events import SYSTEM
 from tests.support.written_attempts import T0, evaluation, row, rows
 
 HOUR_MS = 3_600_000
@@ -52,6 +53,18 @@ def test_each_delivery_is_counted_for_its_notification() -> None:
     found = compared(evaluation(dict.fromkeys(names, 1)), rows(*(row(name, "s1") for name in names)))
     assert found.report.balanced
     assert found.report.totals == Tally(delivered=5)
+
+
+def test_notices_of_the_engine_and_replays_are_told_from_what_publishers_sent() -> None:
+    found = compared(
+        evaluation({"n1": 1, "n2": 1, "n1~f00": 1}),
+        rows(row("n1", "s1"), row("n2", "s1"), row("n1~f00", "s1")),
+        evaluation({"e1": 0}, first=3, topic=f"{SYSTEM}/breaker/opened"),
+        evaluation({"e2": 0}, first=4, topic=f"{SYSTEM}-of-mine"),
+    )
+    report = found.report
+    assert (report.notifications, report.published, report.system_notices, report.replays) == (5, 3, 1, 1)
+    assert report.as_json()["published"] == 3
 
 
 def test_nothing_at_all_balances() -> None:

@@ -101,6 +101,41 @@ def test_delivered_at_the_second_attempt_step_by_step() -> None:
 
 
 @pytest.mark.parametrize(
+    ("logged_ms", "matched_ms", "pushed_ms", "shown_ms"),
+    [
+        (2, 10, 20, [0, 2, 10]),
+        # Written down while the first pushes were under way; by another clock.
+        (2, 370, 364, [0, 2, 364]),
+        (400, 370, 364, [0, 364, 364]),
+        (-5, 10, -3, [0, 0, 0]),
+    ],
+)
+def test_steps_are_in_the_order_of_cause_and_of_time(
+    logged_ms: int, matched_ms: int, pushed_ms: int, shown_ms: list[int]
+) -> None:
+    rows = [attempt("s", 1, "delivered", ACCEPTED + pushed_ms, batch=7), attempt("t", 1, "delivered", 200_000, batch=7)]
+    matched = MatchedBy(ACCEPTED + matched_ms, 7, 5, 2)
+    found = evidence(history(subscription("s")), *rows, logged_ms=ACCEPTED + logged_ms, evaluated=matched)
+    steps = explain(found).steps
+    assert [step.what for step in steps] == ["accepted by the gateway", "stored in the log", "matched by the dispatch"]
+    assert [round(step.at.timestamp() * 1000) - ACCEPTED for step in steps if step.at] == shown_ms
+
+
+def test_what_was_not_tried_says_so_in_plain_words() -> None:
+    rows = [
+        attempt("s", 0, "parked", ACCEPTED + 1, error="waiting", detail="its endpoint is slow"),
+        attempt("s", 3, "dead", ACCEPTED + 2, error="timeout", detail="no answer"),
+        attempt("s", 0, "parked", ACCEPTED + 3, error="redriven", detail="by hand"),
+    ]
+    delivery = only(evidence(history(subscription("s")), *rows))
+    assert [step.what for step in delivery.steps] == [
+        "waits for its turn",
+        "attempt 3: no answer after 20 ms",
+        "tried anew",
+    ]
+
+
+@pytest.mark.parametrize(
     ("row", "outcome", "why"),
     [
         (
@@ -365,8 +400,8 @@ def test_what_waits_for_an_endpoint_that_is_away_says_since_when() -> None:
     delivery = only(evidence(history(subscription("s")), parked, endpoints={"http://s/": health}))
 
     assert delivery.why == (
-        "it is tried when its turn comes; since 1970-01-01 00:00:00 UTC its endpoint, which did not answer, is only "
-        "probed: earlier ones wait"
+        "it is tried when its turn comes; since 1970-01-01 00:00:00 UTC its endpoint, which did not answer, is tried "
+        "only now and then: earlier ones wait"
     )
     well = {"http://s/": {**health, "breaker": "closed"}}
     again = only(evidence(history(subscription("s")), parked, endpoints=well))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import re
 
 import pytest
 from lxml import etree
@@ -162,6 +163,14 @@ def test_what_must_not_pass_for_success_is_a_fault(text: str) -> None:
     assert answer.reason
     assert parts.notifications.accepted == []
     assert parts.control.records == []
+
+
+def test_a_message_without_topic_is_on_the_default_one_or_refused() -> None:
+    text = re.sub("<wsnt:Topic .*</wsnt:Topic>", "", legacy.notify(ALARM, "<x/>"))
+    assert "no Topic" in ask(GatewayParts(), text).reason
+    parts = GatewayParts(topics=TopicSettings(default="all/other"))
+    assert reply(ask(parts, text)) == "success!"
+    assert [each.topic for each in parts.notifications.accepted] == ["all/other"]
 
 
 def test_elements_instead_of_text_are_a_fault() -> None:

@@ -74,7 +74,7 @@ def test_whole_messages_and_parts_that_may_go_alone_pass(fragment: str | None) -
     assert isinstance(read(legacy.notify("a", "<x/>", fragment)), Notify)
 
 
-@pytest.mark.parametrize("fragment", ["1-1-0-0", "1-0-0-3", "0-0-0-1", "2-0-0-0", "0-0-1", "x"])
+@pytest.mark.parametrize("fragment", ["1-1-0-0", "1-0-0-3", "0-0-0-1", "2-0-0-0", "0-0-1", "0-0-1-\u0660", "x"])
 def test_parts_to_be_put_together_are_refused(fragment: str) -> None:
     with pytest.raises(InvalidRequest, match=fragment):
         read(legacy.notify("a", "<x/>", fragment))

@@ -1,0 +1,16 @@
+"""How far something has come that takes its time: told by what does it, shown by who has a screen (`jobs.progress`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Told often, so it must cost next to nothing; may be told from any thread."""
+
+    def __call__(self, what: str, done: int = 0, total: int = 0) -> object:
+        """`what` is under way, as in "reading the log"; `done` of `total`, which is 0 while nobody knows it."""
+
+
+def untold(what: str, done: int = 0, total: int = 0) -> None:
+    """Where nobody looks."""

@@ -1,0 +1,111 @@
+"""From a notification to the lanes of those who want it. Both gears take their notifications in here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dispatch.delivery.outcomes import failed
+from dispatch.delivery.verdict import Verdict
+from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
+from dispatch.hot.lanes import Lanes, Received
+from dispatch.hot.sink_journal import Settled, SinkJournal
+from dispatch.logs.attempts import Matched
+from dispatch.matching.filters import TOO_MUCH, Judge
+from topic_model.routing import Found
+from topic_model.subscriptions import Subscription
+
+
+@dataclass(frozen=True)
+class Diversions:
+    """What is not pushed, but parked: for `held` subscriptions, which have something parked that must not be overtaken,
+    and for `degraded` endpoints. Of `watched` endpoints successes are reported. The conditions of those that are
+    `unjudged` are not asked: what they might want is parked as it is."""
+
+    held: Container[str] = frozenset()
+    degraded: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+    unjudged: frozenset[str] = frozenset()
+
+    def reason(self, subscription: Subscription) -> str:
+        """Why a message for this subscription is parked rather than pushed; empty when it is pushed."""
+        if subscription.paused:
+            return "the subscription is paused"
+        if subscription.policy.strict:
+            return "strict order: each message waits for the one before it"
+        if subscription.id in self.held:
+            return "earlier messages are parked, or the subscription is suspended"
+        if subscription.consumer.address in self.degraded:
+            return "its endpoint is sick"
+        return ""
+
+
+@dataclass
+class Intake:
+    """`settled` are the deliveries that an earlier run came to. `matched` gathers, by partition, how many each
+    notification was for."""
+
+    journal: SinkJournal
+    lanes: Lanes
+    outcomes: BatchOutcomes
+    judge: Judge
+    diversions: Diversions
+    settled: Settled = frozenset()
+    matched: defaultdict[int, list[Matched]] = field(default_factory=lambda: defaultdict(list))
+
+    def take(self, received: Received, found: Found) -> int:
+        """Take in a notification for those whom it belongs to; how many want it. Who has ended since it was accepted
+        gets nothing any more, and a row says so."""
+        notification = received.notification
+        ended = {subscription.id for subscription in found.ended}
+        wanted = self.judge.wanted(notification, [*found.there, *found.ended])
+        self.matched[received.partition].append(
+            Matched(notification.id, notification.topic, notification.accepted_ms, received.offset, len(wanted))
+        )
+        unjudged: Received | None = None
+        for subscription, asked in wanted:
+            if self.settled and (subscription.id, notification.id) in self.settled:
+                continue
+            if subscription.id in ended:
+                self.outcomes.put_off(subscription, (received,), cancelled("it ended before this was matched"))
+            elif asked:
+                self._hand_over(subscription, received)
+            else:
+                unjudged = unjudged or received._replace(
+                    notification=msgspec.structs.replace(notification, unjudged=True)
+                )
+                self._keep_unjudged(subscription, unjudged)
+        return len(wanted)
+
+    def tell_matched(self, control: int) -> None:
+        """Write down how many subscriptions each notification was for, which comes before what became of it. `control`
+        is how far the control log was read."""
+        report = self.outcomes.report
+        for partition, counts in self.matched.items():
+            self.journal.matched(partition, control, counts)
+            report.notifications += len(counts)
+            report.deliveries += sum(each.subscriptions for each in counts)
+        self.matched.clear()
+        report.costly |= self.judge.costly
+        self.outcomes.write_due()
+
+    def _keep_unjudged(self, subscription: Subscription, received: Received) -> None:
+        """Its conditions were not evaluated: it waits until the subscription is resumed."""
+        if subscription.pull_point:
+            # A pull point holds what may be fetched now, and nothing that is still to be judged.
+            self.outcomes.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
+        elif not self.outcomes.expired(subscription, received):
+            self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
+
+    def _hand_over(self, subscription: Subscription, received: Received) -> None:
+        if subscription.pull_point:
+            self.journal.store(subscription, received.notification)
+        elif self.outcomes.expired(subscription, received):
+            return
+        elif why := self.diversions.reason(subscription):
+            self.outcomes.put_off(subscription, (received,), waits(why))
+        else:
+            self.lanes.add(received, subscription)

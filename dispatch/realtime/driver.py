@@ -1,0 +1,270 @@
+"""The driver's side of the real-time gear: what it tells the workers, and what it hears from them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from core.errors import ArborcastError, InfrastructureError
+from core.eventlog.consumer import LogConsumer
+from core.eventlog.follower import LogFollower
+from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
+from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
+from dispatch.matching.view import Advance
+from dispatch.realtime.messages import Diverted, Feed, Progress, decode_progress, encode_feed
+from dispatch.redelivery.held_lanes import PartitionReport
+from topic_model.routing import ViewStep
+
+logger = logging.getLogger(__name__)
+
+# Lanes in one message: some hundred kB.
+_LANES_AT_ONCE = 2_000
+
+# The broker answers a question for what is new when there is something, or after this.
+_WAIT_MS = 500
+
+# So soon the workers hear what is not in the control log: which lanes are free again, which endpoints are sick.
+_LOOK_S = 0.1
+
+# After so many steps, or this long, all is said anew: a worker that comes later has to read everything since.
+_STEPS = 2_000
+_ANEW_S = 600.0
+
+_PAUSE_S = 1.0
+
+
+class View(Protocol):
+    """What is needed of `dispatch.matching.view.RoutingView`."""
+
+    def advance(self, timeout_s: float, anew: bool) -> Advance: ...
+
+    def end_steps(self) -> None: ...
+
+
+class Told(NamedTuple):
+    """What the workers know of what is not pushed."""
+
+    held: frozenset[str] = frozenset()
+    read: Mapping[int, int] = {}
+    degraded: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+    unjudged: frozenset[str] = frozenset()
+
+
+def changes_of_told(before: Told, now: Told) -> Iterator[Diverted]:
+    """What is to be said, in an order in which no lane is free too early."""
+    held, freed = sorted(now.held - before.held), sorted(before.held - now.held)
+    for first in range(0, max(len(held), len(freed)), _LANES_AT_ONCE):
+        last = first + _LANES_AT_ONCE
+        if last < max(len(held), len(freed)):
+            # The offsets count with the last message, when everything is said that was true by then.
+            yield Diverted(frozenset(held[first:last]), frozenset(freed[first:last]), {}, *before[2:])
+        else:
+            yield Diverted(frozenset(held[first:]), frozenset(freed[first:]), dict(now.read), *now[2:])
+    if not (held or freed) and now != before:
+        yield Diverted(frozenset(), frozenset(), dict(now.read), *now[2:])
+
+
+class Feeder:
+    """Tells the workers of one run. `told` is asked what is not to be pushed."""
+
+    def __init__(self, kafka: KafkaSettings, view: View, told: Callable[[], Told], run: int) -> None:
+        self._kafka = kafka
+        self._view = view
+        self._ask = told
+        self._run = run
+        self._log = LogWriter(kafka, FEED_LOG)
+        self._bell = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
+        self._told = Told()
+        self._control = -1
+        self._began = -1
+        self._anew = True
+        self._steps = 0
+        self._said_at = 0.0
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="feed-workers", daemon=True)
+
+    def start(self) -> None:
+        """Say how things are, and go on with what changes. Raises InfrastructureError, RecordVersionError."""
+        self._say()
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Ask the workers to take nothing more. Raises InfrastructureError."""
+        with self._lock:
+            self._write([Feed(self._run, self._began, 0, self._control, complete=False, stop=True)])
+
+    def stop(self) -> None:
+        """Say nothing more."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _WAIT_MS / 1000)
+        self._log.close()
+        self._view.end_steps()
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follow()
+            except ArborcastError as error:
+                logger.warning("the workers are not told of changes until this is over: %s", error)
+                self._anew = True
+            except Exception:
+                # Whatever it is, workers that hear nothing push nothing that was accepted since.
+                logger.exception("the workers are told anew in %g s", _PAUSE_S)
+                self._anew = True
+            finally:
+                self._bell.close()
+            self._stopping.wait(_PAUSE_S if not self._stopping.is_set() else 0)
+
+    def _follow(self) -> None:
+        (end,) = self._bell.ends().values()
+        self._bell.seek({0: min(end, max(self._control, 0))})
+        while not self._stopping.is_set():
+            rings = bool(self._bell.poll(_LOOK_S).get(0))
+            if rings or self._anew or self._ask() != self._told or time.monotonic() - self._said_at > _ANEW_S:
+                self._say()
+
+    def _say(self) -> None:
+        with self._lock:
+            old = self._steps > _STEPS or time.monotonic() - self._said_at > _ANEW_S
+            anew, self._anew = self._anew or old, True
+            advance = self._view.advance(self._kafka.request_timeout_s, anew)
+            told = self._ask()
+            messages = self._messages(advance, told)
+            if messages:
+                last = self._write(messages)
+                if advance.base is not None:
+                    self._began, self._steps, self._said_at = last - len(messages) + 1, 0, time.monotonic()
+                self._steps += len(messages)
+            self._told, self._control, self._anew = told, advance.control, False
+
+    def _messages(self, advance: Advance, told: Told) -> list[Feed]:
+        run, control = self._run, advance.control
+        before = self._told if advance.base is None else Told()
+        diverted = list(changes_of_told(before, told))
+        if advance.base is None and not (advance.steps or diverted) and control == self._control:
+            return []
+        found: list[tuple[bytes, ViewStep | None, Diverted | None]]
+        found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
+        if advance.base is not None:
+            found.insert(0, (pickle.dumps(advance.base), None, None))
+        if not found:
+            found.append((b"", None, None))  # the position alone
+        began, last = (-1 if advance.base is not None else self._began), len(found) - 1
+        return [
+            Feed(run, began, number, control, base, step, diversion, complete=number == last)
+            for number, (base, step, diversion) in enumerate(found)
+        ]
+
+    def _write(self, messages: list[Feed]) -> int:
+        return self._log.append_encoded([encode_feed(each) for each in messages])
+
+
+class Hearing:
+    """Hears the workers, of all runs. `report` is called with what those of the present run have learned."""
+
+    def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None]) -> None:
+        self._kafka = kafka
+        self._report = report
+        self._follower = LogFollower(kafka, PROGRESS_LOG, decode_progress, self._hear, wait_ms=_WAIT_MS, forgetful=True)
+        self._changed = threading.Condition()
+        self._run = -1
+        self._ready: dict[int, int] = {}  # tasks, with their processes
+        self._stopped: set[int] = set()
+        self.known: dict[int, Progress] = {}
+        """The last message of each partition."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="hear-workers", daemon=True)
+
+    def read(self) -> None:
+        """Know what is in the log, before `start`. Raises InfrastructureError, RecordVersionError."""
+        self._follower.read_to_end(self._kafka.request_timeout_s * 3)
+
+    def start(self) -> None:
+        """Hear what comes."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Hear nothing more."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _WAIT_MS / 1000)
+        self._follower.close()
+
+    def begin(self, run: int) -> None:
+        """The workers of this run count from now on."""
+        with self._changed:
+            self._run = run
+            self._ready.clear()
+            self._stopped.clear()
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Return when everything is known that is in the log now. Raises InfrastructureError."""
+        log = LogConsumer(self._kafka, PROGRESS_LOG)
+        try:
+            (end,) = log.ends(timeout_s).values()
+        finally:
+            log.close()
+        deadline = time.monotonic() + timeout_s
+        while self._follower.position < end:
+            if time.monotonic() > deadline:
+                raise InfrastructureError(f"the {PROGRESS_LOG} log could not be read within {timeout_s:g} s")
+            time.sleep(0.005)
+
+    def processes(self) -> set[int]:
+        """Those of the tasks that are ready."""
+        with self._changed:
+            return set(self._ready.values()) - {0}
+
+    def wait_ready(self, tasks: int, timeout_s: float) -> bool:
+        """Wait until so many tasks are ready; whether they are."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._ready) >= tasks, timeout_s)
+
+    def wait_stopped(self, tasks: int, timeout_s: float) -> bool:
+        """Wait until so many tasks have stopped; whether they have."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._stopped) >= tasks, timeout_s)
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follower.poll(_WAIT_MS / 1000)
+            except InfrastructureError as error:
+                logger.warning("the workers are not heard until this is over: %s", error)
+                self._stopping.wait(_PAUSE_S)
+            except Exception:
+                logger.exception("the workers are heard again in %g s", _PAUSE_S)
+                self._stopping.wait(_PAUSE_S)
+
+    def _hear(self, progress: Progress, offset: int) -> None:
+        known = self.known.get(progress.partition)
+        # A worker that was cut off may come behind the one that took its place.
+        if progress.partition >= 0 and progress.position >= 0:
+            before = (known.run, known.position) if known is not None else (-1, -1)
+            if (progress.run, progress.position) >= before:
+                self.known[progress.partition] = progress
+        if progress.run != self._run:
+            return
+        with self._changed:
+            self._ready[progress.task] = progress.pid
+            if progress.stopped:
+                self._stopped.add(progress.task)
+            self._changed.notify_all()
+        if progress.signs or progress.gone or progress.costly or progress.notifications:
+            self._report(
+                PartitionReport(
+                    signs=list(progress.signs),
+                    gone=set(progress.gone),
+                    costly=set(progress.costly),
+                    notifications=progress.notifications,
+                    deliveries=progress.deliveries,
+                )
+            )

@@ -1,0 +1,390 @@
+"""The gears: notifications one by one, at once (realtime), or many together (batch).
+
+Both go on where the other has stopped. The log `progress` says where that is as long as the real-time gear was the last
+that came to anything; Spark's checkpoint does once a batch behind that is done. A checkpoint has a range of numbers for
+its batches, and a real-time run begins one, so the higher number was the later one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Literal, NamedTuple
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from core.errors import ArborcastError, InfrastructureError
+from core.eventlog.consumer import LogConsumer
+from core.settings import KafkaSettings
+from dispatch.hot.sink_journal import Settled, newest_batch, recall_since
+from dispatch.hot.stream import HotPath
+from dispatch.job import heartbeat
+from dispatch.logs.attempts import NO_BATCH
+from dispatch.matching.bases import workers_are_here
+from dispatch.matching.view import RoutingView
+from dispatch.monitoring.metrics import JobMetrics
+from dispatch.monitoring.sources import progress_of
+from dispatch.monitoring.under_way import UnderWay
+from dispatch.realtime.driver import Feeder, Hearing, Told
+from dispatch.realtime.messages import Progress, ProgressLog
+from dispatch.realtime.query import start_realtime
+from dispatch.realtime.worker import RealtimeJob
+from dispatch.redelivery.held_lanes import PartitionReport
+from dispatch.redelivery.redeliverer import Redeliverer
+from dispatch.settings import JobSettings
+from dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut_off, mended, settled
+from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, waits_for_data
+from dispatch.spark.source import Beginning
+
+logger = logging.getLogger(__name__)
+
+Gear = Literal["realtime", "batch"]
+
+_RECALL_S = 300.0
+
+# Tasks settle what they have within the time that a push may take.
+_STOP_MARGIN_S = 5.0
+
+# How often it is looked whether the gear is the right one.
+_LOOK_S = 0.25
+
+# With fewer notifications waiting than this the real-time gear is never too slow; it does some thousands a second.
+_BACKLOG = 1_000
+
+# The batch gear has so few waiting when it keeps up: a batch, and what comes while it runs.
+_LITTLE = 200
+
+# Before anything is known of this machine: what the real-time gear is trusted with, in notifications a second.
+_RATE = 1_500.0
+
+# How long the batch gear is kept at least; each time that the other one was too slow at once, twice as long.
+_KEPT_S = 3.0
+_LONGEST_KEPT_S = 60.0
+
+
+class Load(NamedTuple):
+    """What waits, how many came in a second, at this time."""
+
+    waiting: int
+    rate: float
+    at: float
+
+
+class Gearbox:
+    """Decides; asks nobody. With two thresholds, and a wait that grows, it does not go to and fro."""
+
+    def __init__(self) -> None:
+        self._shifted_at = -math.inf
+        self._kept_s = _KEPT_S
+        self._rate = _RATE
+        self._slow = 0
+
+    def next(self, gear: Gear, load: Load) -> Gear:
+        """The gear for this load, as it was looked at a moment ago."""
+        if gear == "realtime":
+            self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, load.rate) else 0
+            if self._slow < 2:
+                return gear
+            again = load.at - self._shifted_at < 2 * self._kept_s
+            self._kept_s = min(2 * self._kept_s, _LONGEST_KEPT_S) if again else _KEPT_S
+            self._rate = max(min(load.rate, 2 * _RATE), _RATE / 4)
+            return self._shifted("batch", load.at)
+        quiet = load.waiting <= _LITTLE + load.rate / 2 and load.rate < 0.8 * self._rate
+        if quiet and load.at - self._shifted_at >= self._kept_s:
+            return self._shifted("realtime", load.at)
+        return gear
+
+    def _shifted(self, gear: Gear, at: float) -> Gear:
+        self._shifted_at, self._slow = at, 0
+        return gear
+
+
+class Gears:
+    """Starts the query in one gear or the other, and shifts. `start` is the supervisor's to call."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: JobSettings,
+        hot: HotPath,
+        view: RoutingView,
+        redeliverer: Redeliverer,
+        gate: StopGate,
+        metrics: JobMetrics,
+        under_way: UnderWay | None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._kafka = settings.kafka
+        self._hot = hot
+        self._view = view
+        self._redeliverer = redeliverer
+        self._gate = gate
+        self._metrics = metrics
+        self._under_way = under_way
+        self._hearing = Hearing(settings.kafka, self._learn)
+        self._feeder: Feeder | None = None
+        self._begin: Beginning | None = None  # after a shift: where the other gear was through with everything
+        self._partitions = 0
+        self._ends: Mapping[int, int] = {}  # of the log, when the query was started
+        self._may_be = False  # realtime
+        self._lock = threading.RLock()
+        self.gear: Gear = "batch"
+        self._wanted: Gear = "batch"
+        self.supervisor = QuerySupervisor("push", self.start, gate, self._at_rest)
+        self._thread = threading.Thread(target=self._watch, name="gearbox", daemon=True)
+
+    def open(self) -> None:
+        """Before the first start. Raises InfrastructureError."""
+        with _notifications(self._kafka) as log:
+            self._partitions = len(log.partitions())
+        self._hearing.read()
+        self._hearing.start()
+        self._may_be = self._settings.dispatch.gear != "batch" and self._may_be_realtime()
+        if self._may_be:
+            self._wanted = "realtime"
+        self._metrics.gear = lambda: self.gear
+
+    def watch(self) -> None:
+        """From now on shift, where the settings let us, and see that the tasks have workers."""
+        if self._wanted == "realtime" or self._settings.dispatch.gear == "auto":
+            self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """The gate is closed: settle what is under way, as far as that is not the gate's to wait for."""
+        with self._lock:
+            if self.gear == "realtime":
+                self._drain(timeout_s)
+        self._hearing.stop()
+
+    def positions(self) -> Mapping[int, int] | None:
+        """The offsets behind what is settled, by partition; None when that is not known."""
+        if self.gear == "realtime":
+            return {number: each.position for number, each in self._hearing.known.items()}
+        progress = progress_of(self.supervisor.query)
+        known = progress.settled if progress is not None else None
+        if not known:
+            known = settled(self._checkpoint, self._kafka.topic("notifications"))
+        return None if known is None else {**known, **self._hot.positions}
+
+    def worker_processes(self) -> set[int]:
+        """Those that have a task of the real-time gear."""
+        return self._hearing.processes()
+
+    def start(self) -> StreamingQuery:
+        """Start the query in the gear that is wanted, where things were left."""
+        with self._lock:
+            if self._feeder is not None:
+                self._feeder.stop()
+                self._feeder = None
+            self._hearing.catch_up(self._kafka.request_timeout_s)
+            begin = self._begin or self._realtime_was_last()
+            self._begin = None
+            if self._wanted == "realtime":
+                begin = begin or self._checkpoint_was_last()
+                if begin is not None:
+                    self.gear = "realtime"
+                    return self._start_realtime(begin)
+                self._wanted = "batch"  # it finishes the batch that was cut off
+            self.gear = "batch"
+            if begin is not None:
+                HadoopFolder(self._spark, self._checkpoint).remove()
+            return self._hot.start(self._spark, mended(self._checkpoint), begin)
+
+    def shift(self, gear: Gear) -> None:
+        """Change over. Nothing is lost by it, and nothing comes twice if all is settled in time."""
+        with self._lock:
+            if gear == self.gear or self._gate.closed:
+                return
+            began = time.monotonic()
+            if self.gear == "realtime":
+                clean = self._drain(self._patience_s)
+                if clean:
+                    positions = {number: each.position for number, each in self._hearing.known.items()}
+                    self._begin = Beginning(positions, frozenset(), self._newest())
+            else:
+                self._hot.pause()
+                positions = dict(self.positions() or {})
+                if len(positions) == self._partitions:
+                    self._begin = Beginning(positions, frozenset(), self._newest())
+            self._wanted = gear
+            self.supervisor.begin_anew()
+        logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
+
+    @property
+    def _checkpoint(self) -> str:
+        return self._settings.checkpoint("push")
+
+    @property
+    def _patience_s(self) -> float:
+        return 2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S
+
+    def _may_be_realtime(self) -> bool:
+        slots = self._spark.sparkContext.defaultParallelism
+        if not workers_are_here(self._spark.sparkContext):
+            logger.info("gear: batch, for the workers are on a cluster")
+            return False
+        if self._partitions > slots:
+            logger.info("gear: batch, for %d partitions need as many dispatch.task_slots", self._partitions)
+            return False
+        return True
+
+    def _at_rest(self, query: StreamingQuery) -> bool:
+        if self.gear == "batch":
+            return waits_for_data(query)
+        if self._gate.closed:
+            return True
+        known = self._hearing.known
+        through = all(number in known and known[number].position >= end for number, end in self._ends.items())
+        return through and self._hearing.wait_ready(self._partitions, 0)
+
+    def _start_realtime(self, begin: Beginning) -> StreamingQuery:
+        run = (begin.newest // RANGE + 1) * RANGE
+        # First of all: tasks of an earlier run that are still there stop when they hear of this one.
+        self._hearing.begin(run)
+        self._feeder = Feeder(self._kafka, self._view, self._told, run)
+        self._feeder.start()
+        self._say_where(run, begin.positions)
+        known = self._spark.sparkContext.broadcast(begin.settled) if begin.settled else None
+        under_way = self._under_way.file if self._under_way is not None else ""
+        job = RealtimeJob(self._settings, run, time.time(), known, under_way)
+        folder = HadoopFolder(self._spark, checkpoint := self._settings.checkpoint("realtime"))
+        folder.remove()
+        return start_realtime(self._spark, job, begin, checkpoint)
+
+    def _say_where(self, run: int, positions: Mapping[int, int]) -> None:
+        """From now on the real-time gear is the last one."""
+        log = ProgressLog(self._kafka)
+        try:
+            for partition, position in positions.items():
+                log.tell(Progress(run, partition, position, run, task=-1, at_ms=int(time.time() * 1000)))
+            log.settle(self._kafka.request_timeout_s)
+        finally:
+            log.close()
+
+    def _drain(self, timeout_s: float) -> bool:
+        """Have the tasks settle what they have; whether all have."""
+        if self._feeder is None:
+            return False
+        try:
+            self._feeder.ask_to_stop()
+        except InfrastructureError as error:
+            logger.warning("the workers cannot be asked to stop: %s", error)
+            return False
+        clean = self._hearing.wait_stopped(self._partitions, timeout_s)
+        if not clean:
+            logger.warning("not everything was settled in time; some pushes will be made again")
+        self._feeder.stop()
+        self._feeder = None
+        return clean
+
+    def _realtime_was_last(self) -> Beginning | None:
+        """Where it was, if no batch was done since."""
+        known = self._hearing.known
+        folder = HadoopFolder(self._spark, self._checkpoint)
+        of_checkpoint = folder.highest(RANGES)
+        run = max((each.run for each in known.values()), default=NO_BATCH)
+        if not known or (
+            of_checkpoint is not None and of_checkpoint * RANGE > run and folder.highest("commits") is not None
+        ):
+            return None
+        positions = {number: each.position for number, each in known.items()}
+        found: Settled = frozenset()
+        self._redeliverer.catch_up(_RECALL_S)
+        if not all(each.clean for each in known.values()):
+            since_ms = min(each.at_ms for each in known.values())
+            found = recall_since(self._kafka, min(each.run for each in known.values()), since_ms, _RECALL_S)
+            found |= frozenset(self._redeliverer.parked_behind(positions))
+            logger.info("%d deliveries were settled before the workers were cut off", len(found))
+        return Beginning(self._placed(positions), found, max(self._newest(), (of_checkpoint or 0) * RANGE))
+
+    def _checkpoint_was_last(self) -> Beginning | None:
+        """Where the batches were; None when the last one is not done, or that cannot be seen from here."""
+        positions = settled(self._checkpoint, self._kafka.topic("notifications"))
+        if positions is None or is_cut_off(self._checkpoint):
+            return None
+        of_checkpoint = HadoopFolder(self._spark, self._checkpoint).highest(RANGES)
+        newest = max(self._redeliverer.newest_batch(), self._newest())
+        if of_checkpoint is not None:
+            newest = max(newest, of_checkpoint * RANGE)
+        else:
+            newest = max(newest, newest_batch(self._kafka, _RECALL_S))
+        self._redeliverer.catch_up(_RECALL_S)
+        return Beginning(self._placed(positions), frozenset(), newest)
+
+    def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
+        """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
+        with _notifications(self._kafka) as log:
+            begins, ends = log.beginnings(), log.ends()
+        first = ends if self._settings.dispatch.starting_offsets == "latest" and not positions else begins
+        found = {number: positions.get(number, first[number]) for number in ends}
+        for number, position in found.items():
+            if begins[number] <= position <= ends[number]:
+                continue
+            if self._settings.dispatch.fail_on_data_loss:
+                raise InfrastructureError(
+                    f"partition {number} of the notifications log reaches from {begins[number]} to {ends[number]}, and "
+                    f"we stand at {position}: notifications are lost, or the log was made anew. "
+                    f"dispatch.fail_on_data_loss = false goes on behind the gap"
+                )
+            found[number] = begins[number]
+        self._partitions, self._ends = len(ends), ends
+        return found
+
+    def _newest(self) -> int:
+        """The highest number that is known of, without a look into the logs."""
+        return max((each.batch for each in self._hearing.known.values()), default=NO_BATCH)
+
+    def _told(self) -> Told:
+        health = self._redeliverer.health
+        held, read = self._redeliverer.lanes.for_workers()
+        return Told(
+            held | self._view.all_suspended(), read, health.degraded(), health.watched(), self._view.all_unjudged()
+        )
+
+    def _learn(self, report: PartitionReport) -> None:
+        self._redeliverer.batch_done([report])
+        self._metrics.dispatched(report.notifications, report.deliveries)
+
+    def _watch(self) -> None:
+        box, before = Gearbox(), None
+        while not self._gate.wait_closed(_LOOK_S):
+            try:
+                with _notifications(self._kafka) as log:
+                    while not self._gate.wait_closed(_LOOK_S):
+                        ends, at = log.ends(), time.monotonic()
+                        if before is not None:
+                            came = sum(ends.values()) - sum(before[0].values())
+                            load = Load(self._waiting(ends), came / max(at - before[1], 0.01), at)
+                            if self._settings.dispatch.gear == "auto" and self._may_be:
+                                self.shift(box.next(self.gear, load))
+                        before = ends, at
+                        self._look_for_workers()
+            except ArborcastError as error:
+                logger.info("the gear stays as it is: %s", error)
+            except Exception:
+                logger.exception("the gear stays as it is")
+
+    def _look_for_workers(self) -> None:
+        """Spark notices that a worker has died when it has a row for it, and that may be an hour later."""
+        with self._lock:
+            if self.gear != "realtime" or self._gate.closed:
+                return
+            gone = [pid for pid in self._hearing.processes() if not heartbeat.started_at(pid)]
+            if gone:
+                logger.warning("a Python worker (pid %s) has died: the query is started again", gone[0])
+                self._hearing.begin(-1)
+                self.supervisor.begin_anew()
+
+    def _waiting(self, ends: Mapping[int, int]) -> int:
+        at = self.positions() or {}
+        return sum(max(0, end - at.get(number, end)) for number, end in ends.items())
+
+
+def _notifications(kafka: KafkaSettings) -> closing[LogConsumer]:
+    return closing(LogConsumer(kafka, "notifications"))

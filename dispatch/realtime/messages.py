@@ -1,0 +1,131 @@
+"""What the driver and the workers of the real-time gear tell each other, in two logs of one partition each.
+
+    log        key             value
+    feed       the run         Feed       driver to workers: who is subscribed, what not to push; in order
+    progress   the partition   Progress   worker to driver: how far everything is settled, what was seen of endpoints
+
+Nothing in `feed` is of use once its run is over. The last `Progress` of each partition says where to go on after a
+crash: what is before it is settled, and what is behind it has its rows in `attempts`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.eventlog.topics import PROGRESS_LOG
+from core.eventlog.versions import Versioned, VersionedCodec
+from core.eventlog.writers import DurableWriter
+from core.settings import KafkaSettings
+from dispatch.delivery.health import Sign
+from topic_model.routing import ViewStep
+
+_VERSION = 1
+
+
+class Diverted(msgspec.Struct, frozen=True, array_like=True):
+    """Changes of what is parked rather than pushed: lanes that are held from now on, and those that are not any more,
+    after the log of parked deliveries was read up to these offsets. Endpoints and subscriptions are all of them."""
+
+    held: frozenset[str] = frozenset()
+    freed: frozenset[str] = frozenset()
+    read: dict[int, int] = {}
+    degraded: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+    unjudged: frozenset[str] = frozenset()
+
+
+class Feed(msgspec.Struct, frozen=True, array_like=True):
+    """The next message to the workers of a run. One with a `base` begins anew: what was said before does not count,
+    and nothing is pushed before one is `complete`. `base` is a pickled SharedBase. `control` is how far the driver has
+    read the control log. A worker that comes later begins with the last message that has a base: that is at the offset
+    `began` or, where this is -1 since that one is written together with this, so many messages `back`. `stop` asks the
+    workers to take nothing more, and to settle what they have."""
+
+    run: int
+    began: int
+    back: int
+    control: int
+    base: bytes = b""
+    step: ViewStep | None = None
+    diverted: Diverted | None = None
+    complete: bool = True
+    stop: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How things stand in a partition of the `notifications` log.
+
+    Everything before `position` is settled; `clean` says that nothing behind it was begun. `batch` is the newest number
+    of a batch that its rows have. Since the message before `notifications` were matched and came to `deliveries`;
+    `signs` were seen of endpoints, the receivers of `gone` have ended their subscriptions, and the conditions of
+    `costly` cost more than they may. A `task` tells by its first message that it is ready; then, and as long as it has
+    had no notification, it does not know its partition, and says -1. `stopped` is said by its last message, when it was
+    asked to stop. `at_ms` is the worker's clock, `pid` its process.
+    """
+
+    run: int
+    partition: int
+    position: int
+    batch: int
+    clean: bool = False
+    notifications: int = 0
+    deliveries: int = 0
+    signs: tuple[tuple[str, Sign], ...] = ()
+    gone: frozenset[str] = frozenset()
+    costly: frozenset[str] = frozenset()
+    task: int = 0
+    stopped: bool = False
+    at_ms: int = 0
+    pid: int = 0
+
+
+class _FeedValue(Versioned, frozen=True):
+    feed: Feed
+
+
+class _ProgressValue(Versioned, frozen=True):
+    progress: Progress
+
+
+_feed = VersionedCodec(_FeedValue, "a message to the workers", _VERSION)
+_progress = VersionedCodec(_ProgressValue, "the progress of a worker", _VERSION)
+
+
+def encode_feed(feed: Feed) -> tuple[bytes, bytes]:
+    """Kafka key and value."""
+    return b"%d" % feed.run, _feed.encode(_FeedValue(_VERSION, feed))
+
+
+def decode_feed(key: bytes, value: bytes | None) -> Feed:
+    """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
+    return _feed.decode(value, key).feed
+
+
+def encode_progress(progress: Progress) -> tuple[bytes, bytes]:
+    """Kafka key and value."""
+    return b"%d" % progress.partition, _progress.encode(_ProgressValue(_VERSION, progress))
+
+
+def decode_progress(key: bytes, value: bytes | None) -> Progress:
+    """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
+    return _progress.decode(value, key).progress
+
+
+class ProgressLog:
+    """A worker's side of the log: nothing waits for it. Used by one thread."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._writer = DurableWriter(kafka, PROGRESS_LOG)
+
+    def tell(self, progress: Progress) -> None:
+        """Send it, without waiting."""
+        key, value = encode_progress(progress)
+        self._writer.send(0, value, key)
+
+    def settle(self, timeout_s: float) -> None:
+        """Return when everything sent is in the log. Raises InfrastructureError."""
+        self._writer.settle(timeout_s)
+
+    def close(self) -> None:
+        """Drop the connection and what is not acknowledged."""
+        self._writer.close()

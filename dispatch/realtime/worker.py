@@ -1,0 +1,503 @@
+"""A task of the real-time gear, in one of Spark's Python workers: for as long as a batch of Spark's lasts, which may be
+half an hour, it pushes each notification of a partition as it comes.
+
+One thread reads what Spark hands on and does nothing else, for it blocks there. Everything else is the main thread's: a
+notification is matched when the routing view has come as far as the gateway's had when it was accepted; pushed, or
+parked when it must not overtake what is; and four times a second the driver is told how far all is settled. What the
+driver has to say (who is subscribed, which lanes and endpoints to leave alone) comes through the log `feed`.
+
+Order is promised for each subscription and topic, and a topic is in one partition. So whatever is parked here is held
+here, at once, until the driver has said that the redelivery knows of it and has tried it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.core.broadcast import Broadcast
+
+from core import liveness
+from core.errors import InfrastructureError
+from core.eventlog.consumer import LogConsumer
+from core.eventlog.topics import FEED_LOG
+from core.settings import KafkaSettings
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.intake import Diversions, Intake
+from dispatch.hot.lanes import Received
+from dispatch.hot.pump import PumpRun
+from dispatch.hot.sink import Worker, forget_worker, make_lanes, read_notification, worker_for
+from dispatch.hot.sink_journal import Settled
+from dispatch.job import heartbeat
+from dispatch.logs.parked import ParkingLog
+from dispatch.matching.bases import SharedBase
+from dispatch.matching.filters import Allowance, Judge
+from dispatch.realtime.messages import Diverted, Feed, Progress, ProgressLog, decode_feed
+from dispatch.settings import JobSettings
+from topic_model.records.notifications import UNSTAMPED
+from topic_model.snapshot import SteppedView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+# Rows that are read ahead, and messages in lanes: beyond it nothing is read, and the driver sees the lag grow.
+_AHEAD = 2_000
+_MOST_WAITING = 5_000
+
+# So many are matched before the sockets have their turn again.
+_AT_ONCE = 200
+
+# How often the driver is told how things stand, and how soon it is looked again for what Kafka has acknowledged.
+_TELL_S = 0.25
+_LOOK_S = 0.02
+
+# How long nothing happens without a sign of life.
+_REST_S = 1.0
+
+# The broker holds a question for what is new for so long.
+_WAIT_MS = 500
+
+# A notification whose view does not come: after this it is looked whether there is one.
+_MISSED_S = 2.0
+
+# By then the driver has said which endpoints to leave alone, and those that did not answer may be tried again.
+_FORGET_S = 2.0
+
+# So many lanes may be slow without the load being to blame.
+_FEW = 8
+
+
+class TaskReplaced(InfrastructureError):
+    """Spark has given a task of a worker that died to this one. It would begin where Spark's batch has begun, long ago;
+    the query is started again instead, behind what is settled."""
+
+
+@dataclass(frozen=True)
+class RealtimeJob:
+    """What a task needs to know. `run` is the number of the query's run, and the first of the numbers that its
+    notifications have in place of a batch's; `began_s` is when it began, by the clock of the driver. `settled` is what
+    an earlier run has come to behind where this one begins."""
+
+    settings: JobSettings
+    run: int
+    began_s: float
+    settled: Broadcast[Settled] | None = None
+    under_way: str = ""
+
+
+def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Push what comes, until no more comes; for `mapInArrow`, with the columns value, partition and offset.
+
+    Nothing is yielded before the end: the JVM reads a worker's output only when it cannot write its input, and a worker
+    that has written what nobody reads stands still.
+    """
+    import pyarrow as pa  # workers of the other gear never load it
+
+    with heartbeat.task():
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() > 0:
+            raise TaskReplaced("the worker of this task has died: the query is started again behind what is settled")
+        worker = worker_for(job.settings, job.under_way)
+        try:
+            with _Task(job, worker, task.partitionId() if task is not None else 0) as running:
+                taken = running.run(batches)
+        except BaseException:
+            forget_worker()
+            raise
+        worker.settled()
+    yield pa.RecordBatch.from_pydict({"taken": pa.array([taken], pa.int64())})
+
+
+class _Rows:
+    """What Spark hands on, read by a thread of its own."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], wake: Any) -> None:
+        self._batches = batches
+        self._wake = wake
+        self._rows: deque[tuple[bytes, int, int]] = deque()
+        self._room = threading.Semaphore(_AHEAD)
+        self.ended = False
+        self.last_offset = -1
+        """Of what was read."""
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._read, name="rows", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def first(self) -> tuple[bytes, int, int] | None:
+        """The next one, which stays."""
+        return self._rows[0] if self._rows else None
+
+    def drop_first(self) -> None:
+        self._rows.popleft()
+        self._room.release()
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more."""
+        return self.ended and not self._rows
+
+    def _read(self) -> None:
+        try:
+            for batch in self._batches:
+                values, partitions, offsets = batch.columns
+                for number in range(batch.num_rows):
+                    if values[number].is_valid:  # else it is the marker that drives the one before it out of the JVM
+                        self._room.acquire()
+                        row = (values[number].as_py(), partitions[number].as_py(), offsets[number].as_py())
+                        self._rows.append(row)
+                        self.last_offset = row[2]
+                        self._wake()
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._wake()
+
+
+class _Feeding:
+    """What the driver says, read by a thread of its own, from where the run's last beginning is."""
+
+    def __init__(self, kafka: KafkaSettings, run: int, wake: Any) -> None:
+        self._log = LogConsumer(kafka, FEED_LOG, wait_ms=_WAIT_MS)
+        self._run = run
+        self._wake = wake
+        self._stopping = threading.Event()
+        self.messages: deque[Feed] = deque()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._read, name="feed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(2 * _WAIT_MS / 1000)
+
+    def _read(self) -> None:
+        try:
+            self._begin()
+            while not self._stopping.is_set():
+                for record in self._log.poll(_REST_S).get(0, ()):
+                    self._take(decode_feed(record.key or b"", record.value))
+                if self.messages:
+                    self._wake()
+        except BaseException as error:
+            self.error = error
+            self._wake()
+        finally:
+            self._log.close()
+
+    def _begin(self) -> None:
+        """The last message says where those that count begin."""
+        (end,) = self._log.ends().values()
+        self._log.seek({0: max(0, end - 1)})
+        while not self._stopping.is_set():
+            records = self._log.poll(_REST_S).get(0, ())
+            if records:
+                last = decode_feed(records[0].key or b"", records[0].value)
+                self._log.seek({0: records[0].offset - last.back if last.began < 0 else last.began})
+                return
+
+    def _take(self, feed: Feed) -> None:
+        if feed.run > self._run:
+            raise InfrastructureError("another run of the query has begun: this task is of an earlier one")
+        if feed.run == self._run:
+            self.messages.append(feed)
+
+
+class HeldHere:
+    """The lanes that this task must not push past: those of which the driver says so, and those in which it has parked
+    something itself that the driver has not said to be tried."""
+
+    def __init__(self, parked: ParkingLog) -> None:
+        self._parked = parked
+        self._told: set[str] = set()
+
+    def __contains__(self, lane: object) -> bool:
+        return lane in self._told or lane in self._parked
+
+    def begin(self) -> None:
+        """The driver begins anew."""
+        self._told.clear()
+
+    def hear(self, diverted: Diverted) -> None:
+        """What it says of lanes; it was true when it had read the log of parked deliveries so far."""
+        self._told -= diverted.freed
+        self._told |= diverted.held
+        self._parked.forget_read(diverted.read)
+
+
+class _Task:
+    """One task. Used by one thread."""
+
+    def __init__(self, job: RealtimeJob, worker: Worker, number: int) -> None:
+        self._job = job
+        self._worker = worker
+        self._number = number
+        self._push, self._retry = job.settings.push, job.settings.retry
+        self._journal = worker.journal
+        self._outcomes = BatchOutcomes(worker.journal, self._push, self._retry)
+        self._lanes = make_lanes(self._push)
+        self._run = PumpRun(self._lanes, self._outcomes)
+        self._held = HeldHere(worker.journal.parked)
+        settled: Settled = job.settled.value if job.settled is not None else frozenset()
+        self._intake = Intake(
+            worker.journal, self._lanes, self._outcomes, self._judge(frozenset()), Diversions(self._held), settled
+        )
+        self._view: SteppedView | None = None
+        self._complete = False
+        self._ready = False
+        self._control = -1
+        self._told_to_stop = False
+        self._partition = -1
+        self._next = -1  # the offset behind what was taken in
+        self._taken = 0
+        self._told = -1
+        self._marked: int | None = None
+        self._tell_at = 0.0
+        self._waits = False  # for the view, with the first row
+        self._waits_since: tuple[int, float] | None = None
+        self._forget_at = 0.0
+        self._beyond = -1  # stamps from here on are of a control log that is no more
+        self._slow: dict[str, float] = {}
+        self._unstamped = (-1, -1)
+        self._control_log = LogConsumer(job.settings.kafka, "control")
+        self._progress = ProgressLog(job.settings.kafka)
+        self._feeding = _Feeding(job.settings.kafka, job.run, worker.transport.wake)
+
+    def __enter__(self) -> _Task:
+        self._feeding.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._feeding.stop()
+        self._progress.close()
+        self._control_log.close()
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Until there are no more rows; how many notifications were taken in."""
+        rows = _Rows(batches, self._worker.transport.wake)
+        rows.start()
+        tell = self._worker.shown.teller(self._number)
+        stopped = False
+        while not rows.over:
+            liveness.beat()
+            self._hear()
+            if self._told_to_stop:
+                if not stopped:
+                    self._settle_all(tell, stopped=True)
+                    stopped = True
+                self._discard(rows)
+                self._worker.transport.rest(_REST_S)
+                continue
+            self._take(rows)
+            self._turn(tell)
+            for error in (rows.error, self._feeding.error):
+                if error is not None:
+                    raise error
+            self._worker.transport.rest(self._idle_s(rows))
+        if rows.error is not None:
+            raise rows.error
+        if not stopped:
+            self._settle_all(tell, stopped=False)
+        return self._taken
+
+    def _hear(self) -> None:
+        while self._feeding.messages:
+            feed = self._feeding.messages.popleft()
+            if feed.base:
+                base: SharedBase = pickle.loads(feed.base)  # noqa: S301  # the driver's, by a log that only we may write
+                self._held.begin()
+                self._complete = False
+                try:
+                    self._view = SteppedView(base.open())
+                except FileNotFoundError:
+                    self._view = None  # there is a newer one, and the message that says so
+            if feed.step is not None and self._view is not None:
+                self._view.apply(feed.step)
+            if feed.diverted is not None:
+                self._divert(feed.diverted)
+            if feed.complete and self._view is not None:
+                self._control = feed.control
+                self._complete = True
+                if not self._ready:
+                    self._ready = True
+                    self._say(-1)
+            self._told_to_stop = self._told_to_stop or feed.stop
+
+    def _divert(self, diverted: Diverted) -> None:
+        self._held.hear(diverted)
+        if diverted.unjudged != self._intake.diversions.unjudged:
+            self._intake.judge = self._judge(diverted.unjudged)
+        self._intake.diversions = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged)
+        self._outcomes.watched = diverted.watched
+
+    def _judge(self, unjudged: frozenset[str]) -> Judge:
+        allowance = Allowance(self._push.conditions_ms, self._push.owner_conditions_ms)
+        return Judge(self._worker.conditions, allowance, unjudged)
+
+    def _take(self, rows: _Rows) -> None:
+        """Match what has come, as far as the view allows."""
+        if self._view is None or not self._complete:
+            return
+        self._waits = False
+        batch = self._batch()
+        self._journal.begin(batch)
+        for _ in range(_AT_ONCE):
+            row = rows.first()
+            if row is None or self._lanes.size >= _MOST_WAITING:
+                return
+            value, self._partition, offset = row
+            if self._next < 0:
+                self._next = self._told = offset
+            notification = read_notification(value, self._partition, offset)
+            if notification is not None:
+                stamp = notification.control
+                if stamp == UNSTAMPED:
+                    stamp = self._stamp_for(rows, offset)
+                if stamp > self._control and not self._is_beyond(stamp):
+                    self._next, self._waits = offset, True
+                    return
+                received = Received(notification, self._partition, offset, batch)
+                self._intake.take(received, self._view.of(notification))
+            self._next = offset + 1
+            self._taken += 1
+            rows.drop_first()
+
+    def _stamp_for(self, rows: _Rows, offset: int) -> int:
+        """For a notification without a stamp, of an older Arborcast: it belongs to those who are there when it is
+        matched. So the view must have come to where the control log ends now, and that holds for all that is here."""
+        last, end = self._unstamped
+        if offset > last:
+            self._unstamped = last, end = rows.last_offset, self._end_of_control()
+        return end
+
+    def _end_of_control(self) -> int:
+        (end,) = self._control_log.ends().values()
+        return end
+
+    def _is_beyond(self, stamp: int) -> bool:
+        """Whether the view will never come to where this was stamped: the control log was made anew since."""
+        now = time.monotonic()
+        if 0 <= self._beyond <= stamp:
+            return True
+        if self._waits_since is None or self._waits_since[0] != self._next:
+            self._waits_since = (self._next, now)
+        if now - self._waits_since[1] < _MISSED_S:
+            return False
+        self._waits_since = (self._next, now)
+        if stamp <= self._end_of_control():
+            return False
+        logger.warning("notifications are stamped with positions that the control log does not have: it is another one")
+        self._beyond = stamp
+        return True
+
+    def _turn(self, tell: Any) -> None:
+        """Begin pushes, write down what is due, and tell the driver."""
+        pump = self._worker.pump
+        if self._outcomes.write_due():
+            pump.begin(self._run)
+        elif not pump.in_flight:
+            self._outcomes.catch_up()
+        if self._intake.matched:
+            self._intake.tell_matched(self._control)
+        tell(pump.in_flight)
+        now = time.monotonic()
+        if self._marked is not None and self._journal.passed():
+            self._say(self._marked)
+            self._marked = None
+        if self._marked is None and now >= self._tell_at and self._dirty:
+            self._tell_at = now + _TELL_S
+            self._put_off_slow(now)
+            if now >= self._forget_at:
+                self._forget_at = now + _FORGET_S
+                self._outcomes.forget()
+            self._marked = self._oldest()
+            self._journal.mark()
+
+    @property
+    def _dirty(self) -> bool:
+        return self._next > self._told or bool(self._outcomes.report.signs)
+
+    def _oldest(self) -> int:
+        oldest = self._lanes.oldest()
+        return self._next if oldest is None else oldest
+
+    def _put_off_slow(self, now: float) -> None:
+        """Park what waits behind a receiver that takes too long for all of it, while others go on."""
+        if not self._lanes.size:
+            self._slow.clear()
+            return
+        waiting = self._run.waiting()
+        self._slow = {name: self._slow.get(name, now) for name in waiting}
+        budget_s = self._retry.batch_wait_s
+        late = [
+            name
+            for name, since in self._slow.items()
+            if now - since > budget_s and waiting[name][1].remaining_s() > budget_s
+        ]
+        if len(late) <= max(_FEW, self._lanes.busy // 2):
+            for name in late:
+                self._run.put_off(waiting[name][0], "its receiver is slow")
+
+    def _say(self, position: int, clean: bool = False, stopped: bool = False) -> None:
+        report = self._outcomes.take_report()
+        self._told = max(self._told, position)
+        self._progress.tell(
+            Progress(
+                self._job.run,
+                self._partition,
+                position,
+                self._batch(),
+                clean,
+                report.notifications,
+                report.deliveries,
+                tuple(report.signs),
+                frozenset(report.gone),
+                frozenset(report.costly),
+                self._number,
+                stopped,
+                int(time.time() * 1000),
+                os.getpid(),
+            )
+        )
+
+    def _batch(self) -> int:
+        """What stands for the number of a batch: seconds since the run began."""
+        return self._job.run + max(0, int(time.time() - self._job.began_s))
+
+    def _settle_all(self, tell: Any, stopped: bool) -> None:
+        """Bring what was taken in to its end, and say so."""
+        pump = self._worker.pump
+        while not self._lanes.empty:
+            liveness.beat()
+            self._turn(tell)
+            pump.drive(_LOOK_S)
+        tell(0)
+        self._marked = None
+        self._journal.catch_up()
+        if stopped or self._next >= 0:
+            self._say(self._next, clean=True, stopped=stopped)
+        self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
+
+    def _discard(self, rows: _Rows) -> None:
+        while rows.first() is not None:
+            rows.drop_first()
+
+    def _idle_s(self, rows: _Rows) -> float:
+        if self._marked is not None:
+            return _LOOK_S
+        if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:
+            return _LOOK_S if self._waits else 0.0
+        return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S

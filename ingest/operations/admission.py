@@ -1,0 +1,142 @@
+"""Open topic sets: may a first notification on an unknown topic add it?
+
+Topics cost memory in every process and an entry in the directory, and notifications come from anyone: without bounds a
+publisher with a counter in its topic names would fill the tree. So the set may only grow to a size, and only so fast.
+
+One publisher that uses up what may be added must not keep out the notifications that somebody waits for. So topics
+that a subscription names go in at any time: each costs a subscription. Those that a subscription reaches through a
+wildcard have a minute's number of their own; without one, whoever subscribes to everything would lift the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from core.errors import TopicNotSupported
+from ingest.errors import TooManyTopics
+from ingest.settings import TopicSettings
+from topic_model.records.control import TopicRecord
+from topic_model.routing import RoutingTable
+from topic_model.topics import TopicPath, ancestors
+
+_WINDOW_S = 60
+
+
+class _Minute:
+    """What was let in during the last sixty seconds."""
+
+    def __init__(self) -> None:
+        self._seconds: OrderedDict[int, int] = OrderedDict()
+        self.count = 0
+
+    def forget_before(self, last: int) -> None:
+        """Forget that second, and all before it."""
+        while self._seconds and (second := next(iter(self._seconds))) <= last:
+            self.count -= self._seconds.pop(second)
+
+    def add(self, second: int, number: int) -> None:
+        """Let in so many, or, of those let in during that second, give back."""
+        if number > 0 or second in self._seconds:
+            self._seconds[second] = self._seconds.get(second, 0) + number
+            self.count += number
+
+    def full_for_s(self, number: int, now_s: float) -> float:
+        """How long until so many of those that are counted are gone."""
+        for second, there in self._seconds.items():
+            number -= there
+            if number <= 0:
+                return second + _WINDOW_S - now_s
+        return _WINDOW_S
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """Topics that may be added, all together: `records` add them, and they count until they are given back."""
+
+    records: list[TopicRecord]
+    second: int
+    unwanted: int
+    wanted: int
+
+
+class TopicAdmission:
+    """Counts the topics that this gateway added in each of the last sixty seconds."""
+
+    def __init__(self, settings: TopicSettings) -> None:
+        self._settings = settings
+        self._unwanted = _Minute()
+        self._wanted = _Minute()
+
+    def look(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
+        """What `admit` would let in, without counting it; `now_s` is any clock that does not go back.
+
+        Only the topics themselves are added; nodes above them stay nodes. Raises TopicNotSupported with the reason, and
+        TooManyTopics for those that may be added later.
+        """
+        unknown = [path for path in dict.fromkeys(paths) if path not in table.topics]
+        for path in unknown:
+            self._check(table, path)
+        if not unknown:
+            return Admitted([], 0, 0, 0)
+        maximum, there = self._settings.maximum, len(table.topics)
+        if there + len(unknown) > maximum:
+            first = unknown[max(0, maximum - there)]
+            raise TopicNotSupported(
+                f"there is no topic {first}, and a notification cannot add it: there are {there} topics, and "
+                f"topics.maximum is {maximum}",
+                first,
+            )
+        wanted = unwanted = 0
+        for number, path in enumerate(unknown):
+            if table.is_named(path):
+                continue
+            rest = len(unknown) - number - 1
+            if table.is_reached(path):
+                wanted += 1
+                self._check_room(self._wanted, wanted, rest, path, now_s)
+            else:
+                unwanted += 1
+                self._check_room(self._unwanted, unwanted, rest, path, now_s)
+        return Admitted([TopicRecord(path) for path in unknown], int(now_s), unwanted, wanted)
+
+    def admit(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
+        """Let them all in, or, with an error as by `look`, none, and then nothing is counted."""
+        admitted = self.look(table, paths, now_s)
+        self._unwanted.add(admitted.second, admitted.unwanted)
+        self._wanted.add(admitted.second, admitted.wanted)
+        return admitted
+
+    def give_back(self, admitted: Admitted) -> None:
+        """They could not be added."""
+        self._unwanted.add(admitted.second, -admitted.unwanted)
+        self._wanted.add(admitted.second, -admitted.wanted)
+
+    def _check(self, table: RoutingTable, path: TopicPath) -> None:
+        if self._settings.fixed:
+            raise TopicNotSupported(f"there is no topic {path}, and the topic set is fixed", path)
+        for above in ancestors(path):
+            record = table.topics.get(above)
+            if record is not None and record.final:
+                raise TopicNotSupported(f"the topic {above} is final: there cannot be {path} below it", path)
+
+    def _check_room(self, minute: _Minute, new: int, rest: int, path: TopicPath, now_s: float) -> None:
+        # At the first that finds no room, so that refusals are cheap. Whether the `rest` count too is not known then.
+        limit = self._settings.new_per_minute
+        if new > limit:
+            # Nothing that time would mend.
+            raise TopicNotSupported(
+                f"there is no topic {path}, and a notification cannot add it: this is new topic number {new} of one "
+                f"Notify, and topics.new_per_minute is {limit}",
+                path,
+            )
+        minute.forget_before(int(now_s) - _WINDOW_S)
+        if minute.count + new > limit:
+            wait_s = math.ceil(minute.full_for_s(minute.count + min(new + rest, limit) - limit, now_s))
+            raise TooManyTopics(
+                f"there is no topic {path}, and a notification cannot add it now: {minute.count} topics were added in "
+                f"the last minute, and topics.new_per_minute is {limit}; try again in {wait_s} s",
+                wait_s,
+            )

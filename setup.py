@@ -1,0 +1,42 @@
+"""What pyproject.toml cannot say: a package of us knows the commit that it was built of (`arborcast --version`).
+
+SOURCE_COMMIT names it where there is no git, as in a container's build.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+
+from jobs.install import version  # noqa: E402  # not found before
+
+
+def _write_commit(root: Path) -> None:
+    commit = os.environ.get("SOURCE_COMMIT") or version.commit(ROOT)
+    file = root / "jobs" / "install" / version.FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{commit}\n", encoding="ascii")
+
+
+class BuildWithCommit(build_py):
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:  # there git is asked each time
+            _write_commit(Path(self.build_lib))
+
+
+class ArchiveWithCommit(sdist):
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        _write_commit(Path(base_dir))
+
+
+setup(cmdclass={"build_py": BuildWithCommit, "sdist": ArchiveWithCommit})

@@ -1,0 +1,161 @@
+"""From one gear to the other under load, and workers that die in real time: nothing is lost, or out of order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from core.settings import KafkaSettings
+from dispatch.job.heartbeat import started_at
+from dispatch.operations.audit import audit
+from dispatch.realtime.gears import Gear
+from dispatch.settings import JobSettings
+from tests.support.dispatch_job import Logs, RunningJob, job_settings, running, subscription
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
+    """With which nothing but the test shifts."""
+    return job_settings(tmp_path, kafka_settings, "realtime")
+
+
+TOPICS = ("a/x", "a/y", "b")
+
+
+class Load:
+    """Notifications, one after the other."""
+
+    def __init__(self, log: Logs) -> None:
+        self._log = log
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.sent.values()))
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopping.wait(0.01):
+            topic = TOPICS[number % len(TOPICS)]
+            self.sent[topic].append(self._log.accept(topic))
+            number += 1
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            self._thread.join()
+
+
+def ids(receiver: Receiver, path: str) -> list[str]:
+    found = [one.headers["arborcast-notification-id"].split(",") for one in receiver.received(path)]
+    return [each for names in found for each in names]
+
+
+def wait_for(receiver: Receiver, path: str, wanted: int) -> list[str]:
+    deadline = time.monotonic() + 240
+    while len(set(found := ids(receiver, path))) < wanted:
+        assert time.monotonic() < deadline, f"{len(set(found))} of {wanted} at {path}"
+        time.sleep(0.05)
+    return found
+
+
+def some_more(receiver: Receiver, path: str, count: int = 40) -> None:
+    receiver.wait_for(len(receiver.received(path)) + count, path, timeout=240)
+
+
+def assert_each_once_and_in_order(load: Load, arrived: list[str]) -> None:
+    assert Counter(arrived) == Counter(name for names in load.sent.values() for name in names)
+    for names in load.sent.values():
+        mine = set(names)
+        assert [each for each in arrived if each in mine] == names
+
+
+def subscribe(log: Logs, receiver: Receiver) -> None:
+    log.subscribe(
+        subscription("all", receiver.url("/all"), "//."),
+        subscription("raw", receiver.url("/raw"), "a//.", form="raw"),
+        subscription("paused", receiver.url("/paused"), "a//.", paused=True),
+        subscription("failing", receiver.url("/status/503"), "b"),
+    )
+
+
+def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    subscribe(log, receiver)
+    load = Load(log)
+    to: list[Gear] = ["batch", "realtime", "batch", "realtime"]
+    with running(spark, settings) as job:
+        with load.running():
+            some_more(receiver, "/all")
+            assert job.gears.gear == "realtime"
+            for gear in to:
+                job.gears.shift(gear)
+                some_more(receiver, "/all")
+                assert job.gears.gear == gear
+        arrived = wait_for(receiver, "/all", load.count)
+        raw = wait_for(receiver, "/raw", len(load.sent["a/x"]) + len(load.sent["a/y"]))
+        report = audit(settings.kafka, 0, deep=True, patience_s=60)
+
+    assert_each_once_and_in_order(load, arrived)
+    assert len(raw) == len(set(raw))
+    assert receiver.received("/paused") == []
+    assert report.balanced, report.problems
+    assert report.duplicates == 0
+
+
+def test_a_job_in_real_time_goes_on_behind_what_is_settled(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    subscribe(log, receiver)
+    load = Load(log)
+    with load.running():
+        for _ in range(2):
+            with running(spark, settings):
+                some_more(receiver, "/all")
+    with running(spark, settings):
+        arrived = wait_for(receiver, "/all", load.count)
+    assert_each_once_and_in_order(load, arrived)
+
+
+def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    subscribe(log, receiver)
+    with running(spark, settings) as job:
+        log.accept("b")
+        receiver.wait_for(1, "/all", timeout=120)
+        before = worker_processes(job)
+        os.kill(min(before), signal.SIGKILL)
+        sent = [log.accept(topic) for topic in TOPICS]
+        arrived = wait_for(receiver, "/all", 1 + len(sent))
+        deadline = time.monotonic() + 120
+        while len(after := worker_processes(job)) < len(before):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert min(before) not in after
+        report = audit(settings.kafka, 0, deep=True, patience_s=60)
+    assert set(sent) <= set(arrived)
+    assert report.balanced, report.problems
+
+
+def worker_processes(job: RunningJob) -> set[int]:
+    return {pid for pid in job.gears.worker_processes() if started_at(pid)}

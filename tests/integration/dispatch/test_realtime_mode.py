@@ -1,0 +1,145 @@
+"""What we need of Spark's Real-time Mode, whose list of operators `mapInArrow` is not on: to be run with every new
+Spark. Where one of these fails, `dispatch.gear = batch` is the way back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from core.eventlog.client import make_producer
+from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
+from dispatch.realtime.query import REALTIME_SESSION
+from dispatch.spark.source import read_log
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def note_rows(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker: write each value down when it comes; fail at the one that says so."""
+    for batch in batches:
+        for value in batch.column(0):
+            if value.is_valid:
+                text = value.as_py().decode()
+                if text.startswith("fail") and not (told := Path(folder, f"told-{text}")).exists():
+                    told.touch()
+                    raise RuntimeError("as it was told to")
+                with Path(folder, "rows").open("a") as out:
+                    out.write(text + "\n")
+    yield pa.RecordBatch.from_pydict({"taken": pa.array([1], pa.int64())})
+
+
+class Trial:
+    """A real-time query over the notifications log, and what its workers have seen."""
+
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, folder: Path) -> None:
+        ensure_topics(kafka)
+        self._kafka = kafka
+        self._folder = folder
+        self._session = spark.newSession()
+        for name, value in REALTIME_SESSION.items():
+            self._session.conf.set(name, value)
+        self._producer = make_producer(kafka)
+        self.checkpoint = folder / "checkpoint"
+        self.query: StreamingQuery | None = None
+
+    def start(self, batch: str) -> None:
+        rows = read_log(
+            self._session, self._kafka, "notifications", starting="earliest", fail_on_data_loss=True, fetch_wait_ms=500
+        ).select(F.explode(F.array(F.col("value"), F.lit(None).cast("binary"))).alias("value"))
+        writer: Any = rows.mapInArrow(partial(note_rows, str(self._folder)), "taken long").writeStream.format("noop")
+        options = writer.option("checkpointLocation", self.checkpoint.as_uri()).outputMode("update")
+        self.query = options.trigger(realTime=batch).start()
+
+    def send(self, text: str) -> None:
+        self._producer.send(self._kafka.topic("notifications"), value=text.encode(), key=b"k")
+        self._producer.flush(timeout=30)
+
+    def rows(self) -> list[str]:
+        file = self._folder / "rows"
+        return file.read_text().split() if file.exists() else []
+
+    def wait_for(self, text: str, times: int = 1, timeout: float = 120.0) -> None:
+        deadline = time.monotonic() + timeout
+        while self.rows().count(text) < times:
+            assert time.monotonic() < deadline, f"{text} did not come {times} times: {self.rows()}"
+            time.sleep(0.02)
+
+    def wait_for_failure(self, text: str) -> None:
+        deadline = time.monotonic() + 120
+        while not (self._folder / f"told-{text}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def commits(self) -> int:
+        return len([path for path in (self.checkpoint / "commits").glob("*") if path.name.isdigit()])
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+    def close(self) -> None:
+        self.stop()
+        self._producer.close(timeout=1)
+
+
+@pytest.fixture
+def trial(spark: SparkSession, kafka_settings: KafkaSettings, tmp_path: Path) -> Iterator[Trial]:
+    made = Trial(spark, kafka_settings, tmp_path)
+    yield made
+    made.close()
+
+
+def test_each_row_is_there_before_the_next_one_is_sent(trial: Trial) -> None:
+    """Nothing is withheld until there are more rows, and nothing has to be yielded for them to come."""
+    trial.start("30 minutes")
+    for number in range(20):
+        trial.send(f"row{number}")
+        trial.wait_for(f"row{number}")
+    assert trial.rows() == [f"row{number}" for number in range(20)]
+    assert trial.commits() == 0, "the batch goes on"
+
+
+def test_what_a_stopped_batch_has_read_is_not_taken_for_done(trial: Trial) -> None:
+    trial.start("30 minutes")
+    trial.send("one")
+    trial.wait_for("one")
+    trial.stop()
+    assert trial.commits() == 0
+    trial.start("30 minutes")
+    trial.wait_for("one", times=2)
+
+
+def test_a_batch_whose_task_failed_is_not_taken_for_done(trial: Trial) -> None:
+    trial.start("30 minutes")
+    trial.send("before")
+    trial.wait_for("before")
+    trial.send("fail1")
+    trial.wait_for_failure("fail1")
+    # The JVM looks for what has become of a worker when it has something to write. See `Gears` for our own look.
+    trial.send("after")
+    trial.wait_for("after")
+    assert trial.rows() == ["before", "before", "fail1", "after"], "the task was begun again where the batch begins"
+    assert trial.commits() == 0
+
+
+def test_a_batch_that_is_over_is_done_and_the_next_goes_on_behind_it(trial: Trial) -> None:
+    trial.start("5 seconds")
+    for number in range(60):
+        trial.send(f"row{number}")
+        time.sleep(0.2)
+    trial.wait_for("row59")
+    assert trial.rows() == [f"row{number}" for number in range(60)]
+    assert trial.commits() >= 1
+    (topic,) = json.loads((trial.checkpoint / "offsets" / "0").read_text().splitlines()[2]).values()
+    assert topic

@@ -1,0 +1,158 @@
+"""`publish`, `listen`, `unsubscribe` against the gateway's application over real HTTP, as a shell runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from ingest.client import BrokerUnreachable, FaultReceived, RemoteSubscription
+from ingest.client.client import Client
+from jobs.cli import app
+from jobs.cli.listening import LEASE_S, LeasedSubscription
+from tests.support.command import COMMAND, wait_until
+from tests.support.gateway_parts import START, GatewayParts
+from tests.support.served_app import served
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    return GatewayParts()
+
+
+@pytest.fixture
+def url(parts: GatewayParts) -> Iterator[str]:
+    with served(parts) as port:
+        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+        yield parts.gateway.own.base
+
+
+def test_publish_prints_the_id_that_trace_asks_for(parts: GatewayParts, url: str) -> None:
+    plain = CliRunner().invoke(app, ["publish", "a/b", "-", "--url", url], input="<x/>")
+    assert plain.exit_code == 0, plain.output
+    document = json.loads(CliRunner().invoke(app, ["publish", "a/b", "-", "--url", url, "--json"], input="<x/>").output)
+    ids = [each.id for each in parts.notifications.accepted]
+    assert [plain.output.strip(), document["notification_id"]] == ids
+    assert re.fullmatch("[0-9a-f]{32}", ids[0])
+
+
+@pytest.mark.parametrize("name", ["id", "address"])
+def test_unsubscribe_takes_the_id_that_the_list_shows(parts: GatewayParts, url: str, name: str) -> None:
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/")
+    (subscription,) = parts.table.subscriptions()
+    given = getattr(subscription, name)
+    done = CliRunner().invoke(app, ["unsubscribe", given, "--url", f"{url}/wsn/NotificationBroker"])
+    assert done.exit_code == 0, done.output
+    assert not list(parts.table.subscriptions())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_listen_ends_its_subscription_however_it_is_ended(
+    parts: GatewayParts, url: str, number: signal.Signals
+) -> None:
+    command = [COMMAND, "listen", "a//.", "--url", url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as listening:
+        try:
+            assert listening.stderr is not None
+            assert listening.stderr.readline().startswith("listening to a//.")
+            (subscription,) = parts.table.subscriptions()
+            lasts_ms = (subscription.terminates_ms or 0) - START.timestamp() * 1000
+            assert lasts_ms == LEASE_S * 1000, "when it is killed, it ends by itself"
+            listening.send_signal(number)
+            assert listening.wait() == 0, listening.stderr.read()
+        finally:
+            listening.kill()
+    assert not list(parts.table.subscriptions())
+
+
+@dataclass
+class Broker:
+    """Stands in for the client: does as the functions say."""
+
+    renew_does: Callable[[], None] = lambda: None
+    unsubscribe_does: Callable[[], None] = lambda: None
+    renewed: list[timedelta] = field(default_factory=list)
+    subscribed: list[timedelta] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def renew(self, address: str, lasts: timedelta) -> None:
+        assert address == "http://b/1"
+        self.renewed.append(lasts)
+        self.renew_does()
+
+    def unsubscribe(self, address: str) -> None:
+        self.unsubscribe_does()
+
+    def subscribe(self, lasts: timedelta) -> RemoteSubscription:
+        self.subscribed.append(lasts)
+        return RemoteSubscription("http://b/1")
+
+    def leased(self, lease_s: float) -> LeasedSubscription:
+        client: Client = self  # type: ignore[assignment]
+        return LeasedSubscription(
+            client, self.subscribe, self.told.append, self.ended.set, lease_s=lease_s, renewed_every_s=0.01
+        )
+
+
+def fails(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+UNKNOWN = fails(FaultReceived("there is none", "ResourceUnknownFault"))
+AWAY = fails(BrokerUnreachable("nobody answers"))
+
+
+def test_the_lease_is_renewed_while_somebody_listens() -> None:
+    broker = Broker()
+    with broker.leased(60):
+        wait_until(lambda: len(broker.renewed) >= 2, 60, "renewed twice")
+    assert set(broker.renewed) == set(broker.subscribed) == {timedelta(seconds=60)}
+    assert not broker.told
+
+
+def test_a_broker_that_is_away_for_a_while_is_asked_again() -> None:
+    broker = Broker(renew_does=AWAY)
+    with broker.leased(60):
+        wait_until(lambda: len(broker.renewed) >= 3, 60, "tried again")
+        assert not broker.ended.is_set()
+
+
+def test_after_a_time_longer_than_the_lease_it_is_subscribed_again() -> None:
+    """A notebook that slept."""
+    broker = Broker(renew_does=UNKNOWN)
+    with broker.leased(0.001):
+        wait_until(lambda: len(broker.told) >= 1, 60, "told")
+    assert "subscribed again" in broker.told[0]
+    assert len(broker.subscribed) >= 2
+    assert not broker.ended.is_set()
+
+
+def test_one_that_somebody_else_has_ended_stays_so() -> None:
+    broker = Broker(renew_does=UNKNOWN, unsubscribe_does=UNKNOWN)
+    with broker.leased(60):
+        assert broker.ended.wait(60)
+    assert len(broker.subscribed) == 1
+    assert not broker.told
+
+
+def test_what_could_not_be_ended_is_said_with_when_it_ends() -> None:
+    broker = Broker(unsubscribe_does=AWAY)
+    with broker.leased(60):
+        pass
+    (told,) = broker.told
+    assert re.search(r"it ends by itself at \d\d:\d\d:\d\d: nobody answers", told)

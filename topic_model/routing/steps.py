@@ -1,0 +1,269 @@
+"""Steps: what a routing table changes, in messages of bounded size, for views that live longer than a batch.
+
+A view begins with a snapshot and the steps of `ViewSteps.opening`, and goes on with those of `ViewSteps.steps`. What a
+step costs, here and in the view, depends on what has changed since the step before, not on what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
+
+import msgspec
+
+from topic_model.routing.history import Change, History
+from topic_model.routing.overlay import Checkpoint, Delta, MemberChanges, Overlay
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+STEP_LIMIT = 200
+"""Changes in a step: some hundred kB, with subscriptions of a usual size."""
+
+
+class Reselection(msgspec.Struct, frozen=True, array_like=True):
+    """Topics that an XPath selects from now on, and that it does not any more."""
+
+    gained: tuple[TopicPath, ...] = ()
+    lost: tuple[TopicPath, ...] = ()
+
+
+class ViewStep(msgspec.Struct, frozen=True, array_like=True):
+    """What changed since the step before.
+
+    `control` is the position of the control log that it leads to, None when the next step belongs to the same change.
+    `overlay` has the differences from the step before: `members` are to be taken out and put in; `linked` are new
+    selectors with the normal forms behind each, those without any have lost their last member; `selected` are the
+    topics of an XPath that is new, or which nobody subscribes to any more; `reselected` are changes of the topics of
+    one that is known. `changes` are the new ones of the history, `now` the subscriptions of now to which they belong
+    (one that is not among them has ended), `horizon` what the history may forget.
+    """
+
+    control: int | None
+    overlay: Overlay
+    changes: tuple[Change, ...] = ()
+    now: tuple[Subscription, ...] = ()
+    horizon: int = 0
+    reselected: dict[str, Reselection] = {}
+
+    @property
+    def base(self) -> str:
+        """The snapshot that it belongs to."""
+        return self.overlay.base
+
+
+Recorded = tuple[int, Overlay, dict[str, Reselection]]
+"""A table's position, and what it has changed since it was asked before."""
+
+
+class StepChanges(MemberChanges):
+    """Records what is touched after a step; `xpaths` are the selectors of XPaths that the base has."""
+
+    def __init__(self, base: str, xpaths: frozenset[str]) -> None:
+        super().__init__()
+        self._base = base
+        self._xpaths = xpaths
+        self._linked: dict[str, tuple[str, ...]] = {}  # selectors that are new since the last step
+        self._selected: set[str] = set()  # XPaths that are
+        self._gone: set[str] = set()  # those that are not new, and were without a member since
+        self._reselected: dict[str, dict[str, bool]] = {}
+
+    def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
+        """A selector that is not simple has its first member; `selects`: it is an XPath."""
+        if selects:
+            self._selected.add(selector)
+        else:
+            self._linked[selector] = normals
+
+    def unlinked(self, selector: str) -> None:
+        """Its last member left."""
+        if selector in self._linked:
+            del self._linked[selector]
+        elif selector in self._selected:
+            self._selected.remove(selector)
+        else:
+            self._gone.add(selector)
+            self._reselected.pop(selector, None)
+
+    def selection_changed(self, selector: str, gained: Iterable[str], lost: Iterable[str]) -> None:
+        """An XPath selector selects other topics."""
+        if selector in self._selected:
+            return
+        changed = self._reselected.setdefault(selector, {})
+        for path, is_selected in chain(((path, True) for path in gained), ((path, False) for path in lost)):
+            if changed.pop(path, is_selected) is is_selected:
+                changed[path] = is_selected
+
+    def taken(
+        self,
+        subscriptions: Mapping[str, Subscription],
+        selection: Callable[[str], tuple[TopicPath, ...] | None],
+    ) -> tuple[Overlay, dict[str, Reselection]]:
+        """What was recorded, with the state of now; from here on it is recorded anew."""
+        overlay = Overlay(
+            self._base,
+            self.deltas(subscriptions),
+            dict.fromkeys(self._gone - self._xpaths, ()) | self._linked,
+            dict.fromkeys(self._gone & self._xpaths, ()) | {each: selection(each) or () for each in self._selected},
+        )
+        reselected = {
+            selector: Reselection(
+                tuple([TopicPath(path) for path, is_selected in changed.items() if is_selected]),
+                tuple([TopicPath(path) for path, is_selected in changed.items() if not is_selected]),
+            )
+            for selector, changed in self._reselected.items()
+            if changed
+        }
+        self.clear()
+        for kept in (self._linked, self._selected, self._gone, self._reselected):
+            kept.clear()
+        return overlay, reselected
+
+
+class ViewSteps:
+    """Made by `RoutingTable.steps`; records until it is closed, and no longer than the checkpoint is open.
+
+    To be used by the thread that changes the table, which has to be told the position of each record.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        history: History,
+        subscriptions: Mapping[str, Subscription],
+        recorded: Callable[[], Recorded],
+        close: Callable[[], None],
+        limit: int,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._history = history
+        self._subscriptions = subscriptions
+        self._recorded = recorded
+        self._close: Callable[[], None] | None = close
+        self._limit = limit
+        self._version, self._kept = history.version, len(history)
+        self._waiting: list[ViewStep] = []
+
+    def opening(self) -> list[ViewStep]:
+        """What leads from the base to now; at least one step. What `steps` still has to say is said there as well: a
+        view that has heard it here already takes no harm."""
+        self._waiting += self._since()
+        position, *_ = self._recorded()
+        return list(self._cut(position, self._checkpoint.overlay(), {}, self._history.since(0)))
+
+    def steps(self) -> list[ViewStep]:
+        """What has changed since the last call; none when nothing has but the table's position."""
+        found = [*self._waiting, *self._since()]
+        self._waiting = []
+        return found
+
+    def close(self) -> None:
+        """Stop recording. Closing again does nothing."""
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+    def _since(self) -> Iterable[ViewStep]:
+        position, overlay, reselected = self._recorded()
+        changes = self._history.since(self._version)
+        forgotten = len(self._history) < self._kept
+        self._version, self._kept = self._history.version, len(self._history)
+        if not (overlay.size or reselected or changes or forgotten):
+            return ()
+        return self._cut(position, overlay, reselected, changes)
+
+    def _cut(
+        self, position: int, overlay: Overlay, reselected: dict[str, Reselection], changes: Sequence[Change]
+    ) -> Iterator[ViewStep]:
+        size = overlay.size + len(changes)
+        size += sum(map(len, overlay.selected.values()))
+        size += sum(len(each.gained) + len(each.lost) for each in reselected.values())
+        if size <= self._limit:
+            yield ViewStep(position, overlay, tuple(changes), self._now(changes), self._history.horizon, reselected)
+            return
+        parts = _parts(overlay, reselected, changes)
+        part = list(islice(parts, self._limit))
+        while part:
+            following = list(islice(parts, self._limit))
+            yield self._of_parts(None if following else position, overlay.base, part)
+            part = following
+
+    def _of_parts(self, control: int | None, base: str, parts: Iterable[_Part]) -> ViewStep:
+        touched: dict[str, dict[str, Subscription | None]] = {}
+        linked: dict[str, tuple[str, ...]] = {}
+        selected: dict[str, tuple[TopicPath, ...]] = {}
+        gained: dict[str, list[TopicPath]] = {}
+        lost: dict[str, list[TopicPath]] = {}
+        changes = []
+        for part in parts:
+            match part:
+                case Change():
+                    changes.append(part)
+                case _Touched(selector, subscription_id, now):
+                    touched.setdefault(selector, {})[subscription_id] = now
+                case _Linked(selector, normals):
+                    linked[selector] = normals
+                case _Selecting(selector):
+                    selected[selector] = ()
+                case _Selected(selector, path, True):
+                    gained.setdefault(selector, []).append(path)
+                case _Selected(selector, path, _):
+                    lost.setdefault(selector, []).append(path)
+        members = {
+            selector: Delta(frozenset(theirs), tuple([each for each in theirs.values() if each is not None]))
+            for selector, theirs in touched.items()
+        }
+        reselected = {
+            selector: Reselection(tuple(gained.get(selector, ())), tuple(lost.get(selector, ())))
+            for selector in gained.keys() | lost.keys()
+        }
+        overlay = Overlay(base, members, linked, selected)
+        return ViewStep(control, overlay, tuple(changes), self._now(changes), self._history.horizon, reselected)
+
+    def _now(self, changes: Iterable[Change]) -> tuple[Subscription, ...]:
+        ids = {change.id for change in changes}
+        return tuple([found for each in ids if (found := self._subscriptions.get(each)) is not None])
+
+
+class _Touched(NamedTuple):
+    selector: str
+    id: str
+    now: Subscription | None
+
+
+class _Linked(NamedTuple):
+    selector: str
+    normals: tuple[str, ...]
+
+
+class _Selecting(NamedTuple):
+    selector: str
+
+
+class _Selected(NamedTuple):
+    selector: str
+    path: TopicPath
+    is_selected: bool
+
+
+_Part = Change | _Touched | _Linked | _Selecting | _Selected
+
+
+def _parts(overlay: Overlay, reselected: Mapping[str, Reselection], changes: Iterable[Change]) -> Iterator[_Part]:
+    """The smallest parts of a step, in an order in which they may be applied in pieces."""
+    yield from changes
+    for selector, delta in overlay.members.items():
+        present = {each.id: each for each in delta.present}
+        for subscription_id in delta.touched:
+            yield _Touched(selector, subscription_id, present.get(subscription_id))
+    for selector, normals in overlay.linked.items():
+        yield _Linked(selector, normals)
+    for selector, paths in overlay.selected.items():
+        yield _Selecting(selector)
+        for path in paths:
+            yield _Selected(selector, path, True)
+    for selector, changed in reselected.items():
+        for path in changed.gained:
+            yield _Selected(selector, path, True)
+        for path in changed.lost:
+            yield _Selected(selector, path, False)

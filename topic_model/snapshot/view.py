@@ -1,0 +1,203 @@
+"""A snapshot with what has changed since: asked like the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from topic_model.routing.groups import Group
+from topic_model.routing.members import Answer, replaced
+from topic_model.routing.overlay import Delta, Overlay
+from topic_model.routing.resolver import Resolver
+from topic_model.routing.rest import LinkTarget, RestIndex
+from topic_model.routing.selectors import Selector, compile_selector, is_one_topic, is_simple
+from topic_model.routing.steps import Reselection
+from topic_model.snapshot.base import Snapshot
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+# Changes of members that nobody has asked for; after so many it is found out which of them had been there.
+_PENDING = 1_000
+
+
+class SnapshotView(Resolver):
+    """`match` answers what the table's did when the overlay was taken.
+
+    Make a new view for each new overlay of a checkpoint: that costs what the overlay holds, and what was unpacked of
+    the snapshot stays with the snapshot. Or go on from an overlay with `change`, by what each step brings.
+    """
+
+    def __init__(self, snapshot: Snapshot, overlay: Overlay | None = None, remembered_answers: int = 100_000) -> None:
+        """Raises ValueError when the overlay belongs to another snapshot."""
+        super().__init__(remembered_answers)
+        self._snapshot = snapshot
+        # By selector: what is to be taken out and put in when somebody asks for the members; the members that somebody
+        # has asked for; and those of them that have changed again.
+        self._pending: dict[str, dict[str, Subscription | None]] = {}
+        self._changed: dict[str, Answer] = {}
+        self._changing: dict[str, _Changing] = {}
+        self._linked: dict[str, Selector] = {}
+        self._links: dict[str, dict[str, LinkTarget]] = {}
+        self._rest = RestIndex()
+        self._selected: dict[str, set[TopicPath]] = {}  # XPath -> its topics, without those that the base has
+        self._replaced: set[str] = set()  # XPaths of which nothing in the base counts
+        self._lost: dict[str, set[str]] = {}  # topic -> XPaths of the base that do not select it any more
+        if overlay is not None:
+            self.change(overlay, {})
+
+    def change(self, overlay: Overlay, reselected: Mapping[str, Reselection]) -> None:
+        """Take in what has changed. Raises ValueError when it belongs to another snapshot."""
+        if overlay.base != self._snapshot.base:
+            raise ValueError(f"the overlay is for snapshot {overlay.base}, this one is {self._snapshot.base}")
+        wide = bool(overlay.linked or overlay.selected)
+        for selector, normals in overlay.linked.items():
+            if normals:
+                self._link(selector, normals)
+            else:
+                self._unlink(selector)
+        for selector, paths in overlay.selected.items():
+            self._unselect(selector)
+            self._replaced.add(selector)
+            for path in paths:
+                self._gain(selector, path)
+        for selector, each in reselected.items():
+            for path in each.gained:
+                self._gain(selector, path)
+                self.forget(path)
+            for path in each.lost:
+                self._lose(selector, path)
+                self.forget(path)
+        for selector, delta in overlay.members.items():
+            self._change_members(selector, delta)
+            if is_simple(selector) and is_one_topic(selector):
+                self.forget(selector)
+            else:
+                wide = True
+        if wide:
+            self.forget_all()
+
+    def _change_members(self, selector: str, delta: Delta) -> None:
+        if (changing := self._changing.get(selector)) is not None:
+            changing.change(delta)
+        elif (changed := self._changed.pop(selector, None)) is not None:
+            self._changing[selector] = _Changing(changed)
+            self._changing[selector].change(delta)
+        else:
+            pending = self._pending.get(selector)
+            if pending is not None and len(pending) > _PENDING:
+                self._active(selector)
+                self._change_members(selector, delta)
+                return
+            if pending is None:
+                pending = self._pending[selector] = {}
+            pending.update(dict.fromkeys(delta.touched))
+            pending.update((each.id, each) for each in delta.present)
+        if not delta.present and not self._snapshot.has(selector):
+            self._clean(selector)
+
+    def _clean(self, selector: str) -> None:
+        """Leave nothing of a selector that came and went."""
+        if selector in self._pending:
+            pending = self._pending.pop(selector)
+            if any(pending.values()):
+                self._pending[selector] = {name: each for name, each in pending.items() if each is not None}
+        elif not self._changing[selector].known:
+            del self._changing[selector]
+
+    def _link(self, selector: str, normals: tuple[str, ...]) -> None:
+        if selector not in self._linked:
+            definition = self._linked[selector] = compile_selector(normals)
+            target = LinkTarget(selector, definition.others)
+            for key in definition.simple_keys():
+                self._links.setdefault(key, {})[selector] = target
+            for alternative in definition.rest_alternatives():
+                self._rest.add(target, alternative)
+
+    def _unlink(self, selector: str) -> None:
+        self._unselect(selector)
+        self._replaced.discard(selector)
+        definition = self._linked.pop(selector, None)
+        if definition is not None:
+            for key in definition.simple_keys():
+                self._take_link(key, selector)
+            for alternative in definition.rest_alternatives():
+                self._rest.remove(LinkTarget(selector, definition.others), alternative)
+
+    def _unselect(self, selector: str) -> None:
+        for path in self._selected.pop(selector, ()):
+            self._take_link(path, selector)
+
+    def _gain(self, selector: str, path: TopicPath) -> None:
+        if self._is_in_base(selector, path):
+            lost = self._lost.get(path, set())
+            lost.discard(selector)
+            if not lost:
+                self._lost.pop(path, None)
+        else:
+            self._selected.setdefault(selector, set()).add(path)
+            self._links.setdefault(path, {})[selector] = LinkTarget(selector)
+
+    def _lose(self, selector: str, path: TopicPath) -> None:
+        if self._is_in_base(selector, path):
+            self._lost.setdefault(path, set()).add(selector)
+        elif path in (selected := self._selected.get(selector, set())):
+            selected.remove(path)
+            self._take_link(path, selector)
+
+    def _is_in_base(self, selector: str, path: TopicPath) -> bool:
+        if selector in self._replaced:
+            return False
+        return any(target.selector == selector for target in self._snapshot.links(path))
+
+    def _take_link(self, key: str, selector: str) -> None:
+        here = self._links.get(key)
+        if here is not None and here.pop(selector, None) is not None and not here:
+            del self._links[key]
+
+    def _targets(self, key: str) -> Iterable[LinkTarget]:
+        lost = self._lost.get(key, ())
+        found = [
+            target
+            for target in self._snapshot.links(key)
+            if target.selector not in self._replaced and target.selector not in lost
+        ]
+        found.extend(self._links.get(key, {}).values())
+        if self._active(key):
+            found.append(LinkTarget(key))
+        return found
+
+    def _active(self, selector: str) -> Answer:
+        if (changing := self._changing.get(selector)) is not None:
+            return changing.members()
+        changed = self._changed.get(selector)
+        if changed is None:
+            members = self._snapshot.members(selector)
+            pending = self._pending.pop(selector, None)
+            if pending is None:
+                return members
+            present = [each for each in pending.values() if each is not None]
+            changed = self._changed[selector] = replaced(members, pending, present)
+        return changed
+
+    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+        return [index for index in (self._snapshot.rest(), self._rest) if index]
+
+
+class _Changing:
+    """The members of a selector that change again and again, each time at the cost of a few of them."""
+
+    def __init__(self, members: Answer) -> None:
+        self.known = {each.id: each for each in members}
+        self._group = Group(members)
+
+    def change(self, delta: Delta) -> None:
+        """Take out and put in."""
+        for name in delta.touched:
+            if (known := self.known.pop(name, None)) is not None:
+                self._group.remove(known)
+        for each in delta.present:
+            self.known[each.id] = each
+            self._group.add(each)
+
+    def members(self) -> Answer:
+        """Those of now, in order."""
+        return self._group.active()

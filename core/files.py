@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from core.errors import ConfigError
+from core.reasons import reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -117,13 +118,13 @@ class WatchedFile(Generic[_T]):
         try:
             return stamp_of(self._path.stat())
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be read: {error.strerror}") from error
+            raise ConfigError(f"{self._path} cannot be read: {reason_of(error)}") from error
 
     def _load(self) -> _T:
         try:
             text = self._path.read_text(encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be read: {error.strerror}") from error
+            raise ConfigError(f"{self._path} cannot be read: {reason_of(error)}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self._path} is not UTF-8") from error
         return self._read(text, str(self._path))

@@ -7,7 +7,6 @@ from typing import Literal
 
 from core.errors import ConfigError, TopicError
 from core.settings import setting
-from ingest.access.proxies import trusted_networks
 from topic_model.topics import TopicPath, parse_path
 
 
@@ -150,7 +149,11 @@ class GatewaySettings:
     )
 
     def __post_init__(self) -> None:
-        trusted_networks(self.trusted_proxies)
+        if self.trusted_proxies:
+            # Here, so that a command which only reads settings does not load what reads requests.
+            from ingest.access.proxies import trusted_networks
+
+            trusted_networks(self.trusted_proxies)
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise ConfigError(f"gateway.public_url must begin with http:// or https://, not {self.public_url!r}")
 

@@ -27,7 +27,7 @@ from rich.text import Text
 from core.errors import ArborcastError
 from ingest.client import Client
 from ingest.client.listener import Listener, ReceivedMessage
-from jobs.engine.commands import status
+from jobs.engine.status import status
 from jobs.terminal import console, say
 from topic_model.topics import TopicPath, make_path
 

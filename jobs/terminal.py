@@ -6,9 +6,11 @@ the terminal, see `core.printable`. So nothing else in these packages prints; a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
+import threading
 import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from core.printable import as_json, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
@@ -93,6 +95,19 @@ def _console_class() -> type[Console]:
             return super().render_str(printable(text), **named)
 
     return PrintableConsole
+
+
+@contextlib.contextmanager
+def noting_silence(line: str, after_s: float = 1.0) -> Iterator[None]:
+    """Complain with this line, if what is done meanwhile takes longer than that. For questions to others: somebody who
+    looks at a silent terminal should know who is waited for."""
+    timer = threading.Timer(after_s, complain, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _write(stream: TextIO, text: str) -> None:

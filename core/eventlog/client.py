@@ -17,6 +17,8 @@ from kafka.partitioner import murmur2
 
 from core.errors import InfrastructureError
 from core.eventlog.client_fixes import ClosingSocket, LeanProducer, built
+from core.eventlog.meaning import meaning_of
+from core.reasons import reason_of
 from core.settings import KafkaSettings
 
 # A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
@@ -281,20 +283,21 @@ def translated(what: str) -> Iterator[None]:
         raise as_infrastructure_error(what, error) from error
     except OSError as error:
         # Unreadable certificates and unresolvable names come as they are.
-        raise InfrastructureError(f"{what}: {error}", RETRY_AFTER_S) from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise InfrastructureError(f"{what}: {where}{reason_of(error)}", RETRY_AFTER_S) from error
 
 
 def as_infrastructure_error(what: str, error: BaseException) -> InfrastructureError:
     """Our form of an exception of kafka-python."""
     retry_after = None if isinstance(error, _FINAL) else RETRY_AFTER_S
-    return InfrastructureError(f"{what}: {error}", retry_after)
+    return InfrastructureError(f"{what}: {meaning_of(error)}", retry_after)
 
 
 _T = TypeVar("_T")
 
 
 def _connected(factory: Callable[..., _T], kafka_settings: KafkaSettings, arguments: dict[str, Any]) -> _T:
-    with translated("the Kafka broker does not answer"):
+    with translated(f"Kafka at {kafka_settings.bootstrap_servers} does not answer"):
         return built(factory, _connection(kafka_settings) | arguments)
 
 

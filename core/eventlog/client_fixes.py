@@ -1,4 +1,5 @@
-"""Where kafka-python falls short: sockets and threads that it does not free, a slow way to send, none to give up.
+"""Where kafka-python falls short: sockets and threads that it does not free, a slow way to send, none to give up,
+a pause before the first answer.
 
 Only `client` uses these. When the pinned version is raised, check whether each is still needed.
 """
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 # More than a record needs beside its key and value, with the batch that it may be alone in.
 _RECORD_OVERHEAD = 256
+
+# Brokers that are away are tried as seldom as `reconnect_backoff_max_ms` says.
+_LOOK_AGAIN_MS = 10
 
 _T = TypeVar("_T")
 
@@ -91,6 +95,9 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
 
     def network(*args: Any, **options: Any) -> KafkaNetClient:
         networks.append(KafkaNetClient(*args, **options))
+        # Of its own it waits so long before it looks for a log, after it has looked for the brokers: 100 ms, and the
+        # setting of that name does not come this far.
+        networks[-1].cluster.config["retry_backoff_ms"] = _LOOK_AGAIN_MS
         return networks[-1]
 
     try:

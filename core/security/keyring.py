@@ -24,6 +24,7 @@ from typing import Protocol
 
 from core.errors import SecretError
 from core.files import Stamp, stamp_of, write_atomically
+from core.reasons import reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ def remove_key(path: Path, key_id: str) -> None:
         left = (line for line in text.splitlines(keepends=True) if line.split()[:1] != [key_id])
         write_atomically(path, "".join(left), mode=_PRIVATE)
     except (OSError, UnicodeDecodeError) as error:
-        raise SecretError(f"the key file {path} cannot be written: {error}") from error
+        raise SecretError(f"the key file {path} cannot be written: {reason_of(error)}") from error
 
 
 def add_key(path: Path, key_id: str) -> None:
@@ -175,4 +176,4 @@ def add_key(path: Path, key_id: str) -> None:
         line = f"{key_id} {base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n"
         write_atomically(path, line + text, mode=_PRIVATE)
     except (OSError, UnicodeDecodeError) as error:
-        raise SecretError(f"the key file {path} cannot be written: {error}") from error
+        raise SecretError(f"the key file {path} cannot be written: {reason_of(error)}") from error

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.files import Stamp, stamp_of, write_atomically
+from core.reasons import reason_of
 from directory.entries import ldif
 from directory.entries.changes import CannotPlan, Change, RenameEntry, Workspace, in_writing_order, renamed_entry
 from directory.entries.dn import Dn, format_dn, is_below, parse_dn
@@ -67,7 +68,7 @@ class FileDirectory:
             try:
                 data = self._path.read_bytes() if signature is not None else b""
             except OSError as error:
-                raise DirectoryError(f"cannot read {self._path}: {error}", self._poll_seconds) from error
+                raise DirectoryError(f"cannot read {self._path}: {reason_of(error)}", self._poll_seconds) from error
             try:
                 blocks, problems = _index(ldif.parse(data))
             except LdifError as error:
@@ -157,7 +158,7 @@ class FileDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise DirectoryError(f"cannot look at {self._path}: {error}", self._poll_seconds) from error
+            raise DirectoryError(f"cannot look at {self._path}: {reason_of(error)}", self._poll_seconds) from error
 
     def _stat_or_none(self) -> Stamp | None:
         try:
@@ -177,7 +178,7 @@ class FileDirectory:
             mode = target.stat().st_mode & 0o777 if target.exists() else _MODE
             return write_atomically(target, data, mode=mode)
         except OSError as error:
-            raise DirectoryError(f"cannot write {target}: {error}", self._poll_seconds) from error
+            raise DirectoryError(f"cannot write {target}: {reason_of(error)}", self._poll_seconds) from error
 
 
 def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[EntryProblem, ...]]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from core.errors import InfrastructureError
 from dispatch.settings import TableSettings
+
+if TYPE_CHECKING:
+    # Who only looks a row up does without; see `dispatch.tables.lookup`.
+    import pyarrow as pa
+    import pyarrow.dataset as ds
 
 
 class Location(str):
@@ -101,10 +106,15 @@ class TableSpec:
 
     def arrow_schema(self) -> pa.Schema:
         """The columns as Arrow types."""
-        return pa.schema([pa.field(each.name, _ARROW[each.type], nullable=each.optional) for each in self.columns])
+        import pyarrow as pa
+
+        types = _arrow_types()
+        return pa.schema([pa.field(each.name, types[each.type], nullable=each.optional) for each in self.columns])
 
     def arrow(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         """These rows as an Arrow table; what a row does not name is null."""
+        import pyarrow as pa
+
         schema = self.arrow_schema()
         return pa.Table.from_arrays(
             [pa.array([row.get(each.name) for row in rows], type=each.type) for each in schema], schema=schema
@@ -118,6 +128,9 @@ class TableSpec:
         """
         if not (self.merged or self.key):
             return table.to_pyarrow_dataset()
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
         schema = pa.schema(table.schema().to_arrow())
         texts = [each.name for each in schema if pa.types.is_string(each.type) and each.name not in self.partition_by]
         options = ds.ParquetReadOptions(dictionary_columns=texts)
@@ -127,6 +140,8 @@ class TableSpec:
         self, table: DeltaTable, columns: Sequence[str] | None = None, where: ds.Expression | None = None
     ) -> pa.Table:
         """Rows as an Arrow table; files that can have no such row are not opened."""
+        import pyarrow as pa
+
         found = self.dataset(table).to_table(columns=list(columns) if columns else None, filter=where)
         plain = [
             each.with_type(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in found.schema
@@ -164,13 +179,17 @@ class TableSpec:
         return table
 
 
-_ARROW: Mapping[str, pa.DataType] = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "integer": pa.int32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
+@functools.cache
+def _arrow_types() -> Mapping[str, pa.DataType]:
+    import pyarrow as pa
+
+    return {
+        "string": pa.string(),
+        "long": pa.int64(),
+        "integer": pa.int32(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }

@@ -18,10 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from core.errors import ConfigError
 from core.files import WatchedFile
 from ingest.access.grants import Identity
 from ingest.access.rates import Buckets
-from ingest.access.users_file import User, check_mode, hash_password, password_matches, read_users
+from ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
 from ingest.errors import IdentitiesAway, TooManyRequests
 
 _ADDRESSES = 10_000
@@ -115,7 +116,12 @@ class FileUsers:
             check_mode(path, users)
             return users
 
-        self._users = WatchedFile(path, read)
+        try:
+            self._users = WatchedFile(path, read)
+        except ConfigError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise ConfigError(no_users(path)) from error
+            raise
         # Somebody who is not there takes as long as somebody who is: time must not tell names.
         self._nobody = hash_password("nobody")
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from core.errors import ConfigError
 from core.files import write_atomically
 from core.printable import is_printable
+from core.reasons import reason_of
 from ingest.access.grants import Identity
 
 # About 60 ms and 32 MB for each guess, on one core of a machine of today.
@@ -101,6 +102,14 @@ class User:
         return Identity(self.name, self.groups)
 
 
+ADD_ONE = "`arborcast users add NAME` adds one, with the same --config or --home"
+
+
+def no_users(path: Path) -> str:
+    """What to say when a file is not there that passwords are asked of."""
+    return f"access.methods asks for users, and there are none: {path} is not there; {ADD_ONE}"
+
+
 def read_users(text: str, name: str) -> Mapping[str, User]:
     """The users in a file's text. Raises ConfigError, which never shows a password."""
     try:
@@ -161,7 +170,7 @@ def write_users(users: Mapping[str, User], path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, "\n".join(lines) + "\n", mode=0o600)
     except OSError as error:
-        raise ConfigError(f"the users file {path} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"the users file {path} cannot be written: {reason_of(error)}") from error
 
 
 def made(name: str, password: str, groups: frozenset[str], *, keep_clear: bool) -> User:

@@ -19,7 +19,15 @@ from core.errors import ExpressionError
 from ingest.addresses import Kind
 from ingest.client import received
 from ingest.client.received import ReceivedMessage, Reply
-from ingest.client.values import Credentials, Delivery, Remote, RemotePullPoint, RemoteRegistration, RemoteSubscription
+from ingest.client.values import (
+    ClientError,
+    Credentials,
+    Delivery,
+    Remote,
+    RemotePullPoint,
+    RemoteRegistration,
+    RemoteSubscription,
+)
 from ingest.soap import answers, times
 from topic_model.expressions import CONCRETE, parse_friendly, write_topic
 from topic_model.namespaces import (
@@ -278,8 +286,12 @@ class Calls:
 
 
 def notification_message(topic: str, payload: str | bytes, namespaces: Namespaces = None) -> str:
-    """A wsnt:NotificationMessage with one XML element. Raises ExpressionError."""
-    content = payload.decode() if isinstance(payload, bytes) else payload
+    """A wsnt:NotificationMessage with one XML element. Raises ExpressionError, and ClientError for bytes that are not
+    UTF-8."""
+    try:
+        content = payload.decode() if isinstance(payload, bytes) else payload
+    except UnicodeDecodeError as error:
+        raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
     return (
         f"<wsnt:NotificationMessage>{_topic('wsnt:Topic', topic, namespaces)}"
         f"<wsnt:Message>{_without_declaration(content)}</wsnt:Message></wsnt:NotificationMessage>"

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 
+from core.reasons import reason_of
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.received import read_reply, retry_after_s
-from ingest.client.values import BrokerUnreachable, ClientClosed, ClientError, FaultReceived, Remote, Retries
+from ingest.client.values import (
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    Credentials,
+    FaultReceived,
+    Remote,
+    Retries,
+)
 from topic_model.subscriptions import SoapVersion
 
 # The broker, and wherever its subscriptions and pull points say that they are.
@@ -33,8 +44,12 @@ class BrokerSession(requests.Session):
 
     Several threads may use it. It has up to `connections` connections; a thread beyond that waits for one."""
 
-    def __init__(self, timeout_s: tuple[float, float], retries: Retries, connections: int) -> None:
+    def __init__(
+        self, timeout_s: tuple[float, float], retries: Retries, connections: int, proof: tuple[str, str] = ("", "")
+    ) -> None:
+        """`proof` is an address, and the Authorization header of all requests to its host and port, and no other."""
         super().__init__()
+        self._proof = (_origin(proof[0]), proof[1])
         self.trust_env = False
         adapter = HTTPAdapter(pool_connections=_HOSTS, pool_maxsize=connections, pool_block=True)
         self.mount("http://", adapter)
@@ -56,6 +71,9 @@ class BrokerSession(requests.Session):
         prepared = requests.PreparedRequest()
         prepared.method, prepared.url, prepared.body = "POST", address, body
         prepared.headers = CaseInsensitiveDict({"Content-Length": str(len(body)), **arguments["headers"]})
+        origin, authorization = self._proof
+        if authorization and _origin(address) == origin:
+            prepared.headers["Authorization"] = authorization
         repeatable: bool = arguments.get("repeatable", True)
         attempt = 1
         while True:
@@ -64,7 +82,7 @@ class BrokerSession(requests.Session):
             try:
                 response = self._attempt(address, prepared)
             except BrokerUnreachable as error:
-                if not repeatable and not _never_sent(error):
+                if not self._retries.unanswered or (not repeatable and not _never_sent(error)):
                     raise
                 problem = error
             else:
@@ -95,13 +113,14 @@ class BrokerSession(requests.Session):
             response = adapter.send(prepared, timeout=self._timeout_s, verify=verify, cert=self.cert)
             # Read to its end, or the connection cannot be used again.
             _ = response.content
-        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            raise BrokerUnreachable(f"no answer from {address}: {error}") from error
-        except requests.Timeout as error:
-            raise BrokerUnreachable(f"no answer from {address} in time: {error}") from error
+        except (requests.Timeout, requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            reason = _patience(error, self._timeout_s) if isinstance(error, requests.Timeout) else reason_of(error)
+            raise BrokerUnreachable(f"no answer from {address}: {reason}", reason) from error
+        except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL) as error:
+            raise ClientError(f"{address} is not the address of a broker; it looks like http://host:port") from error
         except (requests.RequestException, ValueError) as error:
-            # An address that is no URL, a certificate that cannot be read: no repetition will help.
-            raise ClientError(f"{address} cannot be asked: {error}") from error
+            # A certificate that cannot be read: no repetition will help.
+            raise ClientError(f"{address} cannot be asked: {reason_of(error)}") from error
         return response
 
 
@@ -129,6 +148,27 @@ def result_of(call: Call[ResultT], response: requests.Response) -> ResultT:
     return call.read(reply)
 
 
+def _origin(address: str) -> tuple[str, str]:
+    parts = urlsplit(address)
+    return parts.scheme, parts.netloc
+
+
+def _authorization(credentials: Credentials | None) -> str:
+    if credentials is None:
+        return ""
+    if credentials.bearer:
+        return f"Bearer {credentials.bearer}"
+    pair = f"{credentials.user}:{credentials.password}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}"
+
+
+def _patience(error: requests.Timeout, limits_s: tuple[float, float]) -> str:
+    connect_s, answer_s = limits_s
+    if isinstance(error, requests.exceptions.ConnectTimeout):
+        return f"no connection within {connect_s:g} s"
+    return f"it took the request, and said nothing for {answer_s:g} s"
+
+
 def _never_sent(error: BrokerUnreachable) -> bool:
     """Whether it is certain that nothing reached the broker: the connection could not be made."""
     cause = error.__cause__
@@ -153,10 +193,12 @@ class BrokerClient(ABC):
         timeout_s: tuple[float, float],
         retries: Retries | None,
         connections: int,
+        credentials: Credentials | None,
     ) -> None:
         self._calls = Calls(url)
         self._soap = soap
-        self._session = BrokerSession(timeout_s, retries or Retries(), connections)
+        proof = (self._calls.broker.address, _authorization(credentials))
+        self._session = BrokerSession(timeout_s, retries or Retries(), connections, proof)
 
     @property
     def broker(self) -> str:
@@ -206,6 +248,8 @@ class Client(BrokerClient):
     read raises ExpressionError. Subscriptions, pull points and registrations may be given as what created them
     returned, or as their addresses.
 
+    `credentials` say who we are, to the broker and nobody else: HTTP Basic, or a bearer token.
+
     What the broker cannot take now, and what may not have reached it, is repeated under the same wsa:MessageID as
     `retries` says. Then a call raises FaultReceived for a SOAP fault, BrokerUnavailable when the broker asks to come
     back later, BrokerUnreachable when nobody answers; all are ClientErrors.
@@ -218,8 +262,9 @@ class Client(BrokerClient):
         soap: SoapVersion = "1.1",
         timeout_s: tuple[float, float] = TIMEOUT_S,
         retries: Retries | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS)
+        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS, credentials)
 
     subscribe = performed(Calls.subscribe)
     renew = performed(Calls.renew)
@@ -267,9 +312,8 @@ class Client(BrokerClient):
         """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
         call = self._calls.notify(texts, to, traceparent)
-        response = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
-        result_of(call, response)
-        ids = response.headers.get("Arborcast-Notification-Id", "")
+        _, headers = self._exchange(call)
+        ids = headers.get("Arborcast-Notification-Id", "")
         return [each.strip() for each in ids.split(",")] if ids else []
 
     def close(self) -> None:
@@ -278,4 +322,9 @@ class Client(BrokerClient):
         self._session.close()
 
     def _perform(self, call: Call[ResultT]) -> ResultT:
-        return self._session.perform(call, self._soap)
+        return self._exchange(call)[0]
+
+    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, Mapping[str, str]]:
+        """What every request goes through: the call's result, and the headers of the answer."""
+        response = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
+        return result_of(call, response), response.headers

@@ -19,7 +19,7 @@ from requests_futures.sessions import FuturesSession
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.client import TIMEOUT_S, BrokerClient, P, arguments_of, describe, result_of
-from ingest.client.values import Batching, ClientClosed, FaultReceived, Retries
+from ingest.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
 
 
@@ -118,8 +118,9 @@ class FuturesClient(BrokerClient):
         workers: int = 16,
         batching: Batching | None = None,
         max_waiting: int = 10_000,
+        credentials: Credentials | None = None,
     ) -> None:
-        super().__init__(url, soap, timeout_s, retries, workers)
+        super().__init__(url, soap, timeout_s, retries, workers, credentials)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
         self._futures = FuturesSession(executor=self._workers, session=self._session)
         self._max_waiting = max_waiting

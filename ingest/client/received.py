@@ -157,14 +157,16 @@ def read_reply(address: str, status: int, retry_after: str, content_type: str, c
     if not content.strip():
         if successful:
             return None
-        raise UnreadableAnswer(f"{address} answered {status} without a message")
+        raise UnreadableAnswer(f"{address} answered {status} without a message: is it the address of a broker?")
     try:
         reply = parse(content, content_type.encode("latin-1", "replace"))
     except PeerError as error:
         shown = content[:200].decode(errors="replace")
-        raise UnreadableAnswer(f"{address} answered {status} and no SOAP message: {shown!r}") from error
+        raise UnreadableAnswer(
+            f"{address} answered {status} and no SOAP message: is it the address of a broker? It says {shown!r}"
+        ) from error
     if reply.name in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
-        raise _fault(reply.operation)
+        raise _fault(reply.operation, status)
     if not successful:
         raise UnreadableAnswer(f"{address} answered {status}: {content[:200].decode(errors='replace')!r}")
     return reply
@@ -249,7 +251,7 @@ def _terminates(reply: Reply) -> datetime | None:
         raise UnreadableAnswer(f"the broker's TerminationTime {text[:60]!r} is no time") from error
 
 
-def _fault(fault: etree._Element) -> FaultReceived:
+def _fault(fault: etree._Element, status: int) -> FaultReceived:
     namespace = etree.QName(fault).namespace
     if namespace == SOAP11:
         reason, detail = fault.findtext("faultstring"), fault.find("detail")
@@ -257,6 +259,7 @@ def _fault(fault: etree._Element) -> FaultReceived:
         reason = fault.findtext(f"{{{namespace}}}Reason/{{{namespace}}}Text")
         detail = fault.find(f"{{{namespace}}}Detail")
     if detail is None or not len(detail):
-        return FaultReceived((reason or "no reason given").strip(), "")
+        return FaultReceived((reason or "no reason given").strip(), "", status)
     description = detail[0].findtext(f"{{{WSRF_BF}}}Description")
-    return FaultReceived((description or reason or "no reason given").strip(), etree.QName(detail[0]).localname)
+    name = etree.QName(detail[0]).localname
+    return FaultReceived((description or reason or "no reason given").strip(), name, status)

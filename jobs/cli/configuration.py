@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from core.errors import ConfigError
+from core.reasons import reason_of
 from jobs.cli.common import ENGINE, OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.terminal import console, print_document, print_json
 
@@ -54,7 +55,7 @@ def init(
     except FileExistsError:
         raise ConfigError(f"{file} is there already: --force overwrites it, --stdout only prints") from None
     except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
     console().print(f"wrote {file}: all of it has its default, and a # in front", highlight=False, soft_wrap=True)
 
 

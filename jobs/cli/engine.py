@@ -91,7 +91,7 @@ def down(config: ConfigOption = None, home: HomeOption = None) -> None:
 
 def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Say how the engine is. The exit status is 0 when it is ready, 3 when it is not."""
-    from jobs.engine.commands import status as read_status
+    from jobs.engine.status import status as read_status
 
     document = read_status(settings_of(config, home).home)
     if json:

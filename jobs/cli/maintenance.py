@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ConfigError, SecretError
+from core.reasons import reason_of
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
 from jobs.progress import ProgressShown
 from jobs.terminal import console, print_json, say
@@ -210,7 +211,8 @@ def _keys(path: Path) -> dict[str, bytes]:
     try:
         return parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SecretError(f"the key file {path} cannot be read: {error}") from error
+        advice = "; `arborcast keys new` makes one" if isinstance(error, FileNotFoundError) else ""
+        raise SecretError(f"the key file {path} cannot be read: {reason_of(error)}{advice}") from error
 
 
 def _show(report: ResealingReport, key_id: str, dry_run: bool) -> None:

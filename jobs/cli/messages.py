@@ -17,6 +17,7 @@ import typer
 
 from core.errors import ArborcastError
 from core.printable import one_line
+from core.reasons import reason_of
 from jobs.cli.common import (
     MESSAGES,
     SUBSCRIBING,
@@ -208,7 +209,7 @@ def listen(
     try:
         listener = Listener(arrived.put, port=port, host=host)
     except OSError as error:
-        raise InputError(f"cannot listen at {host}:{port}: {error.strerror}; choose another with --port") from error
+        raise InputError(f"cannot listen at {host}:{port}: {reason_of(error)}; choose another with --port") from error
     with listener, _client(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
 
         def subscribe_for(lasts: timedelta) -> RemoteSubscription:
@@ -280,17 +281,17 @@ def _address(subscription: str, broker: str) -> str:
 
 
 def _client(url: str | None, config: Path | None, home: Path | None) -> Client:
-    from ingest.client import Client
+    from jobs.engine.shell_client import ShellClient
 
-    return Client(url or _broker_url(config, home))
+    return ShellClient(url or _broker_url(config, home))
 
 
 def _broker_url(config: Path | None, home: Path | None) -> str:
     """Where the engine of this data directory listens now; where the settings say when it does not run here."""
-    from jobs.engine.commands import status
+    from jobs.stack.state import addresses
 
     settings = settings_of(config, home)
-    running: str | None = status(settings.home)["addresses"].get("gateway")
+    running = addresses(settings.home).get("gateway")
     return running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
 
 
@@ -306,4 +307,4 @@ def _read(file: str) -> bytes:
     except OSError as error:
         # The message itself, where its file was to be named.
         advice = "; a file is meant here, or - for standard input" if file.lstrip().startswith("<") else ""
-        raise InputError(f"{file} cannot be read: {error.strerror}{advice}") from error
+        raise InputError(f"{file} cannot be read: {reason_of(error)}{advice}") from error

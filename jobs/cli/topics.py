@@ -13,6 +13,7 @@ import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
+from core.reasons import reason_of
 from jobs.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -223,7 +224,7 @@ def import_topics(
     try:
         data = sys.stdin.buffer.read() if standard_input else file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{file} cannot be read: {reason_of(error)}") from error
     form = commands.format_of(None if standard_input else file, form, data)
     records, skipped = commands.read_document(data, form, base_dn or settings.directory.base_dn)
     for line in skipped:
@@ -261,7 +262,7 @@ def export_topics(
     try:
         file.write_bytes(data)
     except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
     error_console().print(f"{len(tree)} topics written to {file}", highlight=False)
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from core.errors import ArborcastError
+from core.errors import ArborcastError, InfrastructureError
 from core.printable import one_line
-from core.telemetry.tracing import trace_of
-from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, settings_of
+from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.monitoring.words import WORDS
 from jobs.terminal import console, error_console, print_json
 
@@ -84,19 +83,25 @@ def why(
 def _story(notification: str, subscription: str | None, config: Any, home: Any) -> Story:
     from dispatch.operations.trace.explain import explain
     from dispatch.operations.trace.gathering import Gatherer
-    from jobs.stack.state import dispatch_checkpoint, reachable_kafka
+    from jobs.stack.state import dispatch_checkpoint
 
     settings = settings_of(config, home)
-    checkpoint = dispatch_checkpoint(settings, "push")
-    gatherer = Gatherer(reachable_kafka(settings), settings.tables, settings.home, checkpoint)
+    kafka, away = settings.kafka, ""
+    try:
+        kafka = kafka_of(config, home)
+    except InfrastructureError as error:
+        away = str(error)  # the tables alone tell nearly all of it
+    gatherer = Gatherer(kafka, settings.tables, settings.home, dispatch_checkpoint(settings, "push"), away)
     story = explain(gatherer.gather(notification, subscription), subscription)
-    if not story.found:
+    if not story.found and away:
+        looked = f"the tables do not have it, and {away}"
+    elif not story.found:
+        looked = "neither the tables nor the logs have it"
         for note in story.notes:
             error_console().print(f"note: {note}", style="dim", soft_wrap=True, markup=False)
-        raise NotFound(
-            f"nothing is known of a notification {notification}: neither the tables nor the logs have it; "
-            + _hint(notification, settings.tables.notifications_days)
-        )
+    if not story.found:
+        hint = _hint(notification, settings.tables.notifications_days)
+        raise NotFound(f"nothing is known of a notification {notification}: {looked}; {hint}")
     return story
 
 
@@ -133,6 +138,8 @@ def _plain(value: Any) -> Any:
 def format_story(story: Story) -> Iterable[Text]:
     """The story for people, line by line. Times are UTC."""
     from rich.text import Text
+
+    from core.telemetry.tracing import trace_of
 
     yield Text.assemble(("Notification ", "bold"), story.notification)
     if story.topic:

@@ -12,6 +12,7 @@ import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
+from core.reasons import reason_of
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.terminal import console, print_json
 
@@ -125,7 +126,7 @@ def _read(path: Path) -> Mapping[str, User]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the users file {path} cannot be read: {error}") from error
+        raise ConfigError(f"the users file {path} cannot be read: {reason_of(error)}") from error
 
 
 def _password(stdin: bool, *, confirm: bool) -> str:
@@ -185,7 +186,7 @@ def _rights(settings: Settings) -> tuple[Any, Any, bool]:
         try:
             policy = read_policy(Path(access.policy_file).read_text(encoding="utf-8"), access.policy_file)
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the policy file {access.policy_file} cannot be read: {error}") from error
+            raise ConfigError(f"the policy file {access.policy_file} cannot be read: {reason_of(error)}") from error
     others = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
     if set(methods) == {"bearer"}:
         # All users are the issuer's; there is no file of ours to look into.

@@ -1,4 +1,4 @@
-"""What `arborcast up`, `down` and `status` do."""
+"""What `arborcast up` and `down` do."""
 
 from __future__ import annotations
 
@@ -9,36 +9,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from core.errors import ConfigError
+from core.reasons import reason_of
 from core.telemetry import log_format
+from ingest.access.settings import AccessSettings
+from jobs.engine.status import SUPERVISOR, stack_settings
 from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.stack_monitor import StackMonitor, serve
 from jobs.processes import logfiles, processes
 from jobs.processes.errors import PartFailed
 from jobs.processes.processes import Deadline, ProcessId, Signals
-from jobs.settings.loading import Settings, level_of, load_settings
+from jobs.settings.loading import Settings, level_of
 from jobs.settings.outbound import describe
-from jobs.settings.stack import StackSettings
 from jobs.stack import engine, state
 from jobs.stack.engine import Tools
-from jobs.stack.home import Home, ensure_keys, free_mb, keep_private, shortage
-from jobs.stack.state import EngineStatus, PartState, PartStatus
-from jobs.stack.supervisor import BEAT_S, Supervisor
+from jobs.stack.home import Home, ensure_keys, keep_private
+from jobs.stack.state import EngineStatus
+from jobs.stack.supervisor import Supervisor
 from jobs.terminal import complain
 
 Report = Callable[[str], None]
-SUPERVISOR = "supervisor"
-
-# A supervisor that has not come round for so long is stopped, or hangs. It takes some seconds to end a part that hangs,
-# and as long as the start of a JVM to prepare a new broker's folder.
-_SILENT_S = 60.0
 
 
 def to_stderr(line: str) -> None:
@@ -76,6 +71,12 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         sweep(home, options.report)
         ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)
+        check_users(settings.access, options.report)
+        if settings.stack.broker == "external" and (away := state.why_away(settings.kafka)):
+            # It may be starting as we do, so it is waited for; but whoever waits should know for what.
+            options.report(
+                f"Kafka cannot be reached yet: {away}. Is it up, and does kafka.bootstrap_servers say where?"
+            )
         options.report(f"pushes may go to {describe(settings.outbound)}")
         tools = engine.find_tools()
         engine.write_settings(settings, home)
@@ -85,6 +86,24 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         else:
             supervise(settings, tools, home, options)
     return 0
+
+
+def check_users(access: AccessSettings, report: Report) -> None:
+    """Where the gateway asks for passwords and its users are in a file: raises ConfigError when there is no file, and
+    reports when nobody in it has a password. The gateway would say so too, but only when Kafka is up."""
+    if access.users != "file" or not {"basic", "token"} & set(access.chosen()):
+        return
+    from ingest.access.users_file import ADD_ONE, no_users, read_users
+
+    path = Path(access.users_file)
+    try:
+        users = read_users(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise ConfigError(no_users(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the users file {path} cannot be read: {reason_of(error)}") from error
+    if not any(user.password for user in users.values()):
+        report(f"nobody can come in with a password yet: {path} has no user with one; {ADD_ONE}")
 
 
 def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) -> None:
@@ -142,54 +161,6 @@ def down(path: Path, report: Report = to_stderr) -> bool:
     with home.locked():
         sweep(home, report)
     return True
-
-
-def status(path: Path) -> dict[str, Any]:
-    """How the engine in a data directory is, ready to be printed as JSON.
-
-    `disk` says what is wrong when there is too little room, and is empty otherwise. `silent_s` of a part is how long it
-    has not answered the supervisor, that of the supervisor how long it has not come round; 0 when all is well. Times
-    are ISO 8601 in UTC, memory is bytes in use now (`memory_kind` says which kind), `cpu_seconds` counts since the
-    part's last start.
-    """
-    home = Home(path)
-    running = home.owner() is not None
-    silent_s = supervisor_silent_s(home) if running else 0.0
-    known = state.read(home.state_file)
-    parts = {name: _part_document(home, name, part, running) for name, part in (known.parts if known else {}).items()}
-    document: dict[str, Any] = {
-        "home": str(home.path),
-        "running": running,
-        "ready": bool(running and known and known.ready and not silent_s)
-        and all(part["state"] == PartState.READY for part in parts.values()),
-        "pid": known.supervisor.pid if running and known else None,
-        "since": _iso(known.since) if running and known else None,
-        "addresses": known.addresses if running and known else {},
-        "problem": known.problem if known else "",
-        "disk": _shortage(home),
-        "parts": parts,
-        "memory_kind": processes.memory_kind(),
-    }
-    if running and known:
-        mine = [process for process in [known.supervisor.process()] if process]
-        document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(processes.usage(mine))}
-    everything = [*parts.values(), *([document[SUPERVISOR]] if SUPERVISOR in document else [])]
-    document["memory_bytes"] = sum(one["memory_bytes"] for one in everything)
-    document["cpu_seconds"] = round(sum(one["cpu_seconds"] for one in everything), 2)
-    return document
-
-
-def supervisor_silent_s(home: Home) -> float:
-    """How long the supervisor of a running engine has not come round, 0 when that is no time to speak of.
-
-    When it looks so, it is given the time to come round once more: the machine may have slept, and woken up just now.
-    """
-    until = time.monotonic() + 2 * BEAT_S
-    while (age_s := state.age_s(home.state_file)) > _SILENT_S:
-        if time.monotonic() >= until:
-            return age_s
-        time.sleep(0.1)
-    return 0.0
 
 
 def sweep(home: Home, report: Report) -> None:
@@ -300,48 +271,5 @@ def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
     return both
 
 
-def _part_document(home: Home, name: str, part: PartStatus, running: bool) -> dict[str, Any]:
-    shown = part.state if running or part.state is PartState.FAILED else PartState.STOPPED
-    alive = running and part.process is not None
-    members = processes.session(part.process.pid) if alive and part.process and part.process.process() else []
-    if shown is PartState.READY and not members:
-        # Its end was not noticed yet, or could not be written down: the disk is full.
-        shown = PartState.RESTARTING
-    return {
-        "state": str(shown),
-        "pid": part.process.pid if members and part.process else None,
-        "since": _iso(part.since),
-        "restarts": part.restarts,
-        "last_exit": part.last_exit or None,
-        "hangs": part.hangs,
-        "silent_s": round(max(time.time() - part.silent_since, 0.1), 1) if alive and part.silent_since else 0.0,
-        "log": str(home.log(name)),
-        **_usage_document(processes.usage(members)),
-    }
-
-
-def _usage_document(usage: processes.Usage) -> dict[str, Any]:
-    return {**asdict(usage), "cpu_seconds": round(usage.cpu_seconds, 2)}
-
-
 def _stop_timeout(home: Home) -> float:
-    return _stack_settings(home).stop_timeout_s
-
-
-def _stack_settings(home: Home) -> StackSettings:
-    """Those that the engine was started with, or the defaults where they cannot be read."""
-    try:
-        return load_settings(home.settings_file, environ={}).stack
-    except ConfigError:
-        return StackSettings()
-
-
-def _shortage(home: Home) -> str:
-    try:
-        return shortage(home.path, free_mb(home.path), _stack_settings(home).min_free_disk_mb)
-    except OSError:
-        return ""
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return stack_settings(home).stop_timeout_s

@@ -22,7 +22,7 @@ import psutil
 from core.errors import ArborcastError, SecretError
 from core.security.keyring import parse_keys
 from jobs.engine import kafka_safety
-from jobs.engine.commands import supervisor_silent_s
+from jobs.engine.status import supervisor_silent_s
 from jobs.install import jars, java
 from jobs.processes import processes
 from jobs.processes.errors import StackError
@@ -298,10 +298,10 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
 
 
 def _kafka_safety(settings: Settings) -> Iterator[Check]:
-    # The embedded broker is ours, and one: what it promises is written where it is made.
-    if settings.stack.broker == "embedded":
+    # The embedded broker is ours, and one: what it promises is written where it is made. That nobody listens is
+    # reported already.
+    if settings.stack.broker == "embedded" or not state.answers(settings.kafka):
         return
-    # A refused connection is reported already, and waiting for it would take long.
     kafka = dataclasses.replace(settings.kafka, request_timeout_s=min(settings.kafka.request_timeout_s, 3.0))
     try:
         facts = kafka_safety.examine(kafka)

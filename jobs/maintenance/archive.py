@@ -20,6 +20,7 @@ import msgspec
 
 from core.errors import ArborcastError
 from core.files import write_atomically
+from core.reasons import reason_of
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -75,7 +76,7 @@ def write_log(folder: Path, log: str, records: Iterable[BackupRecord]) -> Conten
     except FileExistsError as error:
         raise BackupError(f"{folder} has a backup already: choose an empty folder") from error
     except OSError as error:
-        raise BackupError(f"the backup cannot be written to {folder}: {error.strerror}") from error
+        raise BackupError(f"the backup cannot be written to {folder}: {reason_of(error)}") from error
 
 
 def seal(folder: Path, manifest: Manifest) -> None:
@@ -83,7 +84,7 @@ def seal(folder: Path, manifest: Manifest) -> None:
     try:
         write_atomically(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     except OSError as error:
-        raise BackupError(f"the backup cannot be written to {folder}: {error.strerror}") from error
+        raise BackupError(f"the backup cannot be written to {folder}: {reason_of(error)}") from error
 
 
 def verify(folder: Path) -> Manifest:
@@ -93,7 +94,7 @@ def verify(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise BackupError(f"there is no complete backup in {folder}: {MANIFEST} is missing") from error
     except (OSError, msgspec.DecodeError) as error:
-        raise BackupError(f"{folder / MANIFEST} cannot be read: {error}") from error
+        raise BackupError(f"{folder / MANIFEST} cannot be read: {reason_of(error)}") from error
     if manifest.v > VERSION:
         raise BackupError(f"the backup in {folder} was made by a newer Arborcast: upgrade it first")
     for log, contents in manifest.logs.items():
@@ -101,7 +102,7 @@ def verify(folder: Path) -> Manifest:
             with _file(folder, log).open("rb") as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise BackupError(f"the backup in {folder} cannot be read: {error}") from error
+            raise BackupError(f"the backup in {folder} cannot be read: {reason_of(error)}") from error
         if actual != contents.sha256:
             raise BackupError(f"{_file(folder, log)} is not as it was written: take another backup")
     return manifest
@@ -115,7 +116,7 @@ def read_log(folder: Path, log: str) -> Iterator[BackupRecord]:
             while head := packed.read(_LENGTH.size):
                 yield _record.decode(packed.read(_LENGTH.unpack(head)[0]))
     except (OSError, EOFError, zlib.error, struct.error, msgspec.DecodeError) as error:
-        raise BackupError(f"{_file(folder, log)} cannot be read: {error}") from error
+        raise BackupError(f"{_file(folder, log)} cannot be read: {reason_of(error)}") from error
 
 
 def _file(folder: Path, log: str) -> Path:

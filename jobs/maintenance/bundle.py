@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import ConfigError
+from core.reasons import reason_of
 from dispatch.settings import DispatchSettings
 from dispatch.spark.properties import MASTER_ONLY, guarded, needs_secret, properties, secret_in, write_properties
 
@@ -72,7 +73,7 @@ def write_bundle(
         values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
         write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
     except OSError as error:
-        raise ConfigError(f"the bundle cannot be written to {folder}: {error.strerror}") from error
+        raise ConfigError(f"the bundle cannot be written to {folder}: {reason_of(error)}") from error
     return Bundle(code, script, file, cluster if guarded_by_secret else None)
 
 

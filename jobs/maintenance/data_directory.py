@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from core.errors import InfrastructureError
 from core.progress import Progress, untold
+from core.reasons import reason_of
 from core.settings import KafkaSettings
 from jobs.engine.commands import UpOptions, down, to_stderr, up
 from jobs.processes.errors import HomeError
@@ -187,4 +188,5 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tarfile.TarError) as error:
-        raise HomeError(f"{what}: {error}") from error
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        raise HomeError(f"{what}: {where}{reason_of(error)}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,9 +11,10 @@ from typing import Any
 
 from core.files import write_atomically
 from core.printable import as_html
+from core.reasons import reason_of
 from jobs.monitoring import figures
 from jobs.monitoring.figures import Points, line_plot
-from jobs.monitoring.history import decode_samples, read_history
+from jobs.monitoring.history import read_history
 from jobs.monitoring.samples import (
     MetricsSample,
     cpu_shares,
@@ -26,7 +28,7 @@ from jobs.monitoring.samples import (
 )
 from jobs.monitoring.stack_monitor import get
 from jobs.monitoring.ticks import Unit
-from jobs.monitoring.watching import EngineView, EngineWatch, base_url, metrics_address
+from jobs.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
 from jobs.monitoring.words import WORDS
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
@@ -77,11 +79,15 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
     """
     if url is not None:
         base = base_url(url)
+        # First what is small, and has to come soon.
+        seen = EngineWatch([base]).look()
+        if not seen.samples:
+            raise StackError(f"no history can be had from {seen.problem}")
         try:
-            stored = decode_samples(get(f"{base}/history.json", 30.0))
-        except (OSError, ValueError) as error:
-            raise StackError(f"no history can be had from {base}: {error}") from error
-        return _since(start, stored, EngineWatch([base]).look().endpoints), base
+            stored = decoded(get(f"{base}/history.json", 30.0))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise StackError(f"no history can be had from {base}: {reason_of(error)}") from error
+        return _since(start, stored, seen.endpoints), base
     try:
         endpoints = EngineWatch([metrics_address(path)]).look().endpoints
     except StackError:
@@ -110,7 +116,7 @@ def write_report(output: Path, seen: EngineView, where: str, start: float, now: 
     try:
         write_atomically(output, page(seen, where, start, now))
     except OSError as error:
-        raise StackError(f"the report cannot be written to {output}: {error.strerror}") from error
+        raise StackError(f"the report cannot be written to {output}: {reason_of(error)}") from error
 
 
 def page(seen: EngineView, where: str, start: float, now: float) -> str:

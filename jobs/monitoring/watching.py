@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from core.errors import ArborcastError, ConfigError
+from core.reasons import reason_of
 from core.telemetry.metrics import merged
 from jobs.monitoring.history import RECENT_S, decode_samples
 from jobs.monitoring.samples import MetricsSample, Scrape, sample_of
@@ -31,6 +32,9 @@ def metrics_address(path: Path) -> str:
             f"no engine runs in {path}; start one with: arborcast up, or name a remote one with: --url http://host:port"
         )
     return known.addresses["metrics"]
+
+
+_ADVICE = ". Is it up, and is that where its metrics are? `arborcast status` says so on its machine"
 
 
 class _NotOurs(ValueError):
@@ -77,13 +81,14 @@ class EngineWatch:
         for url in urls:
             try:
                 if len(urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
-                    return EngineView(_decoded(recent), self._slowest(url))
+                    return EngineView(decoded(recent), self._slowest(url))
                 texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
                 endpoints += self._slowest(url)
             except (OSError, http.client.HTTPException, ValueError) as error:
-                problems.append(f"{url}: {_words(error)}")
+                problems.append(f"{url}: {reason_of(error)}")
         if not texts:
-            return EngineView(self._last.samples, self._last.endpoints, "; ".join(problems))
+            advice = "" if self._last.samples else _ADVICE
+            return EngineView(self._last.samples, self._last.endpoints, "; ".join(problems) + advice)
         self._samples.append(sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
         while self._samples[0].at < self._samples[-1].at - RECENT_S:
             self._samples.popleft()
@@ -104,7 +109,8 @@ class EngineWatch:
             return None
 
 
-def _decoded(recent: bytes) -> list[MetricsSample]:
+def decoded(recent: bytes) -> list[MetricsSample]:
+    """An engine's samples. Raises ValueError, which says that something else answers there."""
     try:
         return decode_samples(recent)
     except ValueError as error:
@@ -116,14 +122,6 @@ def _ours(page: bytes) -> str:
     if not any(name.startswith("arborcast_") for name in Scrape.of(text).names):
         raise _NotOurs("what answers there shows no metrics of Arborcast's")
     return text
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, http.client.HTTPException):
-        return "what answers there does not speak HTTP"
-    if isinstance(error, UnicodeError):
-        return "that is no name of a host"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def base_url(url: str) -> str:

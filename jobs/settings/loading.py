@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from core.errors import ConfigError
+from core.reasons import reason_of
 from core.security.outbound import OutboundSettings
 from core.settings import KafkaSettings, SecretSettings, SettingInfo
 from core.telemetry.tracing import TracingSettings
@@ -225,10 +226,10 @@ def _read_file(file: Path) -> dict[str, Any]:
         with file.open("rb") as stream:
             return tomllib.load(stream)
     except FileNotFoundError as error:
-        raise ConfigError(f"the settings file {file} does not exist") from error
-    except OSError as error:
-        raise ConfigError(f"the settings file {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the settings file {file} does not exist: `arborcast init {file}` writes one") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the settings file {file} cannot be read: {reason_of(error)}") from error
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the settings file {file} is not valid TOML: {error}") from error
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from core.reasons import reason_of
 from core.security.keyring import add_key
 from jobs.processes.errors import HomeError, HomeInUse
 
@@ -211,17 +212,24 @@ class Home:
 
     def _unusable(self, error: OSError) -> HomeError:
         return HomeError(
-            f"the data directory {self.path} cannot be written: {error.strerror}; choose another with --home DIR"
+            f"the data directory {self.path} cannot be written: {reason_of(error)}; choose another with --home DIR"
         )
 
     def owner(self) -> int | None:
-        """Process id of the supervisor that runs here; None when none does, 0 when it has not said yet."""
+        """Process id of the supervisor that runs here; None when none does, 0 when it has not said yet.
+
+        Raises HomeError when this user may not ask."""
         try:
             with self.lock_file.open("r+") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return _read_pid(lock)
+        except PermissionError as error:
+            raise HomeError(
+                f"this user may not ask whether an engine runs in {self.path}: be its owner, or have it shared with "
+                'stack.home_access = "group"'
+            ) from error
         except OSError:
             pass
         return None

@@ -125,6 +125,9 @@ def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> 
         return False
 
 
+_STRANGER = "what answers there is no Kafka broker, or wants another kafka.security_protocol"
+
+
 def listed(port: int, host: str, timeout: float) -> int:
     """How many usable brokers the one there knows of. Raises OSError when it does not answer, or is none."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
@@ -132,7 +135,7 @@ def listed(port: int, host: str, timeout: float) -> int:
         head = _receive(connection, 12)  # length, correlation id, number of brokers
     _, correlation_id, brokers = struct.unpack(">iii", head)
     if correlation_id != 1:
-        raise ConnectionError("what answers there is no Kafka broker")
+        raise ConnectionError(_STRANGER)
     return int(brokers)
 
 
@@ -141,7 +144,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(received) < size:
         piece = connection.recv(size - len(received))
         if not piece:
-            raise ConnectionResetError("closed in the middle of an answer")
+            raise ConnectionError(_STRANGER)
         received += piece
     return received
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from core.liveness import OwnTime
+from core.reasons import reason_of
 from jobs.processes import logfiles
 from jobs.processes.errors import PartFailed
 from jobs.processes.processes import Deadline, ProcessId, Signals
@@ -19,7 +20,7 @@ from jobs.settings.stack import StackSettings
 from jobs.stack import state
 from jobs.stack.home import DiskWatch, Home
 from jobs.stack.parts import Part, PartSpec, Report
-from jobs.stack.state import EngineStatus, PartState
+from jobs.stack.state import BEAT_S, EngineStatus, PartState
 
 # Until the engine was ready for the first time, a part may die this often before we say so instead of trying again:
 # a person waits for the answer, and most such deaths are a wrong setting.
@@ -27,9 +28,6 @@ _FIRST_ATTEMPTS = 2
 
 _LOOK_S = 0.05  # while a part starts or stops
 _REST_S = 1.0  # otherwise: a death wakes us at once, and logs may grow for a second
-
-# How often the state file is given a new time, by which others see that the supervisor itself comes round.
-BEAT_S = 5.0
 
 
 class Supervisor:
@@ -156,7 +154,7 @@ class Supervisor:
             state.write(self._home.state_file, status)
         except OSError as error:
             # A full disk, most likely. The parts go on; this is tried again until `status` can see how they are.
-            why = f"{self._home.state_file} cannot be written: {error.strerror}"
+            why = f"{self._home.state_file} cannot be written: {reason_of(error)}"
             if why != self._unwritable:
                 self._report(why)
             self._unwritable = why

@@ -8,12 +8,10 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -26,7 +24,7 @@ from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistor
 from dispatch.settings import TableSettings
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
 from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
-from dispatch.tables.delta_table import rows_of
+from dispatch.tables.lookup import attempt_rows, newest, rows_with
 from dispatch.tables.spec import is_there, open_table
 from topic_model.records import control as records
 from topic_model.records import notifications
@@ -84,12 +82,14 @@ _MOST_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Where to look. `checkpoint` is that of the dispatch query."""
+    """Where to look. `checkpoint` is that of the dispatch query. `away` says why the logs cannot be read, when that is
+    known: then nobody waits for them."""
 
     kafka: KafkaSettings
     tables: TableSettings
     home: Path
     checkpoint: str
+    away: str = ""
 
     def gather(self, notification_id: str, subscription: str | None = None) -> Evidence:
         """All that is known of a notification, and of a subscription that is asked about. What cannot be looked at is
@@ -100,6 +100,8 @@ class Gatherer:
         waiting = self._waiting(notification_id, notes)
         control, evaluated = ControlHistory(), None
         try:
+            if self.away:
+                raise InfrastructureError(self.away)
             for record in self._log("control", 0, notes, _MOST_RECORDS * 10):
                 control.add(records.decode(record.key, record.value), record.timestamp, record.offset)
             if found.notification is None:
@@ -185,8 +187,7 @@ class Gatherer:
             if record.value is not None and notification_id.encode() in record.value:
                 wanted += [each for each in attempts.decode(record.value) if each.notification == notification_id]
                 evaluated = _evaluated_in(record, notification_id) or evaluated
-        rows: list[AttemptRow] = rows_of(attempts.encode(wanted)).to_pylist()
-        return rows, evaluated
+        return list(attempt_rows(wanted)), evaluated
 
     def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> MatchedBy | None:
         """Who matched it, some time ago: the log says so between when it was logged and the first attempt."""
@@ -206,16 +207,15 @@ class Gatherer:
         table = self._table(SUBSCRIPTIONS) if names else None
         if table is None:
             return {}
-        rows = SUBSCRIPTIONS.read(table, where=ds.field("subscription").isin(names)).to_pylist()
-        return {row["subscription"]: row for row in rows}
+        return {row["subscription"]: row for row in rows_with(table, "subscription", names)}
 
     def _health(self, endpoints: Collection[str]) -> dict[str, Row]:
         """How the endpoints of what waits are."""
         table = self._table(ENDPOINT_HEALTH) if endpoints else None
         if table is None:
             return {}
-        rows = ENDPOINT_HEALTH.read(table, where=ds.field("endpoint").isin(sorted(endpoints))).sort_by("at").to_pylist()
-        return {row["endpoint"]: row for row in rows}
+        rows = rows_with(table, "endpoint", sorted(endpoints))
+        return {row["endpoint"]: row for row in sorted(rows, key=itemgetter("at"))}
 
     def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[dict[str, Any]]:
         try:
@@ -224,9 +224,8 @@ class Gatherer:
                 notes.append(f"there is no table {spec.name} yet")
                 return []
             # Ids sort by time, so files of other times are left out by their statistics.
-            where = ds.field("notification") == notification_id
-            rows: list[dict[str, Any]] = spec.read(table, where=where).to_pylist()
-        except (DeltaError, OSError, pa.ArrowException) as error:
+            rows = rows_with(table, "notification", [notification_id])
+        except (DeltaError, OSError) as error:
             notes.append(f"the table {spec.name} cannot be read: {error}")
             return []
         return rows
@@ -239,10 +238,8 @@ class Gatherer:
             return _OVERLAP_MS
         if table is None:
             return _OVERLAP_MS
-        files = pa.table(table.get_add_actions(flatten=True))
-        name = f"max.{spec.time}"
-        newest = pc.max(files[name]).as_py() if files.num_rows and name in files.column_names else None
-        return _milliseconds(newest) if newest is not None else _OVERLAP_MS
+        last = newest(table, spec.time)
+        return _milliseconds(last) if last is not None else _OVERLAP_MS
 
     def _table(self, spec: TableSpec) -> DeltaTable | None:
         location = spec.location(self.tables, self.home)

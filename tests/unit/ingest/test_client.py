@@ -7,15 +7,27 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 import requests
 
 from core.errors import ExpressionError, InfrastructureError
-from ingest.client import BrokerUnavailable, BrokerUnreachable, Client, Delivery, FaultReceived, UnreadableAnswer
+from ingest.client import (
+    BrokerUnavailable,
+    BrokerUnreachable,
+    Client,
+    Credentials,
+    Delivery,
+    FaultReceived,
+    FuturesClient,
+    Retries,
+    UnreadableAnswer,
+)
 from ingest.client.listener import Listener, ReceivedMessage, read_push
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.subscriptions import DeliveryPolicy, SoapVersion
@@ -217,3 +229,52 @@ def test_a_pull_point_from_beginning_to_end(url: str) -> None:
             client.get_messages(point)
         assert gone.value.fault == "ResourceUnknownFault"
         assert client.current_message("a") is None
+
+
+def test_credentials_go_to_the_broker_and_to_nobody_else(tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    class Consumer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(202)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    consumer = HTTPServer(("127.0.0.1", 0), Consumer)
+    thread = threading.Thread(target=consumer.serve_forever)
+    thread.start()
+    try:
+        with served(guarded(tmp_path, Clock())) as port:
+            url = f"http://127.0.0.1:{port}"
+            with Client(url) as stranger, pytest.raises(FaultReceived, match="who are you") as refused:
+                stranger.notify("{urn:t}a/b", "<x/>")
+            assert refused.value.status == 401
+            with (
+                Client(url, credentials=Credentials("anna", "no")) as wrong,
+                pytest.raises(FaultReceived),
+            ):
+                wrong.notify("{urn:t}a/b", "<x/>")
+            with Client(url, credentials=Credentials("anna", "pa")) as anna:
+                anna.notify("{urn:t}a/b", "<x/>")
+                anna.notify("{urn:t}a/b", "<x/>", to=f"http://127.0.0.1:{consumer.server_address[1]}/")
+            with FuturesClient(url, credentials=Credentials("bert", "pb")) as bert:
+                bert.notify("{urn:t}a/b", "<x/>").result()
+    finally:
+        consumer.shutdown()
+        thread.join()
+        consumer.server_close()
+    assert seen == [None]
+
+
+def test_nobody_there_is_no_reason_to_repeat_for_somebody_who_waits() -> None:
+    with (
+        Client("http://127.0.0.1:9", retries=Retries(first_s=60, longest_s=60, unanswered=False)) as client,
+        pytest.raises(BrokerUnreachable) as away,
+    ):
+        client.notify("a", "<x/>")
+    assert away.value.reason == "nobody listens there"

@@ -40,7 +40,7 @@ def test_help_names_every_command(engine: Engine) -> None:
         (["publish", "a", "-", "--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9"),
         (["publish", "a", "-", "-n", "p"], 2, "a prefix and a URI are needed"),
         (["listen", "a||b", "--url", "http://127.0.0.1:9"], 1, "position"),
-        (["unsubscribe", "http://127.0.0.1:9/x"], 1, "no answer"),
+        (["unsubscribe", "http://127.0.0.1:9/x"], 1, "nobody listens there"),
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(engine: Engine, arguments: list[str], status: int, told: str) -> None:

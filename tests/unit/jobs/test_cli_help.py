@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,10 +111,47 @@ LOGS = {"kafka", "lxml", "pycurl", "rich.console", "uvloop"}
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
-    [("jobs.cli", SPARK | LOGS | {"psutil"}), ("jobs.engine.commands", SPARK | LOGS), ("jobs.gateway.__main__", SPARK)],
+    [
+        ("jobs.cli", SPARK | LOGS | {"psutil", "requests", "ssl"}),
+        ("jobs.engine.commands", SPARK | LOGS),
+        ("jobs.engine.shell_client", SPARK | LOGS - {"lxml"} | {"psutil"}),
+        ("jobs.gateway.__main__", SPARK),
+    ],
 )
 def test_nothing_heavy_is_loaded_that_is_not_needed(module: str, heavy: set[str]) -> None:
     """`--help` and `status` answer at once, and a gateway has no memory to spare for Spark."""
     code = f"import sys, {module}; print(*sorted({heavy!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("--help", SPARK | NETWORK | {"psutil"}),
+        ("status", SPARK | NETWORK),
+        ("config show", SPARK | NETWORK | {"psutil"}),
+        ("keys list", SPARK | NETWORK | {"psutil"}),
+        ("trace n1", SPARK - {"deltalake"} | NETWORK - {"kafka", "lxml", "ssl"}),
+        ("publish a -", SPARK | {"kafka", "pycurl", "uvloop"}),
+    ],
+)
+def test_a_command_loads_nothing_that_it_does_not_need(command: str, heavy: set[str], tmp_path: Path) -> None:
+    """All that it has loaded when it is done: what is imported at the top, and what a function imports."""
+    code = (
+        "import sys\nfrom jobs.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print('loaded:', *sorted({heavy!r} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "ARBORCAST_HOME": str(tmp_path), "ARBORCAST_GATEWAY_PORT": "9"},
+    )
+    assert done.stdout.splitlines()[-1].split() == ["loaded:"]

@@ -77,3 +77,21 @@ def test_the_logs_are_what_the_design_says() -> None:
         assert (logs[name].partitions, logs[name].configs["cleanup.policy"]) == (6, "compact")
         # A notification as long as may be still fits when it is parked.
         assert int(logs[name].configs["max.message.bytes"]) > int(notifications.configs["max.message.bytes"])
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (errors.KafkaTimeoutError("Unable to bootstrap from ['h:1']"), "no answer in time"),
+        (errors.SaslAuthenticationFailedError("who"), "kafka.sasl_username, kafka.sasl_password"),
+        (errors.TopicAuthorizationFailedError("no"), "its access rules do not let our user do that"),
+        (errors.MessageSizeTooLargeError(), "kafka.max_record_bytes"),
+        (errors.NotLeaderForPartitionError("p"), "p (NotLeaderForPartitionError)"),
+    ],
+)
+def test_words_are_ours(error: Exception, words: str) -> None:
+    with pytest.raises(InfrastructureError) as caught, translated("the log cannot be read"):
+        raise error
+    assert str(caught.value).startswith("the log cannot be read: ")
+    assert words in str(caught.value)
+    assert "[Error" not in str(caught.value)

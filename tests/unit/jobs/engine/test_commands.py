@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.engine import commands
+from jobs.engine.status import status
 from jobs.processes import processes
 from jobs.processes.processes import ProcessId
 from jobs.stack import state
@@ -39,7 +40,7 @@ def write_state(home: Home, process: ProcessId | None, part: PartState = PartSta
 
 
 def test_nothing_was_ever_started_here(tmp_path: Path) -> None:
-    document = commands.status(tmp_path / "nowhere")
+    document = status(tmp_path / "nowhere")
     assert (document["running"], document["ready"], document["parts"]) == (False, False, {})
     assert commands.down(tmp_path / "nowhere") is False
     assert not (tmp_path / "nowhere").exists()
@@ -47,7 +48,7 @@ def test_nothing_was_ever_started_here(tmp_path: Path) -> None:
 
 def test_a_dead_engine_is_not_said_to_run(home: Home) -> None:
     write_state(home, None)
-    document = commands.status(home.path)
+    document = status(home.path)
     assert document["running"] is False
     assert document["parts"]["kafka"]["state"] == "stopped"
     assert document["parts"]["kafka"]["pid"] is None
@@ -55,7 +56,7 @@ def test_a_dead_engine_is_not_said_to_run(home: Home) -> None:
 
 def test_why_it_failed_is_still_known_afterwards(home: Home) -> None:
     write_state(home, None, PartState.FAILED)
-    document = commands.status(home.path)
+    document = status(home.path)
     assert document["parts"]["kafka"]["state"] == "failed"
     assert document["problem"] == "no room"
 
@@ -90,7 +91,7 @@ def test_a_stranger_with_the_same_process_id_is_spared(home: Home, orphan: Proce
 def test_status_adds_up_what_a_part_uses(home: Home, orphan: ProcessId) -> None:
     write_state(home, orphan)
     with home.locked():
-        document = commands.status(home.path)
+        document = status(home.path)
     kafka = document["parts"]["kafka"]
     assert (kafka["state"], kafka["pid"], kafka["processes"]) == ("ready", orphan.pid, 1)
     assert kafka["memory_bytes"] > 0
@@ -101,13 +102,13 @@ def test_status_adds_up_what_a_part_uses(home: Home, orphan: ProcessId) -> None:
 def test_a_part_whose_end_could_not_be_written_down_is_not_said_to_be_ready(home: Home, orphan: ProcessId) -> None:
     write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
     with home.locked():
-        document = commands.status(home.path)
+        document = status(home.path)
     assert (document["ready"], document["parts"]["kafka"]["state"]) == (False, "restarting")
 
 
 def test_status_says_what_is_full(home: Home) -> None:
-    assert commands.status(home.path)["disk"] == ""
+    assert status(home.path)["disk"] == ""
     home.settings_file.write_text(f"[stack]\nmin_free_disk_mb = {10**9}\n")
-    said = commands.status(home.path)["disk"]
+    said = status(home.path)["disk"]
     assert f"MiB are free on the disk of {home.path}" in said
     assert "make room" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.security.keyring import add_key
-from jobs.engine import commands, doctor
+from jobs.engine import doctor
 from jobs.engine.doctor import Check
 from jobs.processes import processes
 from jobs.processes.processes import ProcessId
@@ -148,7 +148,7 @@ def test_parts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_supervisor_that_does_not_come_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "BEAT_S", 0.1)
+    monkeypatch.setattr("jobs.engine.status.BEAT_S", 0.1)
     home = Home(tmp_path)
     home.create()
     running(home)

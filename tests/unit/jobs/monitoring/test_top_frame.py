@@ -281,8 +281,8 @@ def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port(
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
-        (TimeoutError("timed out"), "timed out"),
+        (ConnectionRefusedError(111, "Connection refused"), "nobody listens there"),
+        (TimeoutError("timed out"), "no answer in time"),
         (UnicodeError("label empty or too long"), "no name of a host"),
         (OSError("http://h:1/metrics answered 500"), "answered 500"),
         (http.client.BadStatusLine("\x00\x00\x00"), "does not speak HTTP"),

@@ -17,6 +17,7 @@ import typer
 
 from jobs.cli.engine import status as print_status
 from jobs.engine import commands
+from jobs.engine.status import status
 from jobs.processes.processes import ProcessId
 from jobs.settings.stack import StackSettings
 from jobs.stack import state
@@ -169,21 +170,21 @@ def test_down_ends_stopped_parts_and_a_stopped_supervisor(tmp_path: Path) -> Non
 
 
 def test_a_stopped_supervisor_is_seen_in_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "BEAT_S", 0.1)
+    monkeypatch.setattr("jobs.engine.status.BEAT_S", 0.1)
     with fake_engine(tmp_path, [("a", SLEEP)]) as engine:
         engine.wait_ready()
-        document = commands.status(tmp_path)
+        document = status(tmp_path)
         assert (document["ready"], document["supervisor"]["silent_s"]) == (True, 0.0)
         stop(engine.process.pid)
         long_ago = time.time() - 100
         os.utime(engine.home.state_file, (long_ago, long_ago))
-        document = commands.status(tmp_path)
+        document = status(tmp_path)
         assert document["running"]
         assert not document["ready"]
         assert document["supervisor"]["silent_s"] >= 100
         # Once it comes round again, that is seen too.
         os.kill(engine.process.pid, signal.SIGCONT)
-        until(lambda: commands.status(tmp_path)["ready"])
+        until(lambda: status(tmp_path)["ready"])
 
 
 def test_the_status_says_what_has_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

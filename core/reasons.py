@@ -1,0 +1,91 @@
+"""Why something could not be reached, read or written, in plain words instead of a library's.
+
+Libraries wrap what the system said in exceptions of their own, several deep. What a person can act on is what lies
+innermost: nobody listens there, no such name, no rights, no room.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+
+_BY_NUMBER = {
+    errno.ECONNREFUSED: "nobody listens there",
+    errno.EHOSTUNREACH: "no way leads to that host",
+    errno.ENETUNREACH: "no way leads to that network",
+    errno.EADDRINUSE: "somebody else listens there already",
+    errno.EADDRNOTAVAIL: "that is no address of this machine",
+    errno.ENOSPC: "the disk is full: make room",
+    errno.EDQUOT: "the user's share of the disk is used up: make room",
+    errno.EFBIG: "the file would be larger than this user may write",
+    errno.EROFS: "the disk is mounted read-only",
+    errno.EACCES: "this user may not read or write it",
+    errno.EPERM: "this user is not allowed to",
+    errno.ENOENT: "there is no such file or folder",
+    errno.EISDIR: "that is a folder, not a file",
+    errno.ENOTDIR: "a part of its path is a file, not a folder",
+    errno.EMFILE: "this process has too many open files (ulimit -n)",
+}
+
+# Where a client speaks TLS and the other side does not.
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING"}
+
+
+def reason_of(error: BaseException) -> str:
+    """Why it failed, in words: those of the innermost cause that is known; else what the exception itself says."""
+    for each in _inside(error):
+        words = _words(each)
+        if words:
+            return words
+    return str(error) or type(error).__name__
+
+
+def _inside(error: BaseException) -> Iterator[BaseException]:
+    """The exception and all that it was made of."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        # urllib3 keeps the cause as `reason`, requests and http.client among the arguments.
+        parts = (*each.args, getattr(each, "reason", None), each.__cause__, each.__context__)
+        waiting += [part for part in parts if isinstance(part, BaseException)]
+
+
+def _words(error: BaseException) -> str:
+    # Nobody has an exception of a module that is not loaded, and those of the network are dear.
+    kinds = sys.modules
+    if (ssl := kinds.get("ssl")) and isinstance(error, ssl.SSLError):
+        return _words_of_tls(error)
+    if (socket := kinds.get("socket")) and isinstance(error, socket.gaierror):
+        later = error.errno == socket.EAI_AGAIN
+        return "its name cannot be looked up now" if later else "there is no host of that name"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
+        return "it closed the connection without an answer"
+    if (client := kinds.get("http.client")) and isinstance(error, client.HTTPException):
+        return "what answers there does not speak HTTP"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    if isinstance(error, UnicodeError):
+        return "that is no name of a host"
+    if isinstance(error, OSError) and type(error).__module__ == "builtins":
+        return _BY_NUMBER.get(error.errno or 0, error.strerror or "")
+    return ""
+
+
+def _words_of_tls(error: ssl.SSLError) -> str:
+    reason: str = getattr(error, "reason", None) or "no reason was given"
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        return f"its certificate is not accepted: {getattr(error, 'verify_message', '') or 'it cannot be verified'}"
+    if reason in _NO_TLS:
+        return "it does not speak TLS (http:// rather than https://?)"
+    return f"TLS cannot be agreed on: {reason.replace('_', ' ').lower()}"

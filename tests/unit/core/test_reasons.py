@@ -1,0 +1,69 @@
+"""The innermost cause that somebody can do something about, in words."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import socket
+import ssl
+
+import pytest
+import requests
+import urllib3
+
+from core.reasons import reason_of
+
+
+def refused() -> OSError:
+    return ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+def wrapped(cause: BaseException) -> BaseException:
+    """As requests and urllib3 hand it on: one in the arguments of the other, one as its reason, one as its cause."""
+    connection = urllib3.connection.HTTPConnection("h", 1)
+    new = urllib3.exceptions.NewConnectionError(connection, f"Failed to establish a new connection: {cause}")
+    new.__cause__ = cause
+    pool = urllib3.connectionpool.HTTPConnectionPool("h", 1)
+    return requests.ConnectionError(urllib3.exceptions.MaxRetryError(pool, "/", new))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (refused(), "nobody listens there"),
+        (wrapped(refused()), "nobody listens there"),
+        (wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")), "there is no host of that name"),
+        (wrapped(socket.gaierror(socket.EAI_AGAIN, "Temporary failure")), "its name cannot be looked up now"),
+        (TimeoutError("timed out"), "no answer in time"),
+        (
+            requests.ConnectionError("Connection aborted.", http.client.RemoteDisconnected("x")),
+            "it closed the connecti",
+        ),
+        (requests.ConnectionError("Connection aborted.", http.client.BadStatusLine("x")), "does not speak HTTP"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "it closed the connection"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "TLS"),
+        (OSError(errno.ENOSPC, "No space left on device", "/a"), "the disk is full: make room"),
+        (PermissionError(errno.EACCES, "Permission denied", "/a"), "this user may not read or write it"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (OSError("http://h:1/ answered 500"), "http://h:1/ answered 500"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "it is not text in UTF-8"),
+        (UnicodeError("label too long"), "that is no name of a host"),
+        (ValueError("says it in its own words"), "says it in its own words"),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_words(error: BaseException, words: str) -> None:
+    assert words in reason_of(error)
+
+
+def test_a_circle_of_causes_ends() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert reason_of(first) == "a"
+
+
+def test_a_certificate_that_nobody_has_signed() -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.reason, error.verify_message = "CERTIFICATE_VERIFY_FAILED", "self-signed certificate"
+    assert reason_of(error) == "its certificate is not accepted: self-signed certificate"

@@ -1,0 +1,66 @@
+"""Rows by key come out as pyarrow would have them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from dispatch.logs import attempts
+from dispatch.settings import TableSettings
+from dispatch.tables import ATTEMPTS
+from dispatch.tables.delta_table import rows_of
+from dispatch.tables.lookup import attempt_rows, newest, rows_with
+from dispatch.tables.spec import open_table
+from tests.support.table_rows import NOON, attempt, record
+
+pytestmark = pytest.mark.slow
+
+ROWS = [
+    attempt("n1", "good", "delivered", 40),
+    attempt("n1", "bad", "parked", 61, next_ms=1_767_355_200_123, error="server-error", detail="HTTP 503"),
+    attempt("n2", "it's", "delivered", 62, response=b"\xff\x00"),
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    record(tmp_path, *ROWS)
+    return open_table(ATTEMPTS.location(TableSettings(), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("notification", ["n1"]),
+        ("notification", ["n1", "n2"]),
+        ("subscription", ["it's"]),
+        ("notification", ["' OR 1 = 1 --"]),
+        ("notification", ["N1"]),
+        ("notification", []),
+    ],
+)
+def test_rows_are_those_that_pyarrow_finds(table: DeltaTable, column: str, values: list[str]) -> None:
+    expected = ATTEMPTS.read(table, where=ds.field(column).isin(values)).to_pylist() if values else []
+    found = rows_with(table, column, values)
+    assert sorted(found, key=lambda row: row["push"]) == sorted(expected, key=lambda row: row["push"])
+
+
+def test_rows_of_the_log_are_those_of_the_table() -> None:
+    assert list(attempt_rows(ROWS)) == rows_of(attempts.encode(ROWS)).to_pylist()
+
+
+def test_the_newest_row(table: DeltaTable) -> None:
+    assert newest(table, ATTEMPTS.time) == NOON + timedelta(milliseconds=62)
+    assert newest(table, "detail of nothing") is None
+
+
+def test_a_file_that_is_gone(table: DeltaTable) -> None:
+    for file in Path(table.table_uri.removeprefix("file://")).rglob("*.parquet"):
+        file.write_bytes(b"nothing")
+    with pytest.raises(DeltaError, match="damaged"):
+        rows_with(table, "notification", ["n1"])

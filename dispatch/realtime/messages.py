@@ -21,7 +21,7 @@ from core.settings import KafkaSettings
 from dispatch.delivery.health import Sign
 from topic_model.routing import ViewStep
 
-_VERSION = 1
+VERSION = 1
 
 
 class Diverted(msgspec.Struct, frozen=True, array_like=True):
@@ -96,13 +96,13 @@ class _ProgressValue(Versioned, frozen=True):
     progress: Progress
 
 
-_feed = VersionedCodec(_FeedValue, "a message to the workers", _VERSION)
-_progress = VersionedCodec(_ProgressValue, "the progress of a worker", _VERSION)
+_feed = VersionedCodec(_FeedValue, "a message to the workers", VERSION)
+_progress = VersionedCodec(_ProgressValue, "the progress of a worker", VERSION)
 
 
 def encode_feed(feed: Feed) -> tuple[bytes, bytes]:
     """Kafka key and value."""
-    return b"%d" % feed.run, _feed.encode(_FeedValue(_VERSION, feed))
+    return b"%d" % feed.run, _feed.encode(_FeedValue(VERSION, feed))
 
 
 def decode_feed(key: bytes, value: bytes | None) -> Feed:
@@ -112,7 +112,7 @@ def decode_feed(key: bytes, value: bytes | None) -> Feed:
 
 def encode_progress(progress: Progress) -> tuple[bytes, bytes]:
     """Kafka key and value."""
-    return b"%d" % progress.partition, _progress.encode(_ProgressValue(_VERSION, progress))
+    return b"%d" % progress.partition, _progress.encode(_ProgressValue(VERSION, progress))
 
 
 def decode_progress(key: bytes, value: bytes | None) -> Progress:

@@ -9,7 +9,14 @@ from typing import Literal
 
 from core.eventlog.client import Admin, PartitionState
 from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.topics import LEASE_LOG, PARKED_OVERHEAD, LogSpecification, min_insync_replicas, specifications
+from core.eventlog.topics import (
+    FEED_LOG,
+    LEASE_LOG,
+    PARKED_OVERHEAD,
+    LogSpecification,
+    min_insync_replicas,
+    specifications,
+)
 from core.settings import KafkaSettings
 
 _HOUR_MS = 3_600_000
@@ -236,8 +243,8 @@ def _of_retention(
         wanted = "compact" if specification.compacted else "delete"
         yield KafkaRisk("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
         return
-    if specification.name.endswith(LEASE_LOG):
-        return  # old records of the lease are not needed
+    if specification.name.endswith((LEASE_LOG, FEED_LOG)):
+        return  # old records of these are not needed
     if specification.compacted:
         yield from _of_compaction(specification, configs, alter)
         return

@@ -34,8 +34,10 @@ from core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from dispatch.logs import attempts, dead_letters, parked
-from dispatch.logs.attempts import partition_of_subscription
+from dispatch.logs.attempts import NO_BATCH, partition_of_subscription
 from dispatch.logs.parked import roomy
+from dispatch.realtime.messages import read_progress
+from dispatch.spark.checkpoint_repair import RANGE
 from jobs.maintenance.archive import BackupError, BackupRecord, Contents, Manifest, read_log, seal, verify, write_log
 from topic_model.projections.pull_store import PullLimits, PullStore
 from topic_model.records import notifications, pull

@@ -17,6 +17,7 @@ from core.errors import InfrastructureError, RecordVersionError
 from dispatch.job import lease as job_lease
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.operations.audit import ledger
+from dispatch.realtime import messages
 from dispatch.recording.archive import Logged, notification_rows
 from dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
 from dispatch.recording.state_tables import RowChanges, TableFold
@@ -178,6 +179,29 @@ LOGS = {
                 },
             }
             for kind in ("claim", "renewal", "release")
+        ],
+    ),
+    "feed": Log(
+        _packed,
+        lambda value: messages.decode_feed(b"3", value),
+        messages.VERSION,
+        "v",
+        [
+            {"v": 1, "feed": [3, -1, 2, 17, b"", None, [["lane"], [], {0: 9}, ["http://h/"], [], []], True, False]},
+            {"v": 1, "feed": [3, 5, 0, 18, b"", None, None, False, True]},
+        ],
+    ),
+    "progress": Log(
+        _packed,
+        lambda value: messages.decode_progress(b"1", value),
+        messages.VERSION,
+        "v",
+        [
+            {"v": 1, "progress": [3, 1, 99, 5]},
+            {
+                "v": 1,
+                "progress": [3, 1, 99, 5, True, 2, 4, [["http://h/", {"kind": "slow"}]], ["s"], ["c"], 0, True, 7, 8],
+            },
         ],
     ),
 }

@@ -156,3 +156,27 @@ def test_the_xml_ids_of_producers_count_too() -> None:
     lanes.add(with_payload("1", b'<p xml:id="one"/>'), subscription("s"))
 
     assert names(lanes.take()) == ("s", ["0"])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
+def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool]]) -> None:
+    lanes = Lanes(LIMITS)
+    open_offsets: dict[str, list[int]] = {"a": [], "b": []}
+    busy: dict[str, list[int]] = {}
+    offset = 0
+    for name, adds in steps:
+        if adds:
+            message = Notification(str(offset), TopicPath("a"), b"x", 0)
+            lanes.add(Received(message, 0, offset), subscription(name))
+            open_offsets[name].append(offset)
+            offset += 1
+        elif busy:
+            done = busy.popitem()
+            open_offsets[done[0]] = [each for each in open_offsets[done[0]] if each not in done[1]]
+            lanes.settle(done[0])
+        elif (taken := lanes.take()) is not None:
+            busy[taken[0].id] = [each.offset for each in taken[1]]
+        everything = [each for offsets in open_offsets.values() for each in offsets]
+        assert lanes.oldest() == min(everything, default=None)
+        assert lanes.size == len(everything) - sum(map(len, busy.values()))
+        assert lanes.busy == len(busy)

@@ -55,6 +55,14 @@ class FakeLog:
     def behind(self) -> bool:
         return self.late
 
+    def write(self) -> int:
+        return len(self.rows)
+
+    def has_all(self, number: int) -> bool:
+        return number <= self.acknowledged
+
+    begun = released = 0
+
     def reach(self) -> dict[str, tuple[int, int]]:
         return {}
 
@@ -154,3 +162,26 @@ def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:
         opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))
 
     assert len(opened.attempts.rows) == journal._MOST_HELD_BACK
+
+
+def test_a_mark_is_passed_when_all_before_it_is_written_also_what_waits_for_another_log(opened: Opened) -> None:
+    journal = opened.journal
+    journal.park(*kept(received("parked")), Tries(), attempt("parked", "parked"))
+    journal.record(attempt("pushed", "delivered"))
+    journal.mark()
+    opened.attempts.acknowledged = 1
+    assert not journal.passed(), "what was parked is not in its log"
+    opened.parked.acknowledged = 1
+    assert not journal.passed(), "and then its row is not in the log of attempts"
+    assert opened.attempts.rows == ["pushed", "parked"]
+    journal.record(attempt("later", "delivered"))
+    opened.attempts.acknowledged = 2
+    assert journal.passed(), "what came behind the mark does not count"
+
+
+def test_a_mark_waits_for_what_is_stored_in_pull_points(opened: Opened) -> None:
+    opened.pulls.begun = 1
+    opened.journal.mark()
+    assert not opened.journal.passed()
+    opened.pulls.released = 1
+    assert opened.journal.passed()

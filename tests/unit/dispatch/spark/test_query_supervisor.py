@@ -77,3 +77,28 @@ def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.Mon
     kept.stop(10)
     assert kept.gave_up
     assert len(tries) == query_supervisor.MAX_FAILURES
+
+
+def test_a_new_beginning_is_no_failure_and_waits_for_nothing() -> None:
+    gate = StopGate()
+    queries: list[PlayedQuery] = []
+    started = threading.Semaphore(0)
+
+    def start() -> PlayedQuery:
+        queries.append(PlayedQuery())
+        started.release()
+        return queries[-1]
+
+    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
+    kept.start()
+    for way in ("stopped at the end", "dies before"):
+        assert started.acquire(timeout=30)
+        assert kept.wait_running(30)
+        with kept.new_beginning():
+            if way == "dies before":
+                queries[-1].die()
+    assert started.acquire(timeout=30)
+    gate.close()
+    kept.stop(30)
+    assert len(queries) == 3
+    assert kept.failures == 0

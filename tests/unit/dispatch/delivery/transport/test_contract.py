@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -303,3 +304,25 @@ def test_close_abandons_what_is_under_way(make: Callable[..., Transport], receiv
     transport.close()
 
     assert results == [], "nobody waited for it"
+
+
+def test_a_transport_with_nothing_to_do_rests_until_it_is_woken(transport: Transport) -> None:
+    began = time.monotonic()
+    threading.Timer(0.2, transport.wake).start()
+    transport.rest(60.0)
+    assert 0.1 < time.monotonic() - began < 50, "it has rested, and was woken"
+    transport.wake()
+    transport.rest(60.0)  # woken before it rests
+    transport.rest(0.0)
+
+
+def test_one_with_a_push_under_way_is_woken_too_and_goes_on(transport: Transport, receiver: Receiver) -> None:
+    results: list[PushResult] = []
+    transport.submit(PushRequest(receiver.url("/slow/1.0"), (), b"<x/>"), results.append)
+    transport.wake()
+    transport.rest(60.0)
+    deadline = time.monotonic() + 60
+    while not results:
+        transport.rest(1.0)
+        assert time.monotonic() < deadline
+    assert results[0].status == 202

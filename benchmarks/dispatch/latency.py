@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*")
     options = parser.parse_args()
     rates = [float(text) for text in options.rates.split(",")]
-    results = []
+    results: list[dict[str, float | str]] = []
     for gear in options.gears.split(","):
         with dispatching(settings_arguments([*options.settings, f"dispatch.gear={gear}"])) as bench:
             results += measured(bench, gear, rates, options.seconds, options.warm_up)

@@ -205,7 +205,7 @@ class DispatchJob:
             self._events.start()
             self.gears.open()
             self._hot.start()
-            if self._hot.wait_running(_START_S):
+            if self._hot.wait_running(_START_S) and self.gears.wait_ready(_START_S):
                 ready()
             self.gears.watch()
             self._recording.start()

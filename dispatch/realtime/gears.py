@@ -150,6 +150,10 @@ class Gears:
             self._wanted = "realtime"
         self._metrics.gear = lambda: self.gear
 
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until the workers of the real-time gear are ready, if it is in that one; whether they are."""
+        return self.gear == "batch" or self._hearing.wait_ready(self._partitions, timeout_s)
+
     def watch(self) -> None:
         """From now on shift, where the settings let us, and see that the tasks have workers."""
         if self._wanted == "realtime" or self._settings.dispatch.gear == "auto":

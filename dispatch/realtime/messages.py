@@ -10,6 +10,10 @@ crash: what is before it is settled, and what is behind it has its rows in `atte
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
+
 import msgspec
 
 from core.errors import InfrastructureError
@@ -22,6 +26,8 @@ from dispatch.delivery.health import Sign
 from topic_model.routing import ViewStep
 
 VERSION = 1
+
+_LATE_S = 5.0
 
 
 class Diverted(msgspec.Struct, frozen=True, array_like=True):
@@ -138,13 +144,21 @@ def read_progress(kafka: KafkaSettings) -> dict[int, Progress]:
 class ProgressLog:
     """A worker's side of the log: nothing waits for it. Used by one thread."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = DurableWriter(kafka, PROGRESS_LOG)
+        self._clock = clock
+        self._sent: deque[tuple[int, float]] = deque()
 
     def tell(self, progress: Progress) -> None:
         """Send it, without waiting."""
         key, value = encode_progress(progress)
-        self._writer.send(0, value, key)
+        self._sent.append((self._writer.send(0, value, key), self._clock()))
+
+    def is_late(self) -> bool:
+        """Whether Kafka has not taken something that was sent a while ago: it has to be settled."""
+        while self._sent and self._writer.has(self._sent[0][0]):
+            self._sent.popleft()
+        return bool(self._sent) and self._clock() - self._sent[0][1] > _LATE_S
 
     def settle(self, timeout_s: float) -> None:
         """Return when everything sent is in the log. Raises InfrastructureError."""

@@ -18,7 +18,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,6 @@ from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, forget_worker, make_lanes, read_notification, worker_for
 from dispatch.hot.sink_journal import Settled
 from dispatch.job import heartbeat
-from dispatch.logs.parked import ParkingLog
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge
 from dispatch.realtime.messages import Diverted, Feed, Progress, ProgressLog, decode_feed
@@ -217,15 +216,21 @@ class _Feeding:
 
 
 class HeldHere:
-    """The lanes that this task must not push past: those of which the driver says so, and those in which it has parked
-    something itself that the driver has not said to be tried."""
+    """The lanes that this task must not push past: those in which it has parked something itself that the driver has
+    not said to be tried, and those of which the driver says so. Of the latter not those in which something is queued
+    here: what comes now would be parked, and might be pushed before it."""
 
-    def __init__(self, parked: ParkingLog) -> None:
+    def __init__(
+        self, parked: Container[str], queued: Container[str], forget: Callable[[Mapping[int, int]], None]
+    ) -> None:
+        """`parked` has the lanes in which something was parked here, until `forget` is told that it was read."""
         self._parked = parked
+        self._queued = queued
+        self._forget = forget
         self._told: set[str] = set()
 
     def __contains__(self, lane: object) -> bool:
-        return lane in self._told or lane in self._parked
+        return lane in self._parked or (lane in self._told and lane not in self._queued)
 
     def begin(self) -> None:
         """The driver begins anew."""
@@ -235,7 +240,7 @@ class HeldHere:
         """What it says of lanes; it was true when it had read the log of parked deliveries so far."""
         self._told -= diverted.freed
         self._told |= diverted.held
-        self._parked.forget_read(diverted.read)
+        self._forget(diverted.read)
 
 
 class _Task:
@@ -250,7 +255,8 @@ class _Task:
         self._outcomes = BatchOutcomes(worker.journal, self._push, self._retry)
         self._lanes = make_lanes(self._push)
         self._run = PumpRun(self._lanes, self._outcomes)
-        self._held = HeldHere(worker.journal.parked)
+        parked = worker.journal.parked
+        self._held = HeldHere(parked, self._lanes, parked.forget_read)
         settled: Settled = job.settled.value if job.settled is not None else frozenset()
         self._intake = Intake(
             worker.journal, self._lanes, self._outcomes, self._judge(frozenset()), Diversions(self._held), settled
@@ -338,6 +344,12 @@ class _Task:
 
     def _divert(self, diverted: Diverted) -> None:
         self._held.hear(diverted)
+        sick = diverted.degraded - self._intake.diversions.degraded
+        if sick and self._lanes.size:
+            for subscription, _ in list(self._lanes.waiting()):
+                if subscription.consumer.address in sick:
+                    # What comes now is parked, and must not be pushed before what is queued.
+                    self._run.put_off(subscription, "its endpoint is sick")
         if diverted.unjudged != self._intake.diversions.unjudged:
             self._intake.judge = self._judge(diverted.unjudged)
         self._intake.diversions = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged)
@@ -410,6 +422,8 @@ class _Task:
             pump.begin(self._run)
         elif not pump.in_flight:
             self._outcomes.catch_up()
+        if self._progress.is_late():
+            self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
         if self._intake.matched:
             self._intake.tell_matched(self._control)
         tell(pump.in_flight)

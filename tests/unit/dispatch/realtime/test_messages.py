@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ class Parked:
     def __contains__(self, lane: object) -> bool:
         return lane in self.lanes
 
-    def forget_read(self, positions: dict[int, int]) -> None:
+    def forget_read(self, positions: Mapping[int, int]) -> None:
         self.lanes = {lane: at for lane, at in self.lanes.items() if positions.get(0, 0) <= at}
 
 
@@ -55,7 +56,8 @@ class Parked:
 def test_workers_hold_what_the_driver_holds(states: list[frozenset[str]], at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_LANES_AT_ONCE", at_once)
-        held, before = HeldHere(Parked()), Told()  # type: ignore[arg-type]  # what a worker asks of it
+        parked = Parked()
+        held, before = HeldHere(parked, frozenset(), parked.forget_read), Told()
         for number, state in enumerate(states):
             now = Told(state, {0: number}, degraded=frozenset({f"http://{number}/"}))
             for message in changes_of_told(before, now):
@@ -66,7 +68,8 @@ def test_workers_hold_what_the_driver_holds(states: list[frozenset[str]], at_onc
 
 def test_what_was_parked_here_is_held_until_the_driver_has_read_it() -> None:
     parked = Parked()
-    held, before = HeldHere(parked), Told()  # type: ignore[arg-type]  # what a worker asks of it
+    queued: set[str] = set()
+    held, before = HeldHere(parked, queued, parked.forget_read), Told()
     parked.lanes["a"] = 10
 
     def hears(now: Told) -> bool:
@@ -80,7 +83,11 @@ def test_what_was_parked_here_is_held_until_the_driver_has_read_it() -> None:
     assert hears(Told(frozenset({"a"}), {0: 11})), "it has, and has something to be tried"
     assert not hears(Told(frozenset(), {0: 11})), "it was tried"
     parked.lanes["a"] = 20
+    queued.add("a")
     assert hears(Told(frozenset(), {0: 15}))
+    assert not hears(Told(frozenset({"a"}), {0: 21})), "what is queued leaves first, and what comes now behind it"
+    queued.clear()
+    assert "a" in held
 
 
 def test_changes_in_pieces_free_nothing_too_early(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from dispatch.matching.bases import FileBases
 from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import RoutingView, ViewChanges
 from dispatch.operations.audit import audit
+from dispatch.realtime.gears import Gear
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 from topic_model.records.control import SubscriptionRecord, Tombstone
@@ -65,8 +66,9 @@ class Steps:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
 def test_recipients_are_those_of_the_acceptance(
-    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, gear: Gear
 ) -> None:
     with Receiver() as receiver:
         steps = Steps(log, receiver)
@@ -110,7 +112,7 @@ def test_recipients_are_those_of_the_acceptance(
         steps.accept("late", "delivered", again=current)
         steps.accept("late", "delivered")
 
-        settings = job_settings(tmp_path, kafka_settings)
+        settings = job_settings(tmp_path, kafka_settings, gear)
         with running(spark, settings):
             rows = attempt_rows(settings, len(steps.expected))
             # While it runs: the end comes before the batch, or after it.

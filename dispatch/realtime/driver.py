@@ -105,7 +105,8 @@ class Feeder:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(2 * _WAIT_MS / 1000)
-        self._log.close()
+        else:
+            self._log.close()
         self._view.end_steps()
 
     def _keep(self) -> None:
@@ -121,7 +122,8 @@ class Feeder:
                 self._anew = True
             finally:
                 self._bell.close()
-            self._stopping.wait(_PAUSE_S if not self._stopping.is_set() else 0)
+            self._stopping.wait(_PAUSE_S)
+        self._log.close()
 
     def _follow(self) -> None:
         (end,) = self._bell.ends().values()
@@ -196,7 +198,8 @@ class Hearing:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(2 * _WAIT_MS / 1000)
-        self._follower.close()
+        else:
+            self._follower.close()
 
     def begin(self, run: int) -> None:
         """The workers of this run count from now on."""
@@ -243,6 +246,7 @@ class Hearing:
             except Exception:
                 logger.exception("the workers are heard again in %g s", _PAUSE_S)
                 self._stopping.wait(_PAUSE_S)
+        self._follower.close()
 
     def _hear(self, progress: Progress, offset: int) -> None:
         if progress.is_newer_than(self.known.get(progress.partition)):

@@ -165,6 +165,8 @@ class Gears:
             if self.gear == "realtime":
                 self._drain(timeout_s)
         self._hearing.stop()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_MARGIN_S)
 
     def positions(self) -> Mapping[int, int] | None:
         """The offsets behind what is settled, by partition; None when that is not known."""

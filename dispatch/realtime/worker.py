@@ -26,7 +26,7 @@ from pyspark import TaskContext
 from pyspark.core.broadcast import Broadcast
 
 from core import liveness
-from core.errors import InfrastructureError
+from core.errors import ArborcastError, InfrastructureError
 from core.eventlog.consumer import LogConsumer
 from core.eventlog.topics import FEED_LOG
 from core.settings import KafkaSettings
@@ -34,7 +34,7 @@ from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.intake import Diversions, Intake
 from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
-from dispatch.hot.sink import Worker, forget_worker, make_lanes, read_notification, worker_for
+from dispatch.hot.sink import Worker, make_lanes, read_notification, worker_for
 from dispatch.hot.sink_journal import Settled
 from dispatch.job import heartbeat
 from dispatch.matching.bases import SharedBase
@@ -103,18 +103,25 @@ def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[p
     import pyarrow as pa  # workers of the other gear never load it
 
     with heartbeat.task():
-        task = TaskContext.get()
-        if task is not None and task.attemptNumber() > 0:
-            raise TaskReplaced("the worker of this task has died: the query is started again behind what is settled")
-        worker = worker_for(job.settings, job.under_way)
         try:
-            with _Task(job, worker, task.partitionId() if task is not None else 0) as running:
-                taken = running.run(batches)
-        except BaseException:
-            forget_worker()
-            raise
-        worker.settled()
+            taken = _push_rows(job, batches)
+        except BaseException as error:
+            logger.error("a task of the real-time gear ends: %s", error, exc_info=not isinstance(error, ArborcastError))
+            # Spark would hear of the exception when it has a row for us, perhaps in an hour. The driver sees at once
+            # that a process is gone.
+            os._exit(1)
     yield pa.RecordBatch.from_pydict({"taken": pa.array([taken], pa.int64())})
+
+
+def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int:
+    task = TaskContext.get()
+    if task is not None and task.attemptNumber() > 0:
+        raise TaskReplaced("the worker of this task has died: the query is started again behind what is settled")
+    worker = worker_for(job.settings, job.under_way)
+    with _Task(job, worker, task.partitionId() if task is not None else 0) as running:
+        taken = running.run(batches)
+    worker.settled()
+    return taken
 
 
 class _Rows:
@@ -313,9 +320,9 @@ class _Task:
                 if error is not None:
                     raise error
             self._worker.transport.rest(self._idle_s(rows))
-        if rows.error is not None:
-            raise rows.error
         if not stopped:
+            if rows.error is not None:
+                raise rows.error
             self._settle_all(tell, stopped=False)
         return self._taken
 

@@ -263,8 +263,8 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, 300, "no lag")
     for name in ("arborcast_delivery_seconds_count", "arborcast_push_seconds_count", "arborcast_push_bytes_total"):
         assert after.sum(name) > before.sum(name)
-    for stage in ("control", "view", "job"):
-        assert after.sum("arborcast_dispatch_batch_seconds_count", stage=stage) > 0
+    assert after.sum("arborcast_dispatch_notifications_total") > before.sum("arborcast_dispatch_notifications_total")
+    assert after.by("arborcast_dispatch_gear", "gear") in ({"realtime": 1, "batch": 0}, {"realtime": 0, "batch": 1})
 
     frame = engine.run_here("top", "--once").stdout.splitlines()
     assert "ready" in frame[0]

@@ -165,7 +165,7 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert sorted(row["notification"] for row in rows if row["subscription"] == "s") == sorted(arrived)
     assert len(receiver.received("/s")) < 50, "messages that wait together travel together"
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
-    assert list((own.job.settings.home.parent / "checkpoints").glob("*/offsets/0")), "Spark's progress is at the URI"
+    assert list((own.job.settings.home.parent / "checkpoints").glob("*/metadata")), "Spark's progress is at the URI"
     assert not (own.job.settings.home / "checkpoints").exists(), "and nowhere else"
 
 

@@ -227,7 +227,7 @@ def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
         third.acknowledge()
         first.acknowledge()
         await good
-        with pytest.raises(InfrastructureError, match="too many"):
+        with pytest.raises(InfrastructureError, match="too large"):
             await bad
         assert log.unacknowledged_bytes == 0
         await log.stop()

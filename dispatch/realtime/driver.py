@@ -26,10 +26,14 @@ logger = logging.getLogger(__name__)
 _LANES_AT_ONCE = 2_000
 
 # The broker answers a question for what is new when there is something, or after this.
-_WAIT_MS = 500
+_WAIT_MS = 2_000
 
-# So soon the workers hear what is not in the control log: which lanes are free again, which endpoints are sick.
+_POLL_S = 0.5
+
+# So soon the workers hear what is not in the control log: which lanes are free again, which endpoints are sick; and
+# while there are neither.
 _LOOK_S = 0.1
+_IDLE_S = 0.5
 
 # After so many steps, or this long, all is said anew: a worker that comes later has to read everything since.
 _STEPS = 2_000
@@ -104,7 +108,7 @@ class Feeder:
         """Say nothing more."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(2 * _WAIT_MS / 1000)
+            self._thread.join(2 * _POLL_S)
         else:
             self._log.close()
         self._view.end_steps()
@@ -129,7 +133,8 @@ class Feeder:
         (end,) = self._bell.ends().values()
         self._bell.seek({0: min(end, max(self._control, 0))})
         while not self._stopping.is_set():
-            rings = bool(self._bell.poll(_LOOK_S).get(0))
+            calm = not (self._told.held or self._told.degraded or self._told.watched)
+            rings = bool(self._bell.poll(_IDLE_S if calm else _LOOK_S).get(0))
             if rings or self._anew or self._ask() != self._told or time.monotonic() - self._said_at > _ANEW_S:
                 self._say()
 
@@ -180,6 +185,8 @@ class Hearing:
         self._run = -1
         self._ready: dict[int, int] = {}  # tasks, with their processes
         self._stopped: set[int] = set()
+        self.heard = 0.0
+        """When a worker said something last, by the monotonic clock."""
         self.known: dict[int, Progress] = {}
         """The last message of each partition."""
         self._stopping = threading.Event()
@@ -197,7 +204,7 @@ class Hearing:
         """Hear nothing more."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(2 * _WAIT_MS / 1000)
+            self._thread.join(2 * _POLL_S)
         else:
             self._follower.close()
 
@@ -239,7 +246,7 @@ class Hearing:
     def _keep(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._follower.poll(_WAIT_MS / 1000)
+                self._follower.poll(_POLL_S)
             except InfrastructureError as error:
                 logger.warning("the workers are not heard until this is over: %s", error)
                 self._stopping.wait(_PAUSE_S)
@@ -251,6 +258,7 @@ class Hearing:
     def _hear(self, progress: Progress, offset: int) -> None:
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
+        self.heard = time.monotonic()
         if progress.run != self._run:
             return
         with self._changed:

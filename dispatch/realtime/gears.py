@@ -32,7 +32,7 @@ from dispatch.monitoring.sources import progress_of
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.driver import Feeder, Hearing, Told
 from dispatch.realtime.messages import Progress, ProgressLog
-from dispatch.realtime.query import start_realtime
+from dispatch.realtime.query import realtime_session, start_realtime
 from dispatch.realtime.worker import RealtimeJob
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
@@ -56,6 +56,12 @@ _LOOK_S = 0.25
 # With fewer notifications waiting than this the real-time gear is never too slow; it does some thousands a second.
 _BACKLOG = 1_000
 
+# With more than this it is at once.
+_HEAP = 5_000
+
+# How often it is looked while nothing comes.
+_IDLE_S = 1.0
+
 # The batch gear has so few waiting when it keeps up: a batch, and what comes while it runs.
 _LITTLE = 200
 
@@ -75,6 +81,13 @@ class Load(NamedTuple):
     at: float
 
 
+class _Seen(NamedTuple):
+    """Where the log ended, and when."""
+
+    ends: Mapping[int, int]
+    at: float
+
+
 class Gearbox:
     """Decides; asks nobody. With two thresholds, and a wait that grows, it does not go to and fro."""
 
@@ -88,6 +101,7 @@ class Gearbox:
         """The gear for this load, as it was looked at a moment ago."""
         if gear == "realtime":
             self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, load.rate) else 0
+            self._slow += load.waiting > max(_HEAP, 2 * load.rate)
             if self._slow < 2:
                 return gear
             again = load.at - self._shifted_at < 2 * self._kept_s
@@ -127,6 +141,7 @@ class Gears:
         self._gate = gate
         self._metrics = metrics
         self._under_way = under_way
+        self._session: SparkSession | None = None
         self._hearing = Hearing(settings.kafka, self._learn)
         self._feeder: Feeder | None = None
         self._begin: Beginning | None = None  # after a shift: where the other gear was through with everything
@@ -192,11 +207,11 @@ class Gears:
             begin = self._begin or self._realtime_was_last()
             self._begin = None
             if self._wanted == "realtime":
-                begin = begin or self._checkpoint_was_last()
-                if begin is not None:
+                found = begin or self._checkpoint_was_last()
+                if found is not None and not self._is_heap(found):
                     self.gear = "realtime"
-                    return self._start_realtime(begin)
-                self._wanted = "batch"  # it finishes the batch that was cut off
+                    return self._start_realtime(found)
+                self._wanted = "batch"  # first of all the batch that was cut off, or the backlog
             self.gear = "batch"
             if begin is not None:
                 HadoopFolder(self._spark, self._checkpoint).remove()
@@ -259,7 +274,14 @@ class Gears:
         job = RealtimeJob(self._settings, run, time.time(), known, under_way)
         folder = HadoopFolder(self._spark, checkpoint := self._settings.checkpoint("realtime"))
         folder.remove()
-        return start_realtime(self._spark, job, begin, checkpoint)
+        if self._session is None:
+            self._session = realtime_session(self._spark)
+        return start_realtime(self._session, job, begin, checkpoint)
+
+    def _is_heap(self, begin: Beginning) -> bool:
+        """Whether so much waits that batches should begin with it."""
+        waiting = sum(end - begin.positions.get(number, end) for number, end in self._ends.items())
+        return self._settings.dispatch.gear == "auto" and waiting > _HEAP
 
     def _say_where(self, run: int, positions: Mapping[int, int]) -> None:
         """From now on the real-time gear is the last one."""
@@ -356,18 +378,20 @@ class Gears:
         self._metrics.dispatched(report.notifications, report.deliveries)
 
     def _watch(self) -> None:
-        box, before = Gearbox(), None
+        box, quiet, before = Gearbox(), False, _Seen({}, 0.0)
         while not self._gate.wait_closed(_LOOK_S):
             try:
                 with _notifications(self._kafka) as log:
                     while not self._gate.wait_closed(_LOOK_S):
-                        ends, at = log.ends(), time.monotonic()
-                        if before is not None:
-                            came = sum(ends.values()) - sum(before[0].values())
-                            load = Load(self._waiting(ends), came / max(at - before[1], 0.01), at)
-                            if self._settings.dispatch.gear == "auto" and self._may_be:
-                                self.shift(box.next(self.gear, load))
-                        before = ends, at
+                        at = time.monotonic()
+                        if quiet and self._hearing.heard < before.at and at - before.at < _IDLE_S:
+                            continue
+                        seen = _Seen(log.ends(), at)
+                        came = sum(end - before.ends.get(number, end) for number, end in seen.ends.items())
+                        load = Load(self._waiting(seen.ends), came / max(at - before.at, 0.01), at)
+                        quiet, before = self.gear == "realtime" and not (came or load.waiting), seen
+                        if self._settings.dispatch.gear == "auto" and self._may_be:
+                            self.shift(box.next(self.gear, load))
                         self._look_for_workers()
             except ArborcastError as error:
                 logger.info("the gear stays as it is: %s", error)

@@ -30,14 +30,19 @@ REALTIME_SESSION = {
 }
 
 
-def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, checkpoint: str) -> StreamingQuery:
-    """Start the query, with an empty checkpoint of its own."""
-    kafka = job.settings.kafka
+def realtime_session(spark: SparkSession) -> SparkSession:
+    """The session for these queries. One is enough: Spark keeps a daemon, and workers, for each."""
     session = spark.newSession()
     for name, value in REALTIME_SESSION.items():
         session.conf.set(name, value)
+    return session
+
+
+def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, checkpoint: str) -> StreamingQuery:
+    """Start the query, with an empty checkpoint of its own."""
+    kafka = job.settings.kafka
     rows = read_log(
-        session,
+        spark,
         kafka,
         "notifications",
         starting=begin.starting(kafka),

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Rows that are read ahead, and messages in lanes: beyond it nothing is read, and the driver sees the lag grow.
-_AHEAD = 2_000
-_MOST_WAITING = 5_000
+_AHEAD = 1_000
+_MOST_WAITING = 2_000
 
 # So many are matched before the sockets have their turn again.
 _AT_ONCE = 200
@@ -64,7 +64,7 @@ _LOOK_S = 0.02
 _REST_S = 1.0
 
 # The broker holds a question for what is new for so long.
-_WAIT_MS = 500
+_WAIT_MS = 2_000
 
 # A notification whose view does not come: after this it is looked whether there is one.
 _MISSED_S = 2.0
@@ -188,7 +188,7 @@ class _Feeding:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(2 * _WAIT_MS / 1000)
+        self._thread.join(2 * _REST_S)
 
     def _read(self) -> None:
         try:

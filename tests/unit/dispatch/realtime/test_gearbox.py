@@ -21,17 +21,18 @@ def test_light_load_stays_in_real_time() -> None:
 
 
 def test_a_backlog_is_for_batches_and_one_look_is_no_backlog() -> None:
-    assert driven(Gearbox(), "realtime", [(50_000, 0.0), (0, 0.0), (50_000, 0.0), (50_000, 0.0)]) == [
+    assert driven(Gearbox(), "realtime", [(3_000, 0.0), (0, 0.0), (3_000, 0.0), (3_000, 0.0)]) == [
         "realtime",
         "realtime",
         "realtime",
         "batch",
     ]
+    assert driven(Gearbox(), "realtime", [(20_000, 0.0)]) == ["batch"], "one look at a heap is enough"
 
 
 def test_when_it_is_through_it_goes_back_after_a_while() -> None:
     box = Gearbox()
-    assert driven(box, "realtime", [(50_000, 0.0)] * 2)[-1] == "batch"
+    assert driven(box, "realtime", [(3_000, 0.0)] * 2)[-1] == "batch"
     gears = driven(box, "batch", [(0, 100.0)] * 40, begin=0.5)
     assert gears.index("realtime") == 11, "three seconds after it was shifted, at a quarter"
 

@@ -31,7 +31,7 @@ class _HeldBack(NamedTuple):
     sent_at: float
 
 
-class Mark(NamedTuple):
+class JournalMark(NamedTuple):
     """A moment of a journal: how many rows had been held back by then, and, when none of these is any more, the number
     of the last record of attempts."""
 
@@ -60,7 +60,7 @@ class Journal:
         self._clock = clock
         self._held_back: deque[_HeldBack] = deque()
         self._released = 0
-        self._mark: Mark | None = None
+        self._mark: JournalMark | None = None
 
     def record(self, attempt: Attempt) -> None:
         """A push had an outcome, or a delivery ended without one."""
@@ -84,7 +84,7 @@ class Journal:
 
     def mark(self) -> None:
         """From now on `passed` says whether everything that was handed in until now is written."""
-        self._mark = Mark(self._released + len(self._held_back))
+        self._mark = JournalMark(self._released + len(self._held_back))
 
     def passed(self) -> bool:
         """Whether everything before the mark is written. Waits for nothing; what is late is sent by `catch_up`."""
@@ -95,7 +95,7 @@ class Journal:
             if self._released < self._mark.rows:
                 return False
             # The last of these rows, and all that needed no other record, are taken in.
-            self._mark = Mark(self._mark.rows, self._attempts.write())
+            self._mark = JournalMark(self._mark.rows, self._attempts.write())
         return self._attempts.has_all(self._mark.number or 0)
 
     def catch_up(self) -> None:

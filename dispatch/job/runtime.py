@@ -27,7 +27,7 @@ from dispatch.matching.bases import bases_for, workers_are_here
 from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics
-from dispatch.monitoring.sources import JobSources, Progress, Watched, progress_of
+from dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.gears import Gears
 from dispatch.recording.recording import Recording
@@ -222,11 +222,11 @@ class DispatchJob:
         """What the batches are through with, by partition of their log; None when that is not known."""
         return self.gears.positions()
 
-    def _progress(self) -> Progress | None:
+    def _progress(self) -> QueryProgress | None:
         found = progress_of(self._hot.query)
         if self.gears.gear == "batch":
             return found
-        return Progress(settled=self.gears.positions() or {}, stages=found.stages if found is not None else {})
+        return QueryProgress(settled=self.gears.positions() or {}, stages=found.stages if found is not None else {})
 
     def _open(self) -> None:
         """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""

@@ -18,7 +18,7 @@ from core.settings import KafkaSettings
 
 
 @dataclass(frozen=True)
-class Progress:
+class QueryProgress:
     """The last batch that is done: its number, its rows, where it ended in each partition of its log, and how many
     seconds Spark spent on each of its own stages."""
 
@@ -28,7 +28,7 @@ class Progress:
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
-def progress_of(query: StreamingQuery | None) -> Progress | None:
+def progress_of(query: StreamingQuery | None) -> QueryProgress | None:
     """The progress of a query; None while there is none. Asked for in one call: no listener, so a batch pays
     nothing."""
     if query is None:
@@ -40,7 +40,7 @@ def progress_of(query: StreamingQuery | None) -> Progress | None:
         return None  # the query is about to end, or Spark with it, or the JVM: whatever py4j calls that
 
 
-def read_progress(text: str) -> Progress:
+def read_progress(text: str) -> QueryProgress:
     """Reads Spark's JSON."""
     document = json.loads(text)
     settled: dict[int, int] = {}
@@ -49,7 +49,7 @@ def read_progress(text: str) -> Progress:
         topics = json.loads(end) if isinstance(end, str) else end or {}
         for offsets in topics.values():
             settled |= {int(partition): int(offset) for partition, offset in offsets.items()}
-    return Progress(
+    return QueryProgress(
         batch=int(document["batchId"]),
         rows=int(document["numInputRows"]),
         settled=settled,
@@ -113,7 +113,7 @@ class Sources:
         """By who follows a log."""
         return {}
 
-    def progress(self) -> Mapping[str, Progress]:
+    def progress(self) -> Mapping[str, QueryProgress]:
         """By who follows a log."""
         return {}
 
@@ -164,7 +164,7 @@ class Watched(NamedTuple):
     """Somebody who follows a log, and how far that is."""
 
     log: str
-    progress: Callable[[], Progress | None]
+    progress: Callable[[], QueryProgress | None]
 
 
 def watched_query(log: str, supervisor: HasQuery) -> Watched:
@@ -191,14 +191,14 @@ class JobSources(Sources):
         self._clocks = {name: LagClock() for name in followers}
         self._lock = threading.Lock()
         self._looked = 0.0
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, QueryProgress] = {}
         self._lag: dict[str, Lag] = {}
         self._waiting = waiting
         self._breakers = breakers
         self._pushes = pushes
         self._notices = notices
 
-    def progress(self) -> Mapping[str, Progress]:
+    def progress(self) -> Mapping[str, QueryProgress]:
         self._look()
         return self._progress
 

@@ -16,7 +16,7 @@ from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from core.eventlog.writers import LogWriter
 from core.settings import KafkaSettings
 from dispatch.matching.view import Advance
-from dispatch.realtime.messages import Diverted, Feed, Progress, decode_progress, encode_feed
+from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feed
 from dispatch.redelivery.held_lanes import PartitionReport
 from topic_model.routing import ViewStep
 
@@ -42,7 +42,7 @@ _ANEW_S = 600.0
 _PAUSE_S = 1.0
 
 
-class View(Protocol):
+class SteppingView(Protocol):
     """What is needed of `dispatch.matching.view.RoutingView`."""
 
     def advance(self, timeout_s: float, anew: bool) -> Advance: ...
@@ -77,7 +77,7 @@ def changes_of_told(before: Told, now: Told) -> Iterator[Diverted]:
 class Feeder:
     """Tells the workers of one run. `told` is asked what is not to be pushed."""
 
-    def __init__(self, kafka: KafkaSettings, view: View, told: Callable[[], Told], run: int) -> None:
+    def __init__(self, kafka: KafkaSettings, view: SteppingView, told: Callable[[], Told], run: int) -> None:
         self._kafka = kafka
         self._view = view
         self._ask = told
@@ -187,7 +187,7 @@ class Hearing:
         self._stopped: set[int] = set()
         self.heard = 0.0
         """When a worker said something last, by the monotonic clock."""
-        self.known: dict[int, Progress] = {}
+        self.known: dict[int, WorkerProgress] = {}
         """The last message of each partition."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="hear-workers", daemon=True)
@@ -255,7 +255,7 @@ class Hearing:
                 self._stopping.wait(_PAUSE_S)
         self._follower.close()
 
-    def _hear(self, progress: Progress, offset: int) -> None:
+    def _hear(self, progress: WorkerProgress, offset: int) -> None:
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
         self.heard = time.monotonic()

@@ -31,7 +31,7 @@ from dispatch.monitoring.metrics import JobMetrics
 from dispatch.monitoring.sources import progress_of
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.driver import Feeder, Hearing, Told
-from dispatch.realtime.messages import Progress, ProgressLog
+from dispatch.realtime.messages import ProgressLog, WorkerProgress
 from dispatch.realtime.query import realtime_session, start_realtime
 from dispatch.realtime.worker import RealtimeJob
 from dispatch.redelivery.held_lanes import PartitionReport
@@ -288,7 +288,7 @@ class Gears:
         log = ProgressLog(self._kafka)
         try:
             for partition, position in positions.items():
-                log.tell(Progress(run, partition, position, run, task=-1, at_ms=int(time.time() * 1000)))
+                log.tell(WorkerProgress(run, partition, position, run, task=-1, at_ms=int(time.time() * 1000)))
             log.settle(self._kafka.request_timeout_s)
         finally:
             log.close()

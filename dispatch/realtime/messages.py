@@ -1,11 +1,11 @@
 """What the driver and the workers of the real-time gear tell each other, in two logs of one partition each.
 
     log        key             value
-    feed       the run         Feed       driver to workers: who is subscribed, what not to push; in order
-    progress   the partition   Progress   worker to driver: how far everything is settled, what was seen of endpoints
+    feed       the run         Feed             driver to workers: who is subscribed, what not to push; in order
+    progress   the partition   WorkerProgress   worker to driver: how far all is settled, what was seen of endpoints
 
-Nothing in `feed` is of use once its run is over. The last `Progress` of each partition says where to go on after a
-crash: what is before it is settled, and what is behind it has its rows in `attempts`.
+Nothing in `feed` is of use once its run is over. The last message of each partition in `progress` says where to go on
+after a crash: what is before it is settled, and what is behind it has its rows in `attempts`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     stop: bool = False
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     """How things stand in a partition of the `notifications` log.
 
     Everything before `position` is settled; `clean` says that nothing behind it was begun. `batch` is the newest number
@@ -86,7 +86,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int = 0
     pid: int = 0
 
-    def is_newer_than(self, known: Progress | None) -> bool:
+    def is_newer_than(self, known: WorkerProgress | None) -> bool:
         """Whether it says more of its partition. A worker that was cut off may come behind the one that took its place;
         one that knows no partition, or has had nothing of it, says nothing."""
         if self.partition < 0 or self.position < 0:
@@ -99,7 +99,7 @@ class _FeedValue(Versioned, frozen=True):
 
 
 class _ProgressValue(Versioned, frozen=True):
-    progress: Progress
+    progress: WorkerProgress
 
 
 _feed = VersionedCodec(_FeedValue, "a message to the workers", VERSION)
@@ -116,19 +116,19 @@ def decode_feed(key: bytes, value: bytes | None) -> Feed:
     return _feed.decode(value, key).feed
 
 
-def encode_progress(progress: Progress) -> tuple[bytes, bytes]:
+def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
     """Kafka key and value."""
     return b"%d" % progress.partition, _progress.encode(_ProgressValue(VERSION, progress))
 
 
-def decode_progress(key: bytes, value: bytes | None) -> Progress:
+def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
     """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
     return _progress.decode(value, key).progress
 
 
-def read_progress(kafka: KafkaSettings) -> dict[int, Progress]:
+def read_progress(kafka: KafkaSettings) -> dict[int, WorkerProgress]:
     """The last message of each partition; nothing where there is no such log. Raises InfrastructureError."""
-    found: dict[int, Progress] = {}
+    found: dict[int, WorkerProgress] = {}
     with LogScan(kafka, PROGRESS_LOG) as log:
         try:
             log.partitions()
@@ -149,7 +149,7 @@ class ProgressLog:
         self._clock = clock
         self._sent: deque[tuple[int, float]] = deque()
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: WorkerProgress) -> None:
         """Send it, without waiting."""
         key, value = encode_progress(progress)
         self._sent.append((self._writer.send(0, value, key), self._clock()))

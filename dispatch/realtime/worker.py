@@ -39,7 +39,7 @@ from dispatch.hot.sink_journal import Settled
 from dispatch.job import heartbeat
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge
-from dispatch.realtime.messages import Diverted, Feed, Progress, ProgressLog, decode_feed
+from dispatch.realtime.messages import Diverted, Feed, ProgressLog, WorkerProgress, decode_feed
 from dispatch.settings import JobSettings
 from topic_model.records.notifications import UNSTAMPED
 from topic_model.snapshot import SteppedView
@@ -476,7 +476,7 @@ class _Task:
         report = self._outcomes.take_report()
         self._told = max(self._told, position)
         self._progress.tell(
-            Progress(
+            WorkerProgress(
                 self._job.run,
                 self._partition,
                 position,

@@ -19,7 +19,7 @@ from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.follower import Tail
 from core.settings import KafkaSettings
-from dispatch.monitoring.sources import Progress
+from dispatch.monitoring.sources import QueryProgress
 from dispatch.recording.follower import TableFollower
 from dispatch.tables import NOTIFICATIONS
 from dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
@@ -51,10 +51,10 @@ class Archive(TableFollower):
         self._clock = clock
         self._gathered: list[pa.Table] = []
         self._committed_at = clock()
-        self._progress: Progress | None = None
+        self._progress: QueryProgress | None = None
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> QueryProgress | None:
         """The last commit, as a query would tell it; None before there was one."""
         return self._progress
 
@@ -88,7 +88,7 @@ class Archive(TableFollower):
         self._gathered.clear()
         self._committed_at = self._clock()
         number = self._progress.batch + 1 if self._progress else 0
-        self._progress = Progress(number, rows.num_rows, dict(positions))
+        self._progress = QueryProgress(number, rows.num_rows, dict(positions))
 
     def _known(self) -> dict[int, int]:
         """The next offset, by partition: as the commits say, or, of a table from before they did, behind its rows."""

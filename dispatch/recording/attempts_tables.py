@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from core.eventlog.follower import Tail
 from core.settings import KafkaSettings
-from dispatch.monitoring.sources import Progress
+from dispatch.monitoring.sources import QueryProgress
 from dispatch.recording.follower import TableFollower
 from dispatch.spark.checkpoint_repair import RANGE
 from dispatch.tables import ATTEMPTS, DELIVERIES
@@ -205,10 +205,10 @@ class AttemptsTables(TableFollower):
         self._clock = clock
         self._committed_at = clock()
         self._open: _Open | None = None
-        self._progress: Progress | None = None
+        self._progress: QueryProgress | None = None
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> QueryProgress | None:
         """The last commit, as a query would tell it; None before it is known where the tables are."""
         return self._progress
 
@@ -244,7 +244,7 @@ class AttemptsTables(TableFollower):
             self._ended.append(pa.concat_tables(deliveries.rows), deliveries.further(positions))
             deliveries.rows.clear()
         self._committed_at = self._clock()
-        self._progress = Progress(self._progress.batch + 1 if self._progress else 0, count, dict(positions))
+        self._progress = QueryProgress(self._progress.batch + 1 if self._progress else 0, count, dict(positions))
 
     def _opened(self) -> Tail:
         known = [each.reached for each in self._gatherings()]
@@ -261,7 +261,7 @@ class AttemptsTables(TableFollower):
         if waiting and (self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT):
             self.commit(tail.positions)
         elif not waiting and self._progress is None:
-            self._progress = Progress(settled=dict(tail.positions))
+            self._progress = QueryProgress(settled=dict(tail.positions))
         read = sum(len(record.value or b"") for record in records)
         return len(records) >= _RECORDS_PER_STEP or read >= _BYTES_PER_STEP
 

@@ -8,7 +8,7 @@ import pytest
 
 from dispatch.monitoring import metrics as endpoints_seen
 from dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
-from dispatch.monitoring.sources import Lag, Progress, Sources, ViewSize
+from dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
 from dispatch.tables import ATTEMPTS
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,8 +95,8 @@ class _Sources(Sources):
     def lag(self) -> dict[str, Lag]:
         return {"push": Lag(3, 1.5)}
 
-    def progress(self) -> dict[str, Progress]:
-        return {"push": Progress(7, 12, {}, {"addBatch": 0.25})}
+    def progress(self) -> dict[str, QueryProgress]:
+        return {"push": QueryProgress(7, 12, {}, {"addBatch": 0.25})}
 
     def view(self) -> ViewSize:
         return ViewSize(100, 1_000.0, 7, 12_345, 678)

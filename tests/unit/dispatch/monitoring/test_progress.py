@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from dispatch.monitoring.sources import Progress, progress_of, read_progress
+from dispatch.monitoring.sources import QueryProgress, progress_of, read_progress
 
 
 def test_what_spark_says() -> None:
@@ -14,7 +14,7 @@ def test_what_spark_says() -> None:
             "sources": [{"endOffset": {"p.notifications": {"0": 5, "1": 9}}}],
         }
     )
-    assert read_progress(text) == Progress(7, 12, {0: 5, 1: 9}, {"addBatch": 0.25, "queryPlanning": 0.004})
+    assert read_progress(text) == QueryProgress(7, 12, {0: 5, 1: 9}, {"addBatch": 0.25, "queryPlanning": 0.004})
 
 
 def test_a_query_that_has_not_begun_has_none() -> None:

@@ -110,10 +110,15 @@ def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[p
             # Spark would hear of the exception when it has a row for us, perhaps in an hour. The driver sees at once
             # that a process is gone.
             os._exit(1)
+    if taken is None:
+        # Asked to stop: the query has been stopped since, and nobody reads what is yielded. pyspark would print that as
+        # an error.
+        os._exit(0)
     yield pa.RecordBatch.from_pydict({"taken": pa.array([taken], pa.int64())})
 
 
-def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int:
+def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | None:
+    """How many notifications were taken in; None when the task was asked to stop, and has."""
     task = TaskContext.get()
     if task is not None and task.attemptNumber() > 0:
         raise TaskReplaced("the worker of this task has died: the query is started again behind what is settled")
@@ -298,8 +303,8 @@ class _Task:
         self._progress.close()
         self._control_log.close()
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Until there are no more rows; how many notifications were taken in."""
+    def run(self, batches: Iterable[pa.RecordBatch]) -> int | None:
+        """Until there are no more rows; see `_push_rows`."""
         rows = _Rows(batches, self._worker.transport.wake)
         rows.start()
         tell = self._worker.shown.teller(self._number)
@@ -320,10 +325,11 @@ class _Task:
                 if error is not None:
                     raise error
             self._worker.transport.rest(self._idle_s(rows))
-        if not stopped:
-            if rows.error is not None:
-                raise rows.error
-            self._settle_all(tell, stopped=False)
+        if stopped:
+            return None
+        if rows.error is not None:
+            raise rows.error
+        self._settle_all(tell, stopped=False)
         return self._taken
 
     def _hear(self) -> None:

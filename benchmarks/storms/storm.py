@@ -55,7 +55,7 @@ SETTINGS = {
     "retry.batch_wait_s": str(BATCH_WAIT_S),
     "push.connect_timeout_s": "2",
     "push.total_timeout_s": "4",
-    "dispatch.task_slots": "2",
+    "dispatch.task_slots": "4",
     "stack.restart_max_s": "2",
 }
 

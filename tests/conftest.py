@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _ROOT = Path(__file__).parents[1]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Of a shell that has put us into the background. What tests start, and send Ctrl-C to, would ignore it as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.broker", "tests.support.spark", "tests.support.slapd"]
 

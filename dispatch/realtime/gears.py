@@ -148,6 +148,7 @@ class Gears:
         self._partitions = 0
         self._ends: Mapping[int, int] = {}  # of the log, when the query was started
         self._may_be = False  # realtime
+        self._returns = False  # to it, when the batch gear has done what had to come first
         self._lock = threading.RLock()
         self.gear: Gear = "batch"
         self._wanted: Gear = "batch"
@@ -171,7 +172,7 @@ class Gears:
 
     def watch(self) -> None:
         """From now on shift, where the settings let us, and see that the tasks have workers."""
-        if self._wanted == "realtime" or self._settings.dispatch.gear == "auto":
+        if self._may_be:
             self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
@@ -211,7 +212,8 @@ class Gears:
                 if found is not None and not self._is_heap(found):
                     self.gear = "realtime"
                     return self._start_realtime(found)
-                self._wanted = "batch"  # first of all the batch that was cut off, or the backlog
+                # First of all the batch that was cut off, or the backlog.
+                self._wanted, self._returns = "batch", True
             self.gear = "batch"
             if begin is not None:
                 HadoopFolder(self._spark, self._checkpoint).remove()
@@ -230,7 +232,7 @@ class Gears:
                     positions = dict(self.positions() or {})
                     if len(positions) == self._partitions:
                         self._begin = Beginning(positions, frozenset(), self._newest())
-                self._wanted = gear
+                self._wanted, self._returns = gear, False
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
 
     @property
@@ -327,20 +329,17 @@ class Gears:
             found = recall_since(self._kafka, min(each.run for each in known.values()), since_ms, _RECALL_S)
             found |= frozenset(self._redeliverer.parked_behind(positions))
             logger.info("%d deliveries were settled before the workers were cut off", len(found))
-        return Beginning(self._placed(positions), found, max(self._newest(), (of_checkpoint or 0) * RANGE))
+        return Beginning(self._placed(positions), found, self._newest())
 
     def _checkpoint_was_last(self) -> Beginning | None:
         """Where the batches were; None when the last one is not done, or that cannot be seen from here."""
         positions = settled(self._checkpoint, self._kafka.topic("notifications"))
         if positions is None or is_cut_off(self._checkpoint):
             return None
-        of_checkpoint = HadoopFolder(self._spark, self._checkpoint).highest(RANGES)
-        newest = max(self._redeliverer.newest_batch(), self._newest())
-        if of_checkpoint is not None:
-            newest = max(newest, of_checkpoint * RANGE)
-        else:
-            newest = max(newest, newest_batch(self._kafka, _RECALL_S))
         self._redeliverer.catch_up(_RECALL_S)
+        newest = max(self._redeliverer.newest_batch(), self._newest())
+        if newest == NO_BATCH:
+            newest = newest_batch(self._kafka, _RECALL_S)
         return Beginning(self._placed(positions), frozenset(), newest)
 
     def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
@@ -363,8 +362,11 @@ class Gears:
         return found
 
     def _newest(self) -> int:
-        """The highest number that is known of, without a look into the logs."""
-        return max((each.batch for each in self._hearing.known.values()), default=NO_BATCH)
+        """The highest number of a batch that is known of, without a look into the logs; of a checkpoint that of its
+        first, for all of its range are its own."""
+        of_checkpoint = HadoopFolder(self._spark, self._checkpoint).highest(RANGES)
+        of_batches = NO_BATCH if of_checkpoint is None else of_checkpoint * RANGE
+        return max([of_batches, *(each.batch for each in self._hearing.known.values())])
 
     def _told(self) -> Told:
         health = self._redeliverer.health
@@ -390,8 +392,10 @@ class Gears:
                         came = sum(end - before.ends.get(number, end) for number, end in seen.ends.items())
                         load = Load(self._waiting(seen.ends), came / max(at - before.at, 0.01), at)
                         quiet, before = self.gear == "realtime" and not (came or load.waiting), seen
-                        if self._settings.dispatch.gear == "auto" and self._may_be:
+                        if self._settings.dispatch.gear == "auto":
                             self.shift(box.next(self.gear, load))
+                        elif self._returns and load.waiting <= _LITTLE:
+                            self.shift("realtime")
                         self._look_for_workers()
             except ArborcastError as error:
                 logger.info("the gear stays as it is: %s", error)

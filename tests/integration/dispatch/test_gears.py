@@ -113,11 +113,16 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
                 assert job.gears.gear == gear
         arrived = wait_for(receiver, "/all", load.count)
         raw = wait_for(receiver, "/raw", len(load.sent["a/x"]) + len(load.sent["a/y"]))
+        assert receiver.received("/paused") == []
+        log.subscribe(subscription("paused", receiver.url("/paused"), "a//."))
+        parked = wait_for(receiver, "/paused", len(raw))
         report = audit(settings.kafka, 0, deep=True, patience_s=60)
 
     assert_each_once_and_in_order(load, arrived)
     assert len(raw) == len(set(raw))
-    assert receiver.received("/paused") == []
+    for topic in ("a/x", "a/y"):
+        mine = set(load.sent[topic])
+        assert [each for each in parked if each in mine] == load.sent[topic], "in order, whatever gear has parked it"
     assert report.balanced, report.problems
     assert report.duplicates == 0
 

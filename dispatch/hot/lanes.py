@@ -150,10 +150,6 @@ class Lanes:
         self.size -= len(drained)
         return drained
 
-    def __contains__(self, subscription_id: object) -> bool:
-        """Whether anything of a subscription waits or is under way."""
-        return subscription_id in self._lanes
-
     @property
     def busy(self) -> int:
         """How many pushes are under way."""

@@ -205,6 +205,8 @@ class Gears:
                 self._feeder.stop()
                 self._feeder = None
             self._hearing.catch_up(self._kafka.request_timeout_s)
+            # What was parked until now must not be overtaken, whoever has parked it.
+            self._redeliverer.catch_up(_RECALL_S)
             begin = self._begin or self._realtime_was_last()
             self._begin = None
             if self._wanted == "realtime":
@@ -323,7 +325,6 @@ class Gears:
             return None
         positions = {number: each.position for number, each in known.items()}
         found: Settled = frozenset()
-        self._redeliverer.catch_up(_RECALL_S)
         if not all(each.clean for each in known.values()):
             since_ms = min(each.at_ms for each in known.values())
             found = recall_since(self._kafka, min(each.run for each in known.values()), since_ms, _RECALL_S)
@@ -336,7 +337,6 @@ class Gears:
         positions = settled(self._checkpoint, self._kafka.topic("notifications"))
         if positions is None or is_cut_off(self._checkpoint):
             return None
-        self._redeliverer.catch_up(_RECALL_S)
         newest = max(self._redeliverer.newest_batch(), self._newest())
         if newest == NO_BATCH:
             newest = newest_batch(self._kafka, _RECALL_S)

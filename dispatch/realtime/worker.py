@@ -228,21 +228,17 @@ class _Feeding:
 
 
 class HeldHere:
-    """The lanes that this task must not push past: those in which it has parked something itself that the driver has
-    not said to be tried, and those of which the driver says so. Of the latter not those in which something is queued
-    here: what comes now would be parked, and might be pushed before it."""
+    """The lanes that this task must not push past: those of which the driver says so, and those in which it has parked
+    something itself that the driver has not said to be tried."""
 
-    def __init__(
-        self, parked: Container[str], queued: Container[str], forget: Callable[[Mapping[int, int]], None]
-    ) -> None:
+    def __init__(self, parked: Container[str], forget: Callable[[Mapping[int, int]], None]) -> None:
         """`parked` has the lanes in which something was parked here, until `forget` is told that it was read."""
         self._parked = parked
-        self._queued = queued
         self._forget = forget
         self._told: set[str] = set()
 
     def __contains__(self, lane: object) -> bool:
-        return lane in self._parked or (lane in self._told and lane not in self._queued)
+        return lane in self._told or lane in self._parked
 
     def begin(self) -> None:
         """The driver begins anew."""
@@ -268,7 +264,7 @@ class _Task:
         self._lanes = make_lanes(self._push)
         self._run = PumpRun(self._lanes, self._outcomes)
         parked = worker.journal.parked
-        self._held = HeldHere(parked, self._lanes, parked.forget_read)
+        self._held = HeldHere(parked, parked.forget_read)
         settled: Settled = job.settled.value if job.settled is not None else frozenset()
         self._intake = Intake(
             worker.journal, self._lanes, self._outcomes, self._judge(frozenset()), Diversions(self._held), settled
@@ -358,10 +354,12 @@ class _Task:
     def _divert(self, diverted: Diverted) -> None:
         self._held.hear(diverted)
         sick = diverted.degraded - self._intake.diversions.degraded
-        if sick and self._lanes.size:
+        if self._lanes.size and (sick or diverted.held):
+            # What comes now is parked, and must not be pushed before what is queued.
             for subscription, _ in list(self._lanes.waiting()):
-                if subscription.consumer.address in sick:
-                    # What comes now is parked, and must not be pushed before what is queued.
+                if subscription.id in diverted.held:
+                    self._run.put_off(subscription, "earlier messages are parked, or the subscription is suspended")
+                elif subscription.consumer.address in sick:
                     self._run.put_off(subscription, "its endpoint is sick")
         if diverted.unjudged != self._intake.diversions.unjudged:
             self._intake.judge = self._judge(diverted.unjudged)

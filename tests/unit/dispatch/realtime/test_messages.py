@@ -57,7 +57,7 @@ def test_workers_hold_what_the_driver_holds(states: list[frozenset[str]], at_onc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_LANES_AT_ONCE", at_once)
         parked = Parked()
-        held, before = HeldHere(parked, frozenset(), parked.forget_read), Told()
+        held, before = HeldHere(parked, parked.forget_read), Told()
         for number, state in enumerate(states):
             now = Told(state, {0: number}, degraded=frozenset({f"http://{number}/"}))
             for message in changes_of_told(before, now):
@@ -68,8 +68,7 @@ def test_workers_hold_what_the_driver_holds(states: list[frozenset[str]], at_onc
 
 def test_what_was_parked_here_is_held_until_the_driver_has_read_it() -> None:
     parked = Parked()
-    queued: set[str] = set()
-    held, before = HeldHere(parked, queued, parked.forget_read), Told()
+    held, before = HeldHere(parked, parked.forget_read), Told()
     parked.lanes["a"] = 10
 
     def hears(now: Told) -> bool:
@@ -83,11 +82,7 @@ def test_what_was_parked_here_is_held_until_the_driver_has_read_it() -> None:
     assert hears(Told(frozenset({"a"}), {0: 11})), "it has, and has something to be tried"
     assert not hears(Told(frozenset(), {0: 11})), "it was tried"
     parked.lanes["a"] = 20
-    queued.add("a")
     assert hears(Told(frozenset(), {0: 15}))
-    assert not hears(Told(frozenset({"a"}), {0: 21})), "what is queued leaves first, and what comes now behind it"
-    queued.clear()
-    assert "a" in held
 
 
 def test_changes_in_pieces_free_nothing_too_early(tmp_path: Path) -> None:

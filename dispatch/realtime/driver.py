@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +18,7 @@ from core.eventlog.follower import LogFollower
 from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from core.eventlog.writers import LogWriter
 from core.settings import KafkaSettings
+from dispatch.job import heartbeat
 from dispatch.matching.view import Advance
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feed
 from dispatch.redelivery.held_lanes import PartitionReport
@@ -183,7 +187,7 @@ class Hearing:
         self._follower = LogFollower(kafka, PROGRESS_LOG, decode_progress, self._hear, wait_ms=_WAIT_MS, forgetful=True)
         self._changed = threading.Condition()
         self._run = -1
-        self._ready: dict[int, int] = {}  # tasks, with their processes
+        self._ready: dict[int, tuple[int, int]] = {}  # tasks, with their processes and when these were started
         self._stopped: set[int] = set()
         self.heard = 0.0
         """When a worker said something last, by the monotonic clock."""
@@ -215,6 +219,17 @@ class Hearing:
             self._ready.clear()
             self._stopped.clear()
 
+    def end_workers(self) -> None:
+        """End the processes of the tasks of this run that are still there. Spark stops a query without waiting for
+        them, and what one of them still parks, or pushes, the next run would not know."""
+        with self._changed:
+            there, self._run = set(self._ready.values()), -1
+        for pid, started in there:
+            while started and heartbeat.started_at(pid) == started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.005)
+
     def catch_up(self, timeout_s: float) -> None:
         """Return when everything is known that is in the log now. Raises InfrastructureError."""
         log = LogConsumer(self._kafka, PROGRESS_LOG)
@@ -231,7 +246,12 @@ class Hearing:
     def processes(self) -> set[int]:
         """Those of the tasks that are ready."""
         with self._changed:
-            return set(self._ready.values()) - {0}
+            return {pid for pid, _ in self._ready.values()}
+
+    def missing(self) -> set[int]:
+        """Those of them that are gone."""
+        with self._changed:
+            return {pid for pid, started in self._ready.values() if heartbeat.started_at(pid) != started}
 
     def wait_ready(self, tasks: int, timeout_s: float) -> bool:
         """Wait until so many tasks are ready; whether they are."""
@@ -261,8 +281,12 @@ class Hearing:
         self.heard = time.monotonic()
         if progress.run != self._run:
             return
+        if progress.task < 0:
+            return  # we have said it ourselves
         with self._changed:
-            self._ready[progress.task] = progress.pid
+            known = self._ready.get(progress.task)
+            if known is None or known[0] != progress.pid:
+                self._ready[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
             if progress.stopped:
                 self._stopped.add(progress.task)
             self._changed.notify_all()

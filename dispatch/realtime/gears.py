@@ -23,7 +23,6 @@ from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
 from dispatch.hot.sink_journal import Settled, newest_batch, recall_since
 from dispatch.hot.stream import HotPath
-from dispatch.job import heartbeat
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.matching.bases import workers_are_here
 from dispatch.matching.view import RoutingView
@@ -204,6 +203,7 @@ class Gears:
             if self._feeder is not None:
                 self._feeder.stop()
                 self._feeder = None
+            self._hearing.end_workers()
             self._hearing.catch_up(self._kafka.request_timeout_s)
             # What was parked until now must not be overtaken, whoever has parked it.
             self._redeliverer.catch_up(_RECALL_S)
@@ -407,11 +407,10 @@ class Gears:
         with self._lock:
             if self.gear != "realtime" or self._gate.closed:
                 return
-            gone = [pid for pid in self._hearing.processes() if not heartbeat.started_at(pid)]
-            if gone:
-                logger.warning("a Python worker (pid %s) has died: the query is started again", gone[0])
+            if gone := self._hearing.missing():
+                logger.warning("a Python worker (pid %s) has died: the query is started again", min(gone))
                 with self.supervisor.new_beginning():
-                    self._hearing.begin(-1)
+                    self._hearing.end_workers()
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
         at = self.positions() or {}

@@ -507,6 +507,8 @@ class _Task:
         pump = self._worker.pump
         while not self._lanes.empty:
             liveness.beat()
+            if self._feeding.error is not None:
+                raise self._feeding.error  # another run has begun
             self._turn(tell)
             pump.drive(_LOOK_S)
         tell(0)

@@ -16,7 +16,7 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from jobs.install import version  # noqa: E402  # not found before
+from jobs.install import version  # noqa: E402  # found only now that its folder is on the path
 
 
 def _write_commit(root: Path) -> None:

@@ -18,6 +18,10 @@ from dispatch.matching.filters import TOO_MUCH, Judge
 from topic_model.routing import Found
 from topic_model.subscriptions import Subscription
 
+HELD = "earlier messages are parked, or the subscription is suspended"
+
+SICK = "its endpoint is sick"
+
 
 @dataclass(frozen=True)
 class Diversions:
@@ -37,9 +41,9 @@ class Diversions:
         if subscription.policy.strict:
             return "strict order: each message waits for the one before it"
         if subscription.id in self.held:
-            return "earlier messages are parked, or the subscription is suspended"
+            return HELD
         if subscription.consumer.address in self.degraded:
-            return "its endpoint is sick"
+            return SICK
         return ""
 
 

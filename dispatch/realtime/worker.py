@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.core.broadcast import Broadcast
@@ -31,7 +31,7 @@ from core.eventlog.consumer import LogConsumer
 from core.eventlog.topics import FEED_LOG
 from core.settings import KafkaSettings
 from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.intake import Diversions, Intake
+from dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification, worker_for
@@ -132,7 +132,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
 class _Rows:
     """What Spark hands on, read by a thread of its own."""
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], wake: Any) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], wake: Callable[[], None]) -> None:
         self._batches = batches
         self._wake = wake
         self._rows: deque[tuple[bytes, int, int]] = deque()
@@ -179,7 +179,7 @@ class _Rows:
 class _Feeding:
     """What the driver says, read by a thread of its own, from where the run's last beginning is."""
 
-    def __init__(self, kafka: KafkaSettings, run: int, wake: Any) -> None:
+    def __init__(self, kafka: KafkaSettings, run: int, wake: Callable[[], None]) -> None:
         self._log = LogConsumer(kafka, FEED_LOG, wait_ms=_WAIT_MS)
         self._run = run
         self._wake = wake
@@ -358,9 +358,9 @@ class _Task:
             # What comes now is parked, and must not be pushed before what is queued.
             for subscription, _ in list(self._lanes.waiting()):
                 if subscription.id in diverted.held:
-                    self._run.put_off(subscription, "earlier messages are parked, or the subscription is suspended")
+                    self._run.put_off(subscription, HELD)
                 elif subscription.consumer.address in sick:
-                    self._run.put_off(subscription, "its endpoint is sick")
+                    self._run.put_off(subscription, SICK)
         if diverted.unjudged != self._intake.diversions.unjudged:
             self._intake.judge = self._judge(diverted.unjudged)
         self._intake.diversions = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged)
@@ -426,7 +426,7 @@ class _Task:
         self._beyond = stamp
         return True
 
-    def _turn(self, tell: Any) -> None:
+    def _turn(self, tell: Callable[[int], None]) -> None:
         """Begin pushes, write down what is due, and tell the driver."""
         pump = self._worker.pump
         if self._outcomes.write_due():
@@ -502,7 +502,7 @@ class _Task:
         """What stands for the number of a batch: seconds since the run began."""
         return self._job.run + max(0, int(time.time() - self._job.began_s))
 
-    def _settle_all(self, tell: Any, stopped: bool) -> None:
+    def _settle_all(self, tell: Callable[[int], None], stopped: bool) -> None:
         """Bring what was taken in to its end, and say so."""
         pump = self._worker.pump
         while not self._lanes.empty:

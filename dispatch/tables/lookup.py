@@ -27,8 +27,7 @@ def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row
     if not values:
         return []
     wanted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-    # What is put in is the name of a column of ours, and texts in quotes.
-    query = f'SELECT * FROM wanted WHERE "{column}" IN ({wanted})'  # noqa: S608
+    query = f'SELECT * FROM wanted WHERE "{column}" IN ({wanted})'  # noqa: S608  # a column of ours, and texts in quotes
     try:
         found = QueryBuilder().register("wanted", table).execute(query).read_all()
     except Exception as error:

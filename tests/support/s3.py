@@ -16,6 +16,15 @@ from jobs.processes import processes
 # What an operator would put into the environment of the job; see docs/operations.md.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
+# One request after the other: two threads of moto's own server both find that there is no such object yet,
+# and both write it, where S3 refuses the second one.
+_SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+
 
 @contextmanager
 def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
@@ -24,7 +33,7 @@ def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
     url = f"http://127.0.0.1:{port}"
     with (folder / "s3.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [sys.executable, "-W", "ignore", "-c", _SERVER, str(port)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

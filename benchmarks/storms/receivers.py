@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -93,7 +94,7 @@ def _main() -> None:
 
     with ExitStack() as stack:
         receivers = {name: Receiver(on_received=partial(note, name)) for name in names}
-        listening = set(names)
+        refusing: dict[str, socket.socket] = {}
         for receiver in receivers.values():
             receiver.start()
             stack.callback(receiver.stop)
@@ -101,14 +102,17 @@ def _main() -> None:
         for line in sys.stdin:
             name, behaviour = line.split()
             if behaviour == "refuse":
-                if name in listening:
+                if name not in refusing:
                     receivers[name].stop()
-                    listening.discard(name)
+                    # Who does not listen refuses; and nobody else gets the port meanwhile.
+                    refusing[name] = socket.socket()
+                    refusing[name].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    refusing[name].bind(("127.0.0.1", receivers[name].port))
                 continue
             receivers[name].behave("/in", behaviour)
-            if name not in listening:
+            if name in refusing:
+                refusing.pop(name).close()
                 receivers[name].start()
-                listening.add(name)
 
 
 if __name__ == "__main__":

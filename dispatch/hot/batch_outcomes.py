@@ -133,6 +133,14 @@ class BatchOutcomes:
             )
             self._write(received, row, UNTRIED)
 
+    def was_parked(self, subscription: Subscription, received: Received) -> None:
+        """Write the row of what was parked by a worker that could not write it any more."""
+        what = waits("its worker was ended when it had parked this")
+        endpoint, batch = subscription.consumer.address, received.batch
+        self._journal.record(
+            untried(subscription.id, endpoint, received.notification, 0, what.verdict, what.why, self._now_ms(), batch)
+        )
+
     def expired(self, subscription: Subscription, received: Received) -> bool:
         """Whether a notification has lived too long to be tried at all; then that is written down."""
         lifespan_ms = subscription.policy.lifespan_ms

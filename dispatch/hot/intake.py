@@ -11,8 +11,9 @@ import msgspec
 from dispatch.delivery.outcomes import failed
 from dispatch.delivery.verdict import Verdict
 from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
+from dispatch.hot.earlier import NOTHING, Earlier
 from dispatch.hot.lanes import Lanes, Received
-from dispatch.hot.sink_journal import Settled, SinkJournal
+from dispatch.hot.sink_journal import SinkJournal
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Judge
 from topic_model.routing import Found
@@ -49,7 +50,7 @@ class Diversions:
 
 @dataclass
 class Intake:
-    """`settled` are the deliveries that an earlier run came to. `matched` gathers, by partition, how many each
+    """`earlier` is what an earlier run came to. `matched` gathers, by partition, how many each
     notification was for."""
 
     journal: SinkJournal
@@ -57,7 +58,7 @@ class Intake:
     outcomes: BatchOutcomes
     judge: Judge
     diversions: Diversions
-    settled: Settled = frozenset()
+    earlier: Earlier = NOTHING
     matched: defaultdict[int, list[Matched]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, received: Received, found: Found) -> int:
@@ -71,9 +72,11 @@ class Intake:
         )
         unjudged: Received | None = None
         for subscription, asked in wanted:
-            if self.settled and (subscription.id, notification.id) in self.settled:
+            if self.earlier.settled and (subscription.id, notification.id) in self.earlier.settled:
                 continue
-            if subscription.id in ended:
+            if self.earlier.unwritten and (subscription.id, notification.id) in self.earlier.unwritten:
+                self.outcomes.was_parked(subscription, received)
+            elif subscription.id in ended:
                 self.outcomes.put_off(subscription, (received,), cancelled("it ended before this was matched"))
             elif asked:
                 self._hand_over(subscription, received)
@@ -110,6 +113,7 @@ class Intake:
         elif self.outcomes.expired(subscription, received):
             return
         elif why := self.diversions.reason(subscription):
-            self.outcomes.put_off(subscription, (received,), waits(why))
+            # What is queued comes first, and would be overtaken.
+            self.outcomes.put_off(subscription, (*self.lanes.drain(subscription.id), received), waits(why))
         else:
             self.lanes.add(received, subscription)

@@ -24,16 +24,18 @@ from topic_model.subscriptions import Subscription
 
 class Received(NamedTuple):
     """A notification, and where it was read: the partition and offset in the `notifications` log, and the batch. That
-    is what a parked delivery is named by."""
+    is what a parked delivery is named by, with `parked_as` in the batch's place where there is one."""
 
     notification: Notification
     partition: int
     offset: int
     batch: int = 0
+    parked_as: int | None = None
 
     def delivery(self, subscription_id: str) -> Delivery:
         """The name of its delivery to a subscription."""
-        return Delivery(subscription_id, Place(self.batch, self.partition, self.offset))
+        number = self.batch if self.parked_as is None else self.parked_as
+        return Delivery(subscription_id, Place(number, self.partition, self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,9 @@ class Lanes:
 
     def drain(self, subscription_id: str) -> list[Received]:
         """Remove and return all that still waits in a lane. When it has a push under way, `settle` is still due."""
-        lane = self._lanes[subscription_id]
+        lane = self._lanes.get(subscription_id)
+        if lane is None:
+            return []
         drained = list(lane.waiting)
         lane.waiting.clear()
         self.size -= len(drained)

@@ -32,10 +32,11 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.pushes import make_push_spans
 from dispatch.delivery.transport import make_transport
 from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.earlier import Earlier, recall
 from dispatch.hot.intake import Diversions, Intake
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
-from dispatch.hot.sink_journal import Settled, SinkJournal, recall
+from dispatch.hot.sink_journal import SinkJournal
 from dispatch.job import heartbeat
 from dispatch.matching.filters import Allowance, Conditions, Judge
 from dispatch.matching.view import SharedView
@@ -67,7 +68,7 @@ class SourceRow(Protocol):
 class SinkJob:
     """What a partition needs to know; pickled into every task, so it is small.
 
-    `settled` is what an earlier run of the same batch came to; None when there was none. `begun_ms` is when this run
+    `earlier` is what an earlier run came to; None when there was none. `begun_ms` is when this run
     began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
     what lies behind the offsets `done`, until that comes to `most` deliveries.
     """
@@ -77,7 +78,7 @@ class SinkJob:
     batch: int
     begun_ms: int
     diversions: Diversions = field(default_factory=Diversions)
-    settled: Broadcast[Settled] | None = None
+    earlier: Broadcast[Earlier] | None = None
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
@@ -158,7 +159,8 @@ class Worker:
         self.journal.begin(job.batch)
         allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         judge = Judge(self.conditions, allowance, job.diversions.unjudged)
-        intake = Intake(self.journal, lanes, outcomes, judge, job.diversions, _settled_before(job))
+        earlier = _before(job)
+        intake = Intake(self.journal, lanes, outcomes, judge, job.diversions, earlier)
         report, taken = outcomes.report, 0
         for row in rows:
             liveness.beat()
@@ -172,7 +174,8 @@ class Worker:
             notification = read_notification(bytes(row.value), row.partition, row.offset)
             if notification is None:
                 continue
-            received = Received(notification, row.partition, row.offset, job.batch)
+            number = earlier.number(row.partition, row.offset)
+            received = Received(notification, row.partition, row.offset, job.batch, number)
             taken += max(1, intake.take(received, recipients.of(notification)))
             if len(intake.matched[row.partition]) == _MATCHED_AT_ONCE:
                 intake.tell_matched(job.view.control)
@@ -215,12 +218,13 @@ def _is_repeated() -> bool:
     return task is not None and task.attemptNumber() > 0
 
 
-def _settled_before(job: SinkJob) -> Settled:
+def _before(job: SinkJob) -> Earlier:
     """What is known already of the deliveries of this batch: from an earlier run of it, or of this task."""
-    settled: Settled = job.settled.value if job.settled is not None else frozenset()
+    earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
     if _is_repeated():
-        settled |= recall(job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s)
-    return settled
+        found = recall(job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s)
+        earlier = earlier._replace(settled=earlier.settled | found)
+    return earlier
 
 
 def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from core import fence
+from dispatch.hot.earlier import Beginning, Earlier, newest_batch, recall
 from dispatch.hot.intake import Diversions
 from dispatch.hot.sink import SinkJob, push_partition
-from dispatch.hot.sink_journal import Settled, newest_batch, recall
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
 from dispatch.monitoring.under_way import UnderWay
@@ -24,7 +24,7 @@ from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
 from dispatch.spark.query_supervisor import StopGate, StopRequested
-from dispatch.spark.source import Beginning, read_log
+from dispatch.spark.source import read_log
 
 # Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
 _FIRST = 1_000
@@ -82,7 +82,7 @@ class HotPath:
         self._repeating = True
         self._first_number = 0
         self._pausing = False
-        self._known: Broadcast[Settled] | None = None
+        self._known: Broadcast[Earlier] | None = None
         self.positions: dict[int, int] = {}
         """The offsets behind the last batch that is done, of the partitions that have had any."""
         self._rounds = Rounds(settings.dispatch.round_s)
@@ -102,7 +102,7 @@ class HotPath:
         newest = self._newest_batch if begin is None else lambda: begin.newest
         self._first_number = first_number(HadoopFolder(spark, checkpoint), newest)
         self._pausing, self._repeating = False, begin is None
-        self._known = spark.sparkContext.broadcast(begin.settled) if begin is not None and begin.settled else None
+        self._known = spark.sparkContext.broadcast(begin.earlier) if begin is not None else None
         self.positions = {} if begin is None else dict(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
@@ -138,22 +138,22 @@ class HotPath:
             if self._pausing:
                 raise StopRequested
             number = self._first_number + batch
-            settled = self._known
+            earlier = self._known
             if self._repeating:
-                settled = self._settled_before(frame, number)
-                if settled is not None:
-                    after.callback(settled.destroy)
+                earlier = self._before(frame, number)
+                if earlier is not None:
+                    after.callback(earlier.destroy)
             self._repeating = True
             stages.over("recall")
             done: dict[int, int] = {}
-            while self._round(frame, number, settled, done, stages):
+            while self._round(frame, number, earlier, done, stages):
                 # The rest is repeated by the next start, without what is done.
                 self._gate.pass_on()
             self._repeating = False
             self.positions |= {partition: offset + 1 for partition, offset in done.items()}
 
     def _round(
-        self, frame: DataFrame, number: int, settled: Broadcast[Settled] | None, done: dict[int, int], stages: Stages
+        self, frame: DataFrame, number: int, earlier: Broadcast[Earlier] | None, done: dict[int, int], stages: Stages
     ) -> bool:
         """Dispatch as much of a batch as one round may take, behind what is `done`; whether there is more.
 
@@ -170,7 +170,7 @@ class HotPath:
             number,
             int(time.time() * 1000),
             self._diversions(),
-            settled,
+            earlier,
             self._under_way.file if self._under_way else "",
             done.copy(),
             self._rounds.most,
@@ -204,7 +204,7 @@ class HotPath:
     def _newest_batch(self) -> int:
         return max(newest_batch(self._kafka, _RECALL_S), self._redeliverer.newest_batch())
 
-    def _settled_before(self, frame: DataFrame, batch: int) -> Broadcast[Settled] | None:
+    def _before(self, frame: DataFrame, batch: int) -> Broadcast[Earlier] | None:
         """What an earlier run of this batch, in this process or another, has come to."""
         first = frame.select("planned_ms").first()
         if first is None:
@@ -212,7 +212,7 @@ class HotPath:
         settled = recall(self._kafka, batch, first.planned_ms, _RECALL_S)
         # What it has parked was perhaps not reported, and must not be overtaken either.
         self._redeliverer.catch_up(_RECALL_S)
-        return frame.sparkSession.sparkContext.broadcast(settled) if settled else None
+        return frame.sparkSession.sparkContext.broadcast(Earlier(settled)) if settled else None
 
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health

@@ -137,13 +137,13 @@ class ParkingLog(DurableWriter):
         self._last: dict[str, int] = {}
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
-        """A delivery waits from now on; the record's number."""
+        """A delivery waits from now on; the record's number. One that was tried has had its turn, and holds nothing."""
         fence.wait()
         lane = delivery.subscription
-        value = encode(Parked(notification, tries))
-        number = self._last[lane] = self.send(
-            partition_of_subscription(lane, self.partitions), value, delivery.key(), lane
-        )
+        value, label = encode(Parked(notification, tries)), "" if tries.number else lane
+        number = self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), label)
+        if label:
+            self._last[lane] = number
         return number
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
@@ -164,14 +164,14 @@ class ParkingLog(DurableWriter):
             self._reach[label] = max(self._reach.get(label, reach), reach)
 
     def reach(self) -> dict[str, tuple[int, int]]:
-        """The partition and offset of the last delivery parked for each lane since this was last asked; only complete
-        after `settle`."""
+        """The partition and offset of the last delivery parked untried for each lane since this was last asked; only
+        complete after `settle`."""
         reach, self._reach = self._reach, {}
         self._last.clear()
         return reach
 
     def __contains__(self, lane: object) -> bool:
-        """Whether something was parked for this lane that `forget_read` has not forgotten."""
+        """Whether something was parked untried for this lane that `forget_read` has not forgotten."""
         return lane in self._last
 
     def forget_read(self, positions: Mapping[int, int]) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from core.errors import ArborcastError, InfrastructureError
 from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
-from dispatch.hot.sink_journal import Settled, newest_batch, recall_since
+from dispatch.hot.earlier import Beginning, Earlier, earlier, newest_batch, recall_since
 from dispatch.hot.stream import HotPath
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.matching.bases import workers_are_here
@@ -38,7 +38,6 @@ from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
 from dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut_off, mended, settled
 from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, waits_for_data
-from dispatch.spark.source import Beginning
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +232,7 @@ class Gears:
                 if self.gear == "batch" or self._drain(self._patience_s):
                     positions = dict(self.positions() or {})
                     if len(positions) == self._partitions:
-                        self._begin = Beginning(positions, frozenset(), self._newest())
+                        self._begin = Beginning(positions, Earlier(), self._newest())
                 self._wanted, self._returns = gear, False
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
 
@@ -270,12 +269,13 @@ class Gears:
         self._hearing.begin(run)
         self._feeder = Feeder(self._kafka, self._view, self._told, run)
         self._feeder.start()
-        self._say_where(run, begin.positions)
+        self._say_where(run, begin)
         if self._under_way is not None:
             self._under_way.clear()
-        known = self._spark.sparkContext.broadcast(begin.settled) if begin.settled else None
+        known = self._spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
+        again = self._ends if begin.since >= 0 else {}
         under_way = self._under_way.file if self._under_way is not None else ""
-        job = RealtimeJob(self._settings, run, time.time(), known, under_way)
+        job = RealtimeJob(self._settings, run, time.time(), known, again, begin.since, begin.since_ms, under_way)
         folder = HadoopFolder(self._spark, checkpoint := self._settings.checkpoint("realtime"))
         folder.remove()
         if self._session is None:
@@ -287,12 +287,13 @@ class Gears:
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._ends.items())
         return self._settings.dispatch.gear == "auto" and waiting > _HEAP
 
-    def _say_where(self, run: int, positions: Mapping[int, int]) -> None:
+    def _say_where(self, run: int, begin: Beginning) -> None:
         """From now on the real-time gear is the last one."""
+        since, since_ms = (begin.since, begin.since_ms) if begin.since >= 0 else (run, int(time.time() * 1000))
         log = ProgressLog(self._kafka)
         try:
-            for partition, position in positions.items():
-                log.tell(WorkerProgress(run, partition, position, run, task=-1, at_ms=int(time.time() * 1000)))
+            for partition, position in begin.positions.items():
+                log.tell(WorkerProgress(run, partition, position, since, since_ms, task=-1))
             log.settle(self._kafka.request_timeout_s)
         finally:
             log.close()
@@ -324,13 +325,14 @@ class Gears:
         ):
             return None
         positions = {number: each.position for number, each in known.items()}
-        found: Settled = frozenset()
-        if not all(each.clean for each in known.values()):
-            since_ms = min(each.at_ms for each in known.values())
-            found = recall_since(self._kafka, min(each.run for each in known.values()), since_ms, _RECALL_S)
-            found |= frozenset(self._redeliverer.parked_behind(positions))
-            logger.info("%d deliveries were settled before the workers were cut off", len(found))
-        return Beginning(self._placed(positions), found, self._newest())
+        if all(each.clean for each in known.values()):
+            return Beginning(self._placed(positions), Earlier(), self._newest())
+        since = min(each.since for each in known.values())
+        since_ms = min(each.since_ms for each in known.values())
+        found = recall_since(self._kafka, since, since_ms, _RECALL_S)
+        behind = earlier(found, self._redeliverer.parked_behind(positions), since)
+        logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
+        return Beginning(self._placed(positions), behind, self._newest(), since, since_ms)
 
     def _checkpoint_was_last(self) -> Beginning | None:
         """Where the batches were; None when the last one is not done, or that cannot be seen from here."""
@@ -340,7 +342,7 @@ class Gears:
         newest = max(self._redeliverer.newest_batch(), self._newest())
         if newest == NO_BATCH:
             newest = newest_batch(self._kafka, _RECALL_S)
-        return Beginning(self._placed(positions), frozenset(), newest)
+        return Beginning(self._placed(positions), Earlier(), newest)
 
     def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
         """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
@@ -366,7 +368,7 @@ class Gears:
         first, for all of its range are its own."""
         of_checkpoint = HadoopFolder(self._spark, self._checkpoint).highest(RANGES)
         of_batches = NO_BATCH if of_checkpoint is None else of_checkpoint * RANGE
-        return max([of_batches, *(each.batch for each in self._hearing.known.values())])
+        return max([of_batches, *(each.run for each in self._hearing.known.values())])
 
     def _told(self) -> Told:
         health = self._redeliverer.health

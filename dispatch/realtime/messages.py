@@ -63,18 +63,20 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
 class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     """How things stand in a partition of the `notifications` log.
 
-    Everything before `position` is settled; `clean` says that nothing behind it was begun. `batch` is the newest number
-    of a batch that its rows have. Since the message before `notifications` were matched and came to `deliveries`;
+    Everything before `position` is settled; `clean` says that nothing behind it was begun, and `since` and `since_ms`
+    what may be: the rows of runs from that one on, written since then. `notifications` were matched since the message
+    before, and came to `deliveries`;
     `signs` were seen of endpoints, the receivers of `gone` have ended their subscriptions, and the conditions of
     `costly` cost more than they may. A `task` tells by its first message that it is ready; then, and as long as it has
     had no notification, it does not know its partition, and says -1. `stopped` is said by its last message, when it was
-    asked to stop. `at_ms` is the worker's clock, `pid` its process.
+    asked to stop. `pid` is its process.
     """
 
     run: int
     partition: int
     position: int
-    batch: int
+    since: int
+    since_ms: int
     clean: bool = False
     notifications: int = 0
     deliveries: int = 0
@@ -83,7 +85,6 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     costly: frozenset[str] = frozenset()
     task: int = 0
     stopped: bool = False
-    at_ms: int = 0
     pid: int = 0
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:

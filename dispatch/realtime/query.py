@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from dispatch.hot.earlier import Beginning
 from dispatch.realtime.worker import RealtimeJob, push_rows
-from dispatch.spark.source import Beginning, read_log
+from dispatch.spark.source import read_log
 
 # Between two batches of Spark's nothing is delivered for some 300 ms; what a batch would give us, a place to begin
 # again, the log `progress` has.

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -31,11 +31,11 @@ from core.eventlog.consumer import LogConsumer
 from core.eventlog.topics import FEED_LOG
 from core.settings import KafkaSettings
 from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.earlier import Earlier
 from dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification, worker_for
-from dispatch.hot.sink_journal import Settled
 from dispatch.job import heartbeat
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge
@@ -83,14 +83,19 @@ class TaskReplaced(InfrastructureError):
 
 @dataclass(frozen=True)
 class RealtimeJob:
-    """What a task needs to know. `run` is the number of the query's run, and the first of the numbers that its
-    notifications have in place of a batch's; `began_s` is when it began, by the clock of the driver. `settled` is what
-    an earlier run has come to behind where this one begins."""
+    """What a task needs to know. `run` is the number of the query's run, which its rows have in place of a batch's;
+    what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock of this host.
+
+    `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
+    partition; `since` and `since_ms` are as in `Beginning`."""
 
     settings: JobSettings
     run: int
     began_s: float
-    settled: Broadcast[Settled] | None = None
+    earlier: Broadcast[Earlier] | None = None
+    again: Mapping[int, int] = field(default_factory=dict)
+    since: int = -1
+    since_ms: int = -1
     under_way: str = ""
 
 
@@ -257,7 +262,7 @@ class _Task:
     def __init__(self, job: RealtimeJob, worker: Worker, number: int) -> None:
         self._job = job
         self._worker = worker
-        self._number = number
+        self._task = number
         self._push, self._retry = job.settings.push, job.settings.retry
         self._journal = worker.journal
         self._outcomes = BatchOutcomes(worker.journal, self._push, self._retry)
@@ -265,10 +270,12 @@ class _Task:
         self._run = PumpRun(self._lanes, self._outcomes)
         parked = worker.journal.parked
         self._held = HeldHere(parked, parked.forget_read)
-        settled: Settled = job.settled.value if job.settled is not None else frozenset()
+        self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
         self._intake = Intake(
-            worker.journal, self._lanes, self._outcomes, self._judge(frozenset()), Diversions(self._held), settled
+            worker.journal, self._lanes, self._outcomes, self._judge(frozenset()), Diversions(self._held), self._earlier
         )
+        self._journal.begin(job.run)
+        self._number = job.run
         self._view: SteppedView | None = None
         self._complete = False
         self._ready = False
@@ -303,7 +310,7 @@ class _Task:
         """Until there are no more rows; see `_push_rows`."""
         rows = _Rows(batches, self._worker.transport.wake)
         rows.start()
-        tell = self._worker.shown.teller(self._number)
+        tell = self._worker.shown.teller(self._task)
         stopped = False
         while not rows.over:
             liveness.beat()
@@ -375,8 +382,6 @@ class _Task:
         if self._view is None or not self._complete:
             return
         self._waits = False
-        batch = self._batch()
-        self._journal.begin(batch)
         for _ in range(_AT_ONCE):
             row = rows.first()
             if row is None or self._lanes.size >= _MOST_WAITING:
@@ -392,11 +397,19 @@ class _Task:
                 if stamp > self._control and not self._is_beyond(stamp):
                     self._next, self._waits = offset, True
                     return
-                received = Received(notification, self._partition, offset, batch)
+                received = Received(notification, self._partition, offset, self._job.run, self._place_by(offset))
                 self._intake.take(received, self._view.of(notification))
             self._next = offset + 1
             self._taken += 1
             rows.drop_first()
+
+    def _place_by(self, offset: int) -> int:
+        """By which number it is parked: what is parked later has a higher one, whatever partition it is of."""
+        number = self._earlier.number(self._partition, offset)
+        if number is None:
+            now = self._job.run + int((time.time() - self._job.began_s) * 1000)
+            self._number = number = max(self._number, now)
+        return number
 
     def _stamp_for(self, rows: _Rows, offset: int) -> int:
         """For a notification without a stamp, of an older Arborcast: it belongs to those who are there when it is
@@ -479,28 +492,25 @@ class _Task:
     def _say(self, position: int, clean: bool = False, stopped: bool = False) -> None:
         report = self._outcomes.take_report()
         self._told = max(self._told, position)
+        again = position < self._job.again.get(self._partition, 0)
         self._progress.tell(
             WorkerProgress(
                 self._job.run,
                 self._partition,
                 position,
-                self._batch(),
+                self._job.since if again else self._job.run,
+                self._job.since_ms if again else int(time.time() * 1000),
                 clean,
                 report.notifications,
                 report.deliveries,
                 tuple(report.signs),
                 frozenset(report.gone),
                 frozenset(report.costly),
-                self._number,
+                self._task,
                 stopped,
-                int(time.time() * 1000),
                 os.getpid(),
             )
         )
-
-    def _batch(self) -> int:
-        """What stands for the number of a batch: seconds since the run began."""
-        return self._job.run + max(0, int(time.time() - self._job.began_s))
 
     def _settle_all(self, tell: Callable[[int], None], stopped: bool) -> None:
         """Bring what was taken in to its end, and say so."""

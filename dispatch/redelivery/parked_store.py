@@ -81,15 +81,17 @@ def newest_batch(file: Path) -> int:
     return NO_BATCH if newest is None else int(newest)
 
 
-def parked_behind(file: Path, positions: Mapping[int, int]) -> Iterator[tuple[str, str]]:
-    """Subscription and notification of what waits there that was read behind these offsets of the `notifications` log,
-    as of the last commit. In any thread. Raises InfrastructureError."""
+def parked_behind(file: Path, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
+    """Subscription, notification and place of what waits there that was read behind these offsets of the
+    `notifications` log, as of the last commit. In any thread. Raises InfrastructureError."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as opened:
             for partition, first in positions.items():
-                asked = "SELECT lane, notification FROM waiting WHERE part = ? AND place >= ?"
-                for lane, notification in opened.execute(asked, (partition, first)):
-                    yield lane, notifications.decode(notification).id
+                asked = (
+                    "SELECT lane, notification, batch, part, place, redrive FROM waiting WHERE part = ? AND place >= ?"
+                )
+                for lane, notification, *place in opened.execute(asked, (partition, first)):
+                    yield lane, notifications.decode(notification).id, Place(*place)
     except sqlite3.Error as error:
         raise InfrastructureError(f"the file of parked deliveries, {file}: {error}", 5.0) from error
 

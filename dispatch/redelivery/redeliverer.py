@@ -23,6 +23,7 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport import make_transport
+from dispatch.logs.parked import Place
 from dispatch.redelivery.events import EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
 from dispatch.redelivery.parked_store import newest_batch, parked_behind
@@ -173,9 +174,9 @@ class Redeliverer:
         """
         return newest_batch(self._parts.file)
 
-    def parked_behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str]]:
-        """Subscription and notification of what waits that was read behind these offsets; to be asked when it has
-        caught up. Raises InfrastructureError."""
+    def parked_behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
+        """Subscription, notification and place of what waits that was read behind these offsets; to be asked when it
+        has caught up. Raises InfrastructureError."""
         return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:

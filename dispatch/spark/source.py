@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,21 +12,6 @@ from core.errors import ConfigError
 from core.settings import KafkaSettings
 
 _LONGEST_ATTEMPT_S = 5.0
-
-
-class Beginning(NamedTuple):
-    """Where a query begins that goes on where another one was: the offset in each partition of the `notifications` log;
-    the deliveries (subscription and notification) that are settled behind these; and the highest number that a batch
-    has had."""
-
-    positions: Mapping[int, int]
-    settled: frozenset[tuple[str, str]]
-    newest: int
-
-    def starting(self, kafka: KafkaSettings) -> str:
-        """As Spark wants to be told where to begin."""
-        at = {str(number): position for number, position in sorted(self.positions.items())}
-        return json.dumps({kafka.topic("notifications"): at})
 
 
 def read_log(

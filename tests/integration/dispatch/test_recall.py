@@ -6,7 +6,7 @@ from contextlib import closing
 from core.eventlog.topics import ensure_topics
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
-from dispatch.hot.sink_journal import newest_batch, recall
+from dispatch.hot.earlier import newest_batch, recall
 from dispatch.logs import attempts
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Matched
 from topic_model.topics import TopicPath

@@ -38,7 +38,7 @@ class NoRedelivery:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     broadcast = Sent()
-    monkeypatch.setattr(HotPath, "_settled_before", lambda self, frame, batch: broadcast)
+    monkeypatch.setattr(HotPath, "_before", lambda self, frame, batch: broadcast)
     monkeypatch.setattr(HotPath, "_diversions", lambda self: None)
     return broadcast
 

@@ -33,7 +33,7 @@ def test_messages_come_out_as_they_went_in() -> None:
     base = pickle.dumps(FileBase("/somewhere/x.base", 7))
     feed = Feed(3, -1, 2, 17, base=base, step=ViewStep(17, Overlay("x")), complete=False, stop=True)
     assert decode_feed(*encode_feed(feed)) == feed
-    progress = WorkerProgress(3, 1, 99, 5, signs=(("http://e/", Sign("slow")),), gone=frozenset({"s"}), stopped=True)
+    progress = WorkerProgress(3, 1, 99, 3, 5, signs=(("http://e/", Sign("slow")),), gone=frozenset({"s"}), stopped=True)
     assert decode_progress(*encode_progress(progress)) == progress
     with pytest.raises(InfrastructureError):
         decode_feed(b"3", b"nonsense")

@@ -1,0 +1,145 @@
+"""What an earlier run has come to behind the place where this one begins, read back from the logs.
+
+After a crash notifications are taken again. Whatever the `attempts` log tells of them is not pushed again, so that only
+what was under way in that moment, or just before, arrives twice. What was parked keeps its place.
+
+Spark repeats a batch under its number, and no other batch has that. The log is read since the batch was planned, which
+may be long ago when it was repeated often. What others have written meanwhile, the redelivery above all, is passed over
+unread; what is left is not more than the batch's own deliveries.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from core.eventlog.client import ConsumerRecord
+from core.eventlog.scan import LogScan
+from core.settings import KafkaSettings
+from dispatch.logs import attempts
+from dispatch.logs.parked import Place
+
+logger = logging.getLogger(__name__)
+
+Settled = frozenset[tuple[str, str]]
+
+"""Subscriptions and notifications of which something is known already."""
+
+# What was written for the batch has a time stamp behind the batch's own, by clocks of several machines.
+_CLOCKS_MS = 60_000
+
+# How far back the newest batch is looked for, in seconds, before all of the log is read.
+_LOOKS_BACK_S = (60, 3_600, 86_400)
+
+
+class Earlier(NamedTuple):
+    """`settled` are deliveries that have a row. Those that are `unwritten` were parked, and their rows did not come to
+    be written. `numbers` are those by which notifications were parked, of each partition, with the offset from which on
+    each was given."""
+
+    settled: Settled = frozenset()
+    unwritten: Settled = frozenset()
+    numbers: Mapping[int, Sequence[tuple[int, int]]] = {}
+
+    def number(self, partition: int, offset: int) -> int | None:
+        """By which number a notification is parked, so that it comes in order with those that were parked before; None
+        when it is behind them all."""
+        known = self.numbers.get(partition)
+        if not known or offset > known[-1][0]:
+            return None
+        return known[max(0, bisect_right(known, offset, key=lambda each: each[0]) - 1)][1]
+
+
+NOTHING = Earlier()
+
+
+class Beginning(NamedTuple):
+    """Where a query begins that goes on where another one was: the offset in each partition of the `notifications` log;
+    what is known behind these; and the highest number that a batch has had. `since` and `since_ms` are the first run
+    of the real-time gear whose rows count behind the positions, and when it began to write them; -1 when nothing is
+    behind them."""
+
+    positions: Mapping[int, int]
+    earlier: Earlier
+    newest: int
+    since: int = -1
+    since_ms: int = -1
+
+    def starting(self, kafka: KafkaSettings) -> str:
+        """As Spark wants to be told where to begin."""
+        at = {str(number): position for number, position in sorted(self.positions.items())}
+        return json.dumps({kafka.topic("notifications"): at})
+
+
+def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int) -> Earlier:
+    """What is known by the rows, and by what waits: subscription, notification and place of each. Places of runs before
+    `since` are none of this log's."""
+    unwritten: set[tuple[str, str]] = set()
+    last: dict[int, dict[int, int]] = {}
+    for subscription, notification, place in parked:
+        if (subscription, notification) not in settled:
+            unwritten.add((subscription, notification))
+        if place.batch >= since and not place.redrive:
+            last.setdefault(place.partition, {})[place.offset] = place.batch
+    numbers = {partition: sorted(known.items()) for partition, known in last.items()}
+    return Earlier(settled, frozenset(unwritten), numbers)
+
+
+def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) -> Settled:
+    """The deliveries of a batch, planned at that time, that have a row in the `attempts` log.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    found: set[tuple[str, str]] = set()
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        for record in log.read_from(log.at(planned_ms - _CLOCKS_MS)):
+            if record.value is not None and attempts.batch_of(record.key) in (batch, None):
+                found.update(_of_batch(record.value, batch))
+    if found:
+        logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
+    return frozenset(found)
+
+
+def recall_since(kafka: KafkaSettings, first: int, since_ms: int, timeout_s: float) -> Settled:
+    """The deliveries that have a row of a batch with this number or a higher one, written since then.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    found: set[tuple[str, str]] = set()
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
+            named = attempts.batch_of(record.key)
+            if record.value is not None and named is not None and named >= first:
+                found.update((each.subscription, each.notification) for each in attempts.decode(record.value))
+    return frozenset(found)
+
+
+def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
+    """The highest number of a batch that the `attempts` log tells of, NO_BATCH when there is none.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    now_ms = int(time.time() * 1000)
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        for since_ms in (*(now_ms - back_s * 1000 for back_s in _LOOKS_BACK_S), 0):
+            newest = max(map(_newest, log.read_from(log.at(since_ms))), default=attempts.NO_BATCH)
+            if newest != attempts.NO_BATCH:
+                break
+    return newest
+
+
+def _newest(record: ConsumerRecord) -> int:
+    named = attempts.batch_of(record.key)
+    if named is not None or record.value is None:
+        return attempts.NO_BATCH if named is None else named
+    rows, evaluation = attempts.decode_all(record.value)
+    evaluated = evaluation.batch if evaluation is not None else attempts.NO_BATCH
+    return max((each.batch for each in rows), default=evaluated)
+
+
+def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:
+    return {(each.subscription, each.notification) for each in attempts.decode(value) if each.batch == batch}

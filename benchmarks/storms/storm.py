@@ -78,6 +78,9 @@ WANTED = (
 _RECOVERY_S = 240.0
 _DRAIN_S = 300.0
 
+# What ends because another part was killed has ended by then; until then a message may still come through.
+_ENDED_S = 2.0
+
 # And this long after a kill all parts have processes again.
 _START_S = 90.0
 
@@ -209,7 +212,7 @@ class Storm:
         hasty = not self._quick and self._chance.random() < 0.25
         if hasty:
             self._weather(self._chance.uniform(0.1, 10.0))
-        accepted, delivered = self._until_delivered(at, 0.0 if hasty else _RECOVERY_S)
+        accepted, delivered = self._until_delivered(at + _ENDED_S, 0.0 if hasty else _RECOVERY_S)
         self._kills[-1] = dataclasses.replace(self._kills[-1], accepted_again=accepted, delivered_again=delivered)
         if delivered is None and not hasty:
             self.problems.append(f"nothing was delivered within {_RECOVERY_S:g} s after the kill of {'+'.join(hit)}")

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import msgspec
 import pytest
 
 from core.errors import InfrastructureError, RecordVersionError
+from core.eventlog.client import Producer
+from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
-from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from dispatch.logs.parked import Delivery, Parked, ParkingLog, Place, Tried, Tries
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
@@ -61,3 +66,33 @@ def test_records_of_a_newer_version_are_refused_and_damaged_ones_too(decode: obj
         decode(newer)
     with pytest.raises(InfrastructureError, match="cannot be read"):
         decode(b"\x00")
+
+
+class AcknowledgingProducer:
+    """Has each record in the log at once, at the next offset."""
+
+    def __init__(self) -> None:
+        self._offset = -1
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0}
+
+    def send(self, topic: str, **record: Any) -> Any:
+        self._offset += 1
+        acknowledgement = SimpleNamespace(partition=0, offset=self._offset)
+        return SimpleNamespace(add_callback=lambda call: call(acknowledgement), add_errback=lambda call: None)
+
+
+def test_a_lane_is_held_by_what_was_never_tried() -> None:
+    log = ParkingLog(KafkaSettings(), lambda _: cast(Producer, AcknowledgingProducer()))
+
+    log.park(DELIVERY, NOTIFICATION, Tries(1, 1, 9, 9))
+    assert DELIVERY.subscription not in log, "it has had its turn, and what comes next may be pushed"
+    assert not log.reach()
+
+    log.park(DELIVERY, NOTIFICATION, Tries())
+    assert DELIVERY.subscription in log
+    log.forget_read({0: 1})
+    assert DELIVERY.subscription in log, "it has not been read yet"
+    log.forget_read({0: 2})
+    assert DELIVERY.subscription not in log

@@ -1,0 +1,92 @@
+"""From a notification to the lanes: what is parked, in which order, and what an earlier run has come to."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.earlier import NOTHING, Earlier, earlier
+from dispatch.hot.intake import HELD, Diversions, Intake
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.logs.parked import Place
+from dispatch.matching.filters import Allowance, Conditions, Judge
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.fake_journal import FakeJournal
+from topic_model.records.notifications import Notification
+from topic_model.routing import Found
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+ONE = Subscription("one", EndpointReference("http://r/"))
+
+
+class World:
+    """An intake over a journal that remembers."""
+
+    def __init__(self, held: Container[str] = frozenset(), before: Earlier = NOTHING) -> None:
+        self.journal = FakeJournal()
+        self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
+        outcomes = BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: 1.0)
+        judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
+        self.intake = Intake(
+            self.journal,  # type: ignore[arg-type]  # a SinkJournal only for pull points
+            self.lanes,
+            outcomes,
+            judge,
+            Diversions(held),
+            before,
+        )
+
+    def take(self, offset: int) -> None:
+        notification = Notification(f"n{offset}", TopicPath("a"), b"<x/>", 1)
+        number = self.intake.earlier.number(0, offset)
+        self.intake.take(Received(notification, 0, offset, 7, number), Found([ONE], []))
+
+    @property
+    def parked(self) -> list[str]:
+        return [row.notification for row in self.journal.rows if row.state == "parked"]
+
+
+def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
+    world = World()
+    world.take(1)
+    world.take(2)
+    assert world.lanes.take() is not None, "the first push is under way, and has both"
+    world.take(3)
+    world.take(4)
+    world.intake.diversions = Diversions(frozenset({"one"}))
+    world.take(5)
+
+    assert world.parked == ["n3", "n4", "n5"]
+    assert {row.detail for row in world.journal.rows} == {HELD}
+    assert world.lanes.size == 0
+
+
+def test_what_has_a_row_is_left_out_and_what_lacks_it_gets_one() -> None:
+    world = World(before=Earlier(frozenset({("one", "n1")}), frozenset({("one", "n2")})))
+    for offset in (1, 2, 3):
+        world.take(offset)
+
+    assert world.parked == ["n2"]
+    assert not world.journal.parked, "it was parked already"
+    assert [received.offset for received in (world.lanes.take() or (ONE, []))[1]] == [3]
+
+
+def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
+    behind = [
+        ("one", "n4", Place(1_000, 0, 4)),
+        ("two", "n4", Place(1_000, 0, 4)),
+        ("one", "n9", Place(1_007, 0, 9)),
+        ("one", "old", Place(3, 0, 60)),
+        ("one", "redriven", Place(1_001, 0, 70, 1)),
+        ("one", "elsewhere", Place(1_900, 1, 5)),
+    ]
+    known = earlier(frozenset({("one", "n4")}), behind, since=1_000)
+
+    assert [known.number(0, offset) for offset in (3, 4, 8, 9, 10)] == [1_000, 1_000, 1_000, 1_007, None]
+    assert known.number(2, 1) is None
+    assert ("one", "n4") not in known.unwritten
+    assert ("two", "n4") in known.unwritten
+    places = [Received(Notification("n", TopicPath("a"), b"", 1), 0, at, 2_000, known.number(0, at)) for at in (3, 8)]
+    ours = [received.delivery("one").place for received in places]
+    assert ours[0] < Place(1_000, 0, 4) < ours[1] < Place(1_007, 0, 9)

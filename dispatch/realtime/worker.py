@@ -37,6 +37,7 @@ from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification, worker_for
 from dispatch.job import heartbeat
+from dispatch.logs.parked import roomy
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge
 from dispatch.realtime.messages import Diverted, Feed, ProgressLog, WorkerProgress, decode_feed
@@ -189,6 +190,9 @@ class _Feeding:
         self._run = run
         self._wake = wake
         self._stopping = threading.Event()
+        self._parked = LogConsumer(roomy(kafka), "parked")
+        self.parked: Mapping[int, int] = {}
+        """Where the log of parked deliveries ended when this began; known before the first message."""
         self.messages: deque[Feed] = deque()
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="feed", daemon=True)
@@ -202,6 +206,7 @@ class _Feeding:
 
     def _read(self) -> None:
         try:
+            self.parked = self._parked.ends()
             self._begin()
             while not self._stopping.is_set():
                 for record in self._log.poll(_REST_S).get(0, ()):
@@ -212,6 +217,7 @@ class _Feeding:
             self.error = error
             self._wake()
         finally:
+            self._parked.close()
             self._log.close()
 
     def _begin(self) -> None:
@@ -241,6 +247,7 @@ class HeldHere:
         self._parked = parked
         self._forget = forget
         self._told: set[str] = set()
+        self._read: dict[int, int] = {}
 
     def __contains__(self, lane: object) -> bool:
         return lane in self._told or lane in self._parked
@@ -253,7 +260,13 @@ class HeldHere:
         """What it says of lanes; it was true when it had read the log of parked deliveries so far."""
         self._told -= diverted.freed
         self._told |= diverted.held
+        self._read.update(diverted.read)
         self._forget(diverted.read)
+
+    def knows(self, parked: Mapping[int, int]) -> bool:
+        """Whether the driver had read the log of parked deliveries to these offsets when it spoke: what the task before
+        this one has parked is not to be overtaken either."""
+        return all(self._read.get(partition, 0) >= end for partition, end in parked.items())
 
 
 class _Task:
@@ -287,7 +300,7 @@ class _Task:
         self._told = -1
         self._marked: int | None = None
         self._tell_at = 0.0
-        self._waits = False  # for the view, with the first row
+        self._waits = False  # with the first row, for what the driver says
         self._waits_since: tuple[int, float] | None = None
         self._forget_at = 0.0
         self._beyond = -1  # stamps from here on are of a control log that is no more
@@ -379,9 +392,9 @@ class _Task:
 
     def _take(self, rows: _Rows) -> None:
         """Match what has come, as far as the view allows."""
-        if self._view is None or not self._complete:
+        self._waits = not self._held.knows(self._feeding.parked)
+        if self._view is None or not self._complete or self._waits:
             return
-        self._waits = False
         for _ in range(_AT_ONCE):
             row = rows.first()
             if row is None or self._lanes.size >= _MOST_WAITING:

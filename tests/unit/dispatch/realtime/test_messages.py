@@ -16,6 +16,7 @@ from dispatch.matching.bases import FileBase
 from dispatch.realtime import driver
 from dispatch.realtime.driver import Told, changes_of_told
 from dispatch.realtime.messages import (
+    Diverted,
     Feed,
     WorkerProgress,
     decode_feed,
@@ -83,6 +84,17 @@ def test_what_was_parked_here_is_held_until_the_driver_has_read_it() -> None:
     assert not hears(Told(frozenset(), {0: 11})), "it was tried"
     parked.lanes["a"] = 20
     assert hears(Told(frozenset(), {0: 15}))
+
+
+def test_a_task_begins_when_the_driver_knows_what_the_one_before_has_parked() -> None:
+    parked = Parked()
+    held = HeldHere(parked, parked.forget_read)
+    assert held.knows({0: 0, 1: 0}), "nothing was ever parked"
+    assert not held.knows({0: 4, 1: 2})
+    held.hear(Diverted(read={0: 4, 1: 1}))
+    assert not held.knows({0: 4, 1: 2})
+    held.hear(Diverted(read={1: 2}))
+    assert held.knows({0: 4, 1: 2})
 
 
 def test_changes_in_pieces_free_nothing_too_early(tmp_path: Path) -> None:

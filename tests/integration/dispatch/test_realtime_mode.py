@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from core.eventlog.client import make_producer
 from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings
+from dispatch.job.heartbeat import started_at
 from dispatch.realtime.query import REALTIME_SESSION
 from dispatch.spark.source import read_log
 
@@ -32,7 +33,8 @@ def note_rows(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
             if value.is_valid:
                 text = value.as_py().decode()
                 if text.startswith("fail") and not (told := Path(folder, f"told-{text}")).exists():
-                    told.touch()
+                    (unfinished := told.with_suffix(".part")).write_text(str(os.getpid()))
+                    unfinished.rename(told)
                     os._exit(1)
                 with Path(folder, "rows").open("a") as out:
                     out.write(text + "\n")
@@ -77,8 +79,10 @@ class Trial:
             time.sleep(0.02)
 
     def wait_for_failure(self, text: str) -> None:
+        """Until the worker that has read this is gone."""
         deadline = time.monotonic() + 120
-        while not (self._folder / f"told-{text}").exists():
+        told = self._folder / f"told-{text}"
+        while not told.exists() or started_at(int(told.read_text())):
             assert time.monotonic() < deadline
             time.sleep(0.02)
 

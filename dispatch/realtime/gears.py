@@ -8,12 +8,11 @@ its batches, and a real-time run begins one, so the higher number was the later 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,9 +29,10 @@ from dispatch.monitoring.metrics import JobMetrics
 from dispatch.monitoring.sources import progress_of
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.driver import Feeder, Hearing, Told
+from dispatch.realtime.gearbox import HEAP, LITTLE, Gear, Gearbox, Load
 from dispatch.realtime.messages import ProgressLog, WorkerProgress
 from dispatch.realtime.query import realtime_session, start_realtime
-from dispatch.realtime.worker import RealtimeJob
+from dispatch.realtime.task import RealtimeJob
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
@@ -40,8 +40,6 @@ from dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut
 from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, waits_for_data
 
 logger = logging.getLogger(__name__)
-
-Gear = Literal["realtime", "batch"]
 
 _RECALL_S = 300.0
 
@@ -51,32 +49,8 @@ _STOP_MARGIN_S = 5.0
 # How often it is looked whether the gear is the right one.
 _LOOK_S = 0.25
 
-# With fewer notifications waiting than this the real-time gear is never too slow; it does some thousands a second.
-_BACKLOG = 1_000
-
-# With more than this it is at once.
-_HEAP = 5_000
-
 # How often it is looked while nothing comes.
 _IDLE_S = 1.0
-
-# The batch gear has so few waiting when it keeps up: a batch, and what comes while it runs.
-_LITTLE = 200
-
-# Before anything is known of this machine: what the real-time gear is trusted with, in notifications a second.
-_RATE = 1_500.0
-
-# How long the batch gear is kept at least; each time that the other one was too slow at once, twice as long.
-_KEPT_S = 3.0
-_LONGEST_KEPT_S = 60.0
-
-
-class Load(NamedTuple):
-    """What waits, how many came in a second, at this time."""
-
-    waiting: int
-    rate: float
-    at: float
 
 
 class _Seen(NamedTuple):
@@ -84,36 +58,6 @@ class _Seen(NamedTuple):
 
     ends: Mapping[int, int]
     at: float
-
-
-class Gearbox:
-    """Decides; asks nobody. With two thresholds, and a wait that grows, it does not go to and fro."""
-
-    def __init__(self) -> None:
-        self._shifted_at = -math.inf
-        self._kept_s = _KEPT_S
-        self._rate = _RATE
-        self._slow = 0
-
-    def next(self, gear: Gear, load: Load) -> Gear:
-        """The gear for this load, as it was looked at a moment ago."""
-        if gear == "realtime":
-            self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, load.rate) else 0
-            self._slow += load.waiting > max(_HEAP, 2 * load.rate)
-            if self._slow < 2:
-                return gear
-            again = load.at - self._shifted_at < 2 * self._kept_s
-            self._kept_s = min(2 * self._kept_s, _LONGEST_KEPT_S) if again else _KEPT_S
-            self._rate = max(min(load.rate, 2 * _RATE), _RATE / 4)
-            return self._shifted("batch", load.at)
-        quiet = load.waiting <= _LITTLE + load.rate / 2 and load.rate < 0.8 * self._rate
-        if quiet and load.at - self._shifted_at >= self._kept_s:
-            return self._shifted("realtime", load.at)
-        return gear
-
-    def _shifted(self, gear: Gear, at: float) -> Gear:
-        self._shifted_at, self._slow = at, 0
-        return gear
 
 
 class Gears:
@@ -285,7 +229,7 @@ class Gears:
     def _is_heap(self, begin: Beginning) -> bool:
         """Whether so much waits that batches should begin with it."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._ends.items())
-        return self._settings.dispatch.gear == "auto" and waiting > _HEAP
+        return self._settings.dispatch.gear == "auto" and waiting > HEAP
 
     def _say_where(self, run: int, begin: Beginning) -> None:
         """From now on the real-time gear is the last one."""
@@ -396,7 +340,7 @@ class Gears:
                         quiet, before = self.gear == "realtime" and not (came or load.waiting), seen
                         if self._settings.dispatch.gear == "auto":
                             self.shift(box.next(self.gear, load))
-                        elif self._returns and load.waiting <= _LITTLE:
+                        elif self._returns and load.waiting <= LITTLE:
                             self.shift("realtime")
                         self._look_for_workers()
             except ArborcastError as error:

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatch.hot.earlier import Beginning
-from dispatch.realtime.worker import RealtimeJob, push_rows
+from dispatch.realtime.task import RealtimeJob
+from dispatch.realtime.worker import push_rows
 from dispatch.spark.source import read_log
 
 # Between two batches of Spark's nothing is delivered for some 300 ms; what a batch would give us, a place to begin

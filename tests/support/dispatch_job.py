@@ -19,7 +19,8 @@ from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings, SecretSettings
 from dispatch.job.runtime import DispatchJob
 from dispatch.logs.attempts import NO_BATCH
-from dispatch.realtime.gears import Gear, Gears
+from dispatch.realtime.gearbox import Gear
+from dispatch.realtime.gears import Gears
 from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ATTEMPTS

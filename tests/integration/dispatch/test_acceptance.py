@@ -21,7 +21,7 @@ from dispatch.matching.bases import FileBases
 from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import RoutingView, ViewChanges
 from dispatch.operations.audit import audit
-from dispatch.realtime.gears import Gear
+from dispatch.realtime.gearbox import Gear
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 from topic_model.records.control import SubscriptionRecord, Tombstone

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from core.settings import KafkaSettings
 from dispatch.job.heartbeat import started_at
 from dispatch.operations.audit import audit
-from dispatch.realtime.gears import Gear
+from dispatch.realtime.gearbox import Gear
 from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver

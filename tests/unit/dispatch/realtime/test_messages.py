@@ -24,7 +24,7 @@ from dispatch.realtime.messages import (
     encode_feed,
     encode_progress,
 )
-from dispatch.realtime.worker import HeldHere
+from dispatch.realtime.task import HeldHere
 from topic_model.routing import Overlay, ViewStep
 
 LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)]))

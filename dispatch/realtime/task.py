@@ -1,0 +1,435 @@
+"""What a task of the real-time gear does, apart from its threads and connections (`worker`).
+
+A notification is matched when the routing view has come as far as the gateway's had when it was accepted; pushed, or
+parked when it must not overtake what is; and four times a second the driver is told how far all is settled.
+
+Order is promised for each subscription and topic, and a topic is in one partition. So whatever is parked here is held
+here, at once, until the driver has said that the redelivery knows of it and has tried it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from pyspark.core.broadcast import Broadcast
+
+from core import liveness
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.earlier import Earlier
+from dispatch.hot.intake import HELD, SICK, Diversions, Intake
+from dispatch.hot.lanes import Received
+from dispatch.hot.pump import PumpRun
+from dispatch.hot.sink import Worker, make_lanes, read_notification
+from dispatch.matching.bases import SharedBase
+from dispatch.matching.filters import Allowance, Judge
+from dispatch.realtime.messages import Diverted, Feed, WorkerProgress
+from dispatch.settings import JobSettings
+from topic_model.records.notifications import UNSTAMPED
+from topic_model.snapshot import SteppedView
+
+logger = logging.getLogger(__name__)
+
+# Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
+_MOST_WAITING = 2_000
+
+# So many are matched before the sockets have their turn again.
+_AT_ONCE = 200
+
+# How often the driver is told how things stand, and how soon it is looked again for what Kafka has acknowledged.
+_TELL_S = 0.25
+_LOOK_S = 0.02
+
+# How long nothing happens without a sign of life.
+_REST_S = 1.0
+
+# The broker holds a question for what is new for so long.
+_WAIT_MS = 2_000
+
+# A notification whose view does not come: after this it is looked whether there is one.
+_MISSED_S = 2.0
+
+# By then the driver has said which endpoints to leave alone, and those that did not answer may be tried again.
+_FORGET_S = 2.0
+
+# So many lanes may be slow without the load being to blame.
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class RealtimeJob:
+    """What a task needs to know. `run` is the number of the query's run, which its rows have in place of a batch's;
+    what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock of this host.
+
+    `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
+    partition; `since` and `since_ms` are as in `Beginning`."""
+
+    settings: JobSettings
+    run: int
+    began_s: float
+    earlier: Broadcast[Earlier] | None = None
+    again: Mapping[int, int] = field(default_factory=dict)
+    since: int = -1
+    since_ms: int = -1
+    under_way: str = ""
+
+
+class Feeding(Protocol):
+    """What the driver says."""
+
+    @property
+    def messages(self) -> deque[Feed]:
+        """Those that were not heard yet."""
+
+    @property
+    def parked(self) -> Mapping[int, int]:
+        """Where the log of parked deliveries ended when this began; known before the first message."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why nothing more comes."""
+
+
+class Telling(Protocol):
+    """What is told to the driver, without waiting for it."""
+
+    def tell(self, progress: WorkerProgress) -> None: ...
+
+    def is_late(self) -> bool: ...
+
+    def settle(self, timeout_s: float) -> None: ...
+
+
+class Rows(Protocol):
+    """What Spark hands on: value, partition and offset of each notification."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more."""
+
+    @property
+    def last_offset(self) -> int:
+        """Of what was read; -1 before."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why they are over."""
+
+    def first(self) -> tuple[bytes, int, int] | None:
+        """The next one, which stays."""
+
+    def drop_first(self) -> None: ...
+
+
+class Links(NamedTuple):
+    """The logs of a task. `control_end` says where the control log ends now."""
+
+    feeding: Feeding
+    progress: Telling
+    control_end: Callable[[], int]
+
+
+class HeldHere:
+    """The lanes that this task must not push past: those of which the driver says so, and those in which it has parked
+    something itself that the driver has not said to be tried."""
+
+    def __init__(self, parked: Container[str], forget: Callable[[Mapping[int, int]], None]) -> None:
+        """`parked` has the lanes in which something was parked here, until `forget` is told that it was read."""
+        self._parked = parked
+        self._forget = forget
+        self._told: set[str] = set()
+        self._read: dict[int, int] = {}
+
+    def __contains__(self, lane: object) -> bool:
+        return lane in self._told or lane in self._parked
+
+    def begin(self) -> None:
+        """The driver begins anew."""
+        self._told.clear()
+
+    def hear(self, diverted: Diverted) -> None:
+        """What it says of lanes; it was true when it had read the log of parked deliveries so far."""
+        self._told -= diverted.freed
+        self._told |= diverted.held
+        self._read.update(diverted.read)
+        self._forget(diverted.read)
+
+    def knows(self, parked: Mapping[int, int]) -> bool:
+        """Whether the driver had read the log of parked deliveries to these offsets when it spoke: what the task before
+        this one has parked is not to be overtaken either."""
+        return all(self._read.get(partition, 0) >= end for partition, end in parked.items())
+
+
+class Task:
+    """One task. Used by one thread."""
+
+    def __init__(self, job: RealtimeJob, worker: Worker, number: int, links: Links) -> None:
+        self._job = job
+        self._worker = worker
+        self._task = number
+        self._push, self._retry = job.settings.push, job.settings.retry
+        self._journal = worker.journal
+        self._outcomes = BatchOutcomes(worker.journal, self._push, self._retry)
+        self._lanes = make_lanes(self._push)
+        self._run = PumpRun(self._lanes, self._outcomes)
+        parked = worker.journal.parked
+        self._held = HeldHere(parked, parked.forget_read)
+        self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
+        self._intake = Intake(
+            worker.journal, self._lanes, self._outcomes, self._judge(frozenset()), Diversions(self._held), self._earlier
+        )
+        self._journal.begin(job.run)
+        self._number = job.run
+        self._view: SteppedView | None = None
+        self._complete = False
+        self._ready = False
+        self._control = -1
+        self._told_to_stop = False
+        self._partition = -1
+        self._next = -1  # the offset behind what was taken in
+        self._taken = 0
+        self._told = -1
+        self._marked: int | None = None
+        self._tell_at = 0.0
+        self._waits = False  # with the first row, for what the driver says
+        self._waits_since: tuple[int, float] | None = None
+        self._forget_at = 0.0
+        self._beyond = -1  # stamps from here on are of a control log that is no more
+        self._slow: dict[str, float] = {}
+        self._unstamped = (-1, -1)
+        self._progress = links.progress
+        self._feeding = links.feeding
+        self._control_end = links.control_end
+        self._tell = worker.shown.teller(number)
+        self._stopped = False
+
+    def run(self, rows: Rows) -> int | None:
+        """Until there are no more; how many were taken in, None when it was asked to stop, and has."""
+        while not rows.over:
+            liveness.beat()
+            self._worker.transport.rest(self.step(rows))
+        if self._stopped:
+            return None
+        if rows.error is not None:
+            raise rows.error
+        self._settle_all(stopped=False)
+        return self._taken
+
+    def step(self, rows: Rows) -> float:
+        """Once round; how long there is nothing to do, unless something comes."""
+        self._hear()
+        if self._told_to_stop:
+            if not self._stopped:
+                self._settle_all(stopped=True)
+                self._stopped = True
+            while rows.first() is not None:
+                rows.drop_first()
+            return _REST_S
+        self._take(rows)
+        self._turn()
+        for error in (rows.error, self._feeding.error):
+            if error is not None:
+                raise error
+        return self._idle_s(rows)
+
+    def _hear(self) -> None:
+        while self._feeding.messages:
+            feed = self._feeding.messages.popleft()
+            if feed.base:
+                base: SharedBase = pickle.loads(feed.base)  # noqa: S301  # the driver's, by a log that only we may write
+                self._held.begin()
+                self._complete = False
+                try:
+                    self._view = SteppedView(base.open())
+                except FileNotFoundError:
+                    self._view = None  # there is a newer one, and the message that says so
+            if feed.step is not None and self._view is not None:
+                self._view.apply(feed.step)
+            if feed.diverted is not None:
+                self._divert(feed.diverted)
+            if feed.complete and self._view is not None:
+                self._control = feed.control
+                self._complete = True
+                if not self._ready:
+                    self._ready = True
+                    self._say(-1)
+            self._told_to_stop = self._told_to_stop or feed.stop
+
+    def _divert(self, diverted: Diverted) -> None:
+        self._held.hear(diverted)
+        sick = diverted.degraded - self._intake.diversions.degraded
+        if self._lanes.size and (sick or diverted.held):
+            # What comes now is parked, and must not be pushed before what is queued.
+            for subscription, _ in list(self._lanes.waiting()):
+                if subscription.id in diverted.held:
+                    self._run.put_off(subscription, HELD)
+                elif subscription.consumer.address in sick:
+                    self._run.put_off(subscription, SICK)
+        if diverted.unjudged != self._intake.diversions.unjudged:
+            self._intake.judge = self._judge(diverted.unjudged)
+        self._intake.diversions = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged)
+        self._outcomes.watched = diverted.watched
+
+    def _judge(self, unjudged: frozenset[str]) -> Judge:
+        allowance = Allowance(self._push.conditions_ms, self._push.owner_conditions_ms)
+        return Judge(self._worker.conditions, allowance, unjudged)
+
+    def _take(self, rows: Rows) -> None:
+        """Match what has come, as far as the view allows."""
+        self._waits = not self._held.knows(self._feeding.parked)
+        if self._view is None or not self._complete or self._waits:
+            return
+        for _ in range(_AT_ONCE):
+            row = rows.first()
+            if row is None or self._lanes.size >= _MOST_WAITING:
+                return
+            value, self._partition, offset = row
+            if self._next < 0:
+                self._next = self._told = offset
+            notification = read_notification(value, self._partition, offset)
+            if notification is not None:
+                stamp = notification.control
+                if stamp == UNSTAMPED:
+                    stamp = self._stamp_for(rows, offset)
+                if stamp > self._control and not self._is_beyond(stamp):
+                    self._next, self._waits = offset, True
+                    return
+                received = Received(notification, self._partition, offset, self._job.run, self._place_by(offset))
+                self._intake.take(received, self._view.of(notification))
+            self._next = offset + 1
+            self._taken += 1
+            rows.drop_first()
+
+    def _place_by(self, offset: int) -> int:
+        """By which number it is parked: what is parked later has a higher one, whatever partition it is of."""
+        number = self._earlier.number(self._partition, offset)
+        if number is None:
+            now = self._job.run + int((time.time() - self._job.began_s) * 1000)
+            self._number = number = max(self._number, now)
+        return number
+
+    def _stamp_for(self, rows: Rows, offset: int) -> int:
+        """For a notification without a stamp, of an older Arborcast: it belongs to those who are there when it is
+        matched. So the view must have come to where the control log ends now, and that holds for all that is here."""
+        last, end = self._unstamped
+        if offset > last:
+            self._unstamped = last, end = rows.last_offset, self._control_end()
+        return end
+
+    def _is_beyond(self, stamp: int) -> bool:
+        """Whether the view will never come to where this was stamped: the control log was made anew since."""
+        now = time.monotonic()
+        if 0 <= self._beyond <= stamp:
+            return True
+        if self._waits_since is None or self._waits_since[0] != self._next:
+            self._waits_since = (self._next, now)
+        if now - self._waits_since[1] < _MISSED_S:
+            return False
+        self._waits_since = (self._next, now)
+        if stamp <= self._control_end():
+            return False
+        logger.warning("notifications are stamped with positions that the control log does not have: it is another one")
+        self._beyond = stamp
+        return True
+
+    def _turn(self) -> None:
+        """Begin pushes, write down what is due, and tell the driver."""
+        pump = self._worker.pump
+        if self._outcomes.write_due():
+            pump.begin(self._run)
+        elif not pump.in_flight:
+            self._outcomes.catch_up()
+        if self._progress.is_late():
+            self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
+        if self._intake.matched:
+            self._intake.tell_matched(self._control)
+        self._tell(pump.in_flight)
+        now = time.monotonic()
+        if self._marked is not None and self._journal.passed():
+            self._say(self._marked)
+            self._marked = None
+        if self._marked is None and now >= self._tell_at and self._dirty:
+            self._tell_at = now + _TELL_S
+            self._put_off_slow(now)
+            if now >= self._forget_at:
+                self._forget_at = now + _FORGET_S
+                self._outcomes.forget()
+            self._marked = self._oldest()
+            self._journal.mark()
+
+    @property
+    def _dirty(self) -> bool:
+        return self._next > self._told or bool(self._outcomes.report.signs)
+
+    def _oldest(self) -> int:
+        oldest = self._lanes.oldest()
+        return self._next if oldest is None else oldest
+
+    def _put_off_slow(self, now: float) -> None:
+        """Park what waits behind a receiver that takes too long for all of it, while others go on."""
+        if not self._lanes.size:
+            self._slow.clear()
+            return
+        waiting = self._run.waiting()
+        self._slow = {name: self._slow.get(name, now) for name in waiting}
+        budget_s = self._retry.batch_wait_s
+        late = [
+            name
+            for name, since in self._slow.items()
+            if now - since > budget_s and waiting[name][1].remaining_s() > budget_s
+        ]
+        if len(late) <= max(_FEW, self._lanes.busy // 2):
+            for name in late:
+                self._run.put_off(waiting[name][0], "its receiver is slow")
+
+    def _say(self, position: int, clean: bool = False, stopped: bool = False) -> None:
+        report = self._outcomes.take_report()
+        self._told = max(self._told, position)
+        again = position < self._job.again.get(self._partition, 0)
+        self._progress.tell(
+            WorkerProgress(
+                self._job.run,
+                self._partition,
+                position,
+                self._job.since if again else self._job.run,
+                self._job.since_ms if again else int(time.time() * 1000),
+                clean,
+                report.notifications,
+                report.deliveries,
+                tuple(report.signs),
+                frozenset(report.gone),
+                frozenset(report.costly),
+                self._task,
+                stopped,
+                os.getpid(),
+            )
+        )
+
+    def _settle_all(self, stopped: bool) -> None:
+        """Bring what was taken in to its end, and say so."""
+        pump = self._worker.pump
+        while not self._lanes.empty:
+            liveness.beat()
+            if self._feeding.error is not None:
+                raise self._feeding.error  # another run has begun
+            self._turn()
+            pump.drive(_LOOK_S)
+        self._tell(0)
+        self._marked = None
+        self._journal.catch_up()
+        if stopped or self._next >= 0:
+            self._say(self._next, clean=True, stopped=stopped)
+        self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
+
+    def _idle_s(self, rows: Rows) -> float:
+        if self._marked is not None:
+            return _LOOK_S
+        if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:
+            return _LOOK_S if self._waits else 0.0
+        return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S

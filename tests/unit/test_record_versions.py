@@ -197,10 +197,10 @@ LOGS = {
         messages.VERSION,
         "v",
         [
-            {"v": 1, "progress": [3, 1, 99, 5]},
+            {"v": 1, "progress": [3, 1, 99, 2, 5]},
             {
                 "v": 1,
-                "progress": [3, 1, 99, 5, True, 2, 4, [["http://h/", {"kind": "slow"}]], ["s"], ["c"], 0, True, 7, 8],
+                "progress": [3, 1, 99, 2, 5, True, 2, 4, [["http://h/", {"kind": "slow"}]], ["s"], ["c"], 0, True, 8],
             },
         ],
     ),

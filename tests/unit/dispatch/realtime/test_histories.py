@@ -1,0 +1,433 @@
+"""Thousands of histories of the real-time gear: two tasks, the redelivery and the driver, with time, endpoints, crashes
+and the order in which logs are written and read made up. Kafka, Spark and sockets are not real; all that decides is.
+
+First attempts of each subscription are in the order of each partition, whatever happened. In the end, when all
+endpoints answer and everything is read, everything was delivered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from core.security.outbound import AddressPolicy
+from core.settings import KafkaSettings
+from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
+from dispatch.delivery.journal import Journal
+from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from dispatch.hot.earlier import NOTHING, Earlier, earlier
+from dispatch.hot.pump import Pump
+from dispatch.logs import attempts, parked
+from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
+from dispatch.logs.parked import DeadLetterLog, Parked, ParkingLog
+from dispatch.matching.filters import Conditions
+from dispatch.realtime import task
+from dispatch.realtime.driver import Told, changes_of_told
+from dispatch.realtime.messages import Feed, WorkerProgress
+from dispatch.realtime.task import Links, RealtimeJob, Task
+from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, SecretSettings, TableSettings
+from dispatch.spark.checkpoint_repair import RANGE
+from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
+from topic_model.routing import Found
+from topic_model.topics import TopicPath
+
+NAMES = ("plain", "together", "strict")
+PARTITIONS = (0, 1)
+ANSWERS = {
+    "ok": OK,
+    "broken": PushResult(500),
+    "refused": REFUSED,
+    "wrong": PushResult(400),
+    "hanging": PushResult(0, "timeout", "no answer", duration_s=1.0),
+}
+RETRY = RetrySettings(
+    jitter=0.0,
+    breaker_failures=3,
+    batch_wait_s=1.0,
+    retransmissions=1_000,
+    longest_wait_s=20.0,
+    longest_probe_s=20.0,
+    suspend_after_s=864_000.0,
+)
+PUSH = PushSettings(max_in_flight=4, max_notify_messages=3, total_timeout_s=1.0, connect_timeout_s=1.0)
+SETTINGS = JobSettings(
+    Path("nowhere"),
+    KafkaSettings(),
+    DispatchSettings(),
+    PUSH,
+    TableSettings(),
+    AddressPolicy(),
+    RETRY,
+    SecretSettings(),
+)
+
+
+class Sent(NamedTuple):
+    """A record that Kafka has not acknowledged."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    acknowledge: list[Any]
+
+
+class Producer:
+    """A producer of a worker. What it has sent is in the log when the history says so."""
+
+    def __init__(self, history: Histories) -> None:
+        self._history = history
+        self.sent: deque[Sent] = deque()
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0}
+
+    def send(self, topic: str, *, value: bytes, key: bytes, partition: int) -> Any:
+        self.sent.append(Sent(topic, key, value, []))
+        return SimpleNamespace(add_callback=self.sent[-1].acknowledge.append, add_errback=lambda call: None)
+
+    def take(self, count: int) -> None:
+        """Kafka has the first of what was sent."""
+        for _ in range(min(count, len(self.sent))):
+            record = self.sent.popleft()
+            offset = self._history.written(record)
+            for call in record.acknowledge:
+                call(SimpleNamespace(partition=0, offset=offset))
+
+    def flush(self, timeout: float | None = None) -> None:
+        self.take(len(self.sent))
+
+    def abort(self) -> None:
+        self.sent.clear()
+
+
+class WorkerJournal(Journal):
+    """As a SinkJournal, without pull points."""
+
+    def __init__(self, rows: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, history: Histories) -> None:
+        super().__init__(rows, dead, parking, 10.0, history.monotonic)
+        self.parked = parking
+
+    def begin(self, batch: int) -> None:
+        self._run = batch
+
+    def matched(self, partition: int, control: int, matched: list[Matched]) -> None:
+        self._attempts.add_matched(partition, self._run, control, matched)
+
+
+class Wire:
+    """A worker's transport. Pushes are answered when the history says so."""
+
+    def __init__(self, history: Histories) -> None:
+        self._history = history
+        self._under_way: deque[tuple[PushRequest, Callback]] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._under_way)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        self._under_way.append((request, callback))
+        self._history.seen(request)
+
+    def answer(self, which: int) -> None:
+        """The next that has an answer."""
+        if not self._under_way:
+            return
+        request, callback = self._under_way[which % len(self._under_way)]
+        del self._under_way[which % len(self._under_way)]
+        callback(self._history.world.endpoints[request.url].answer(()))
+
+    def drive(self, timeout_s: float) -> None:
+        while self._under_way:
+            self.answer(0)
+
+    def wake(self) -> None:
+        pass
+
+
+class Log(deque[tuple[bytes, int, int]]):
+    """Rows of one partition."""
+
+    over = False
+    error = None
+    last_offset = -1
+
+    def first(self) -> tuple[bytes, int, int] | None:
+        return self[0] if self else None
+
+    def drop_first(self) -> None:
+        self.popleft()
+
+
+class Running:
+    """A task, its worker and what it reads."""
+
+    def __init__(self, history: Histories, job: RealtimeJob, partition: int, begin: int) -> None:
+        self.producers: list[Producer] = []
+
+        def connect(_: KafkaSettings) -> Any:
+            self.producers.append(Producer(history))
+            return self.producers[-1]
+
+        kafka = KafkaSettings()
+        rows = AttemptsLog(kafka, connect, history.monotonic)
+        journal = WorkerJournal(rows, DeadLetterLog(kafka, connect), ParkingLog(kafka, connect), history)
+        self.wire = Wire(history)
+        pump = Pump(cast(Any, self.wire), Envelope, PUSH.max_in_flight, RETRY.batch_wait_s)
+        worker = SimpleNamespace(
+            journal=journal,
+            transport=self.wire,
+            conditions=Conditions(),
+            pump=pump,
+            shown=SimpleNamespace(teller=lambda number: lambda under_way: None),
+        )
+        self.messages: deque[Feed] = deque()
+        feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)
+        links = Links(cast(Any, feeding), cast(Any, history), lambda: 0)
+        self.task = Task(job, cast(Any, worker), partition, links)
+        self.task._view = cast(Any, history)
+        self.rows = Log()
+        for offset, value in enumerate(history.accepted[partition][begin:], begin):
+            self.rows.append((value, partition, offset))
+
+    def step(self) -> None:
+        self.task.step(cast(Any, self.rows))
+
+
+class Histories(RuleBasedStateMachine):
+    """One engine, three subscriptions at endpoints of their own, two partitions."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = World(retry=RETRY, push=PUSH, now_ms=int(time.time() * 1000))
+        self._patch = pytest.MonkeyPatch()
+        clock = SimpleNamespace(time=lambda: self.world.now_ms / 1000, monotonic=self.monotonic)
+        self._patch.setattr(task, "time", clock)
+        self.world.subscribe("plain", form="raw")
+        self.world.subscribe("together", form="notify")
+        self.world.subscribe("strict", form="raw", order="strict")
+        self.accepted: dict[int, list[bytes]] = {partition: [] for partition in PARTITIONS}
+        self.place: dict[str, tuple[int, int]] = {}
+        self.parked: list[tuple[bytes, bytes]] = []
+        self.read_to = 0
+        self.rows: list[Attempt] = []
+        self.known: dict[int, WorkerProgress] = {}
+        self.began: dict[tuple[str, int], list[int]] = {}
+        self.arrivals_seen = 0
+        self.run_number = 0
+        self.tasks: list[Running] = []
+        self._start(dict.fromkeys(PARTITIONS, 0), NOTHING)
+
+    # What the parts ask for
+
+    def monotonic(self) -> float:
+        return self.world.now_ms / 1000
+
+    def of(self, notification: Notification) -> Found:
+        return Found([self.world.subscriptions[name] for name in NAMES], [])
+
+    def tell(self, progress: WorkerProgress) -> None:
+        if progress.is_newer_than(self.known.get(progress.partition)):
+            self.known[progress.partition] = progress
+        for endpoint, sign in progress.signs:
+            self.world.health.note(endpoint, sign, self.world.now_ms)
+
+    def is_late(self) -> bool:
+        return False
+
+    def settle(self, timeout_s: float) -> None:
+        pass
+
+    def written(self, record: Sent) -> int:
+        """A record of a worker is in its log; at which offset."""
+        if record.topic.endswith("parked"):
+            self.parked.append((record.key, record.value))
+            self.world.log[record.key] = record.value
+            return len(self.parked) - 1
+        if record.topic.endswith("attempts"):
+            self.rows += attempts.decode(record.value)
+        return 0
+
+    def seen(self, request: PushRequest) -> None:
+        headers = dict(request.headers)
+        self._note(headers[SUBSCRIPTION_HEADER], tuple(headers[ID_HEADER].split(",")), int(headers[ATTEMPT_HEADER]))
+
+    # What happens
+
+    @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 4))
+    def accept(self, partition: int, count: int) -> None:
+        """Notifications are accepted."""
+        for _ in range(count):
+            offset = len(self.accepted[partition])
+            notification = Notification(f"{partition}-{offset}", TopicPath("a"), b"<x/>", self.world.now_ms)
+            value = notifications.encode(notification)[1]
+            self.accepted[partition].append(value)
+            self.place[notification.id] = partition, offset
+            self.tasks[partition].rows.append((value, partition, offset))
+
+    @rule(partition=st.sampled_from(PARTITIONS), times=st.integers(1, 3))
+    def step(self, partition: int, times: int) -> None:
+        """A task comes round."""
+        for _ in range(times):
+            self.tasks[partition].step()
+
+    @rule(partition=st.sampled_from(PARTITIONS), which=st.integers(0, 3))
+    def answer(self, partition: int, which: int) -> None:
+        """A push of a task has its answer."""
+        self.tasks[partition].wire.answer(which)
+
+    @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 6))
+    def acknowledge(self, partition: int, count: int) -> None:
+        """Kafka takes some of what a worker has sent."""
+        for producer in self.tasks[partition].producers:
+            producer.take(count)
+
+    @rule(count=st.integers(1, 6))
+    def read(self, count: int) -> None:
+        """The redelivery reads some of what is parked."""
+        self._read(self.read_to + count)
+
+    @rule()
+    def feed(self) -> None:
+        """The driver tells the workers what is not to be pushed."""
+        held, read = self.world.lanes.for_workers()
+        now = Told(held, read, self.world.health.degraded(), self.world.health.watched())
+        for each in changes_of_told(self.told, now):
+            for running in self.tasks:
+                running.messages.append(Feed(self.run_number, 0, 0, 0, diverted=each))
+        self.told = now
+
+    @rule(for_ms=st.sampled_from([1, 50, 300, 1_500, 20_000]))
+    def pass_time(self, for_ms: int) -> None:
+        """Time goes on; the redelivery works."""
+        self.world.run(for_ms)
+        self._note_redelivered()
+
+    @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)))
+    def behave(self, name: str, how: str) -> None:
+        """From now on an endpoint answers like this."""
+        self.world.endpoints[self.world.subscriptions[name].consumer.address] = FakeEndpoint(lambda _: ANSWERS[how])
+
+    @rule(landing=st.integers(0, 4), driver=st.booleans())
+    def crash(self, landing: int, driver: bool) -> None:
+        """The workers are gone, perhaps with the driver; some of what they had sent gets there."""
+        for producer in itertools.chain.from_iterable(running.producers for running in self.tasks):
+            producer.take(landing)
+        if driver:
+            self.world.restart()
+            self.read_to = len(self.parked)
+            self.world.lanes.applied(0, self.read_to)
+        self._read(len(self.parked))
+        positions = {partition: self.known[partition].position for partition in PARTITIONS}
+        since = min(each.since for each in self.known.values())
+        settled = frozenset((row.subscription, row.notification) for row in self.rows if row.batch >= since)
+        self._start(positions, earlier(settled, self._behind(positions), since), since)
+
+    @invariant()
+    def first_attempts_are_in_order(self) -> None:
+        for (name, partition), offsets in getattr(self, "began", {}).items():
+            assert offsets == sorted(offsets), f"{name}, partition {partition}: {offsets}"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "tasks"):
+            return
+        try:
+            for name in NAMES:
+                self.behave(name, "ok")
+            wanted = {(name, each) for name in NAMES for each in self.place}
+            for _ in range(100 + 3 * len(self.place)):
+                for partition in PARTITIONS:
+                    self.step(partition, 3)
+                    self.tasks[partition].wire.drive(0)
+                    self.acknowledge(partition, 1_000)
+                self._read(len(self.parked))
+                self.feed()
+                self.pass_time(1_500)
+                if not wanted - self._over() and not self.world.log:
+                    break
+            self.first_attempts_are_in_order()
+            assert not wanted - self._over()
+            assert not self.world.log, "nothing waits any more"
+        finally:
+            self._patch.undo()
+
+    def _over(self) -> set[tuple[str, str]]:
+        rows = [*self.rows, *self.world.attempts]
+        return {(row.subscription, row.notification) for row in rows if row.state in ("delivered", "dead")}
+
+    def _start(self, positions: Mapping[int, int], before: Earlier, since: int = -1) -> None:
+        self.run_number += RANGE
+        run = self.run_number
+        again = {partition: len(self.accepted[partition]) for partition in PARTITIONS}
+        for partition, position in positions.items():
+            self.known[partition] = WorkerProgress(run, partition, position, run if since < 0 else since, 0, task=-1)
+        known = cast(Any, SimpleNamespace(value=before))
+        job = RealtimeJob(
+            JobSettings(
+                Path("nowhere"),
+                KafkaSettings(),
+                DispatchSettings(),
+                PUSH,
+                TableSettings(),
+                AddressPolicy(),
+                RETRY,
+                SecretSettings(),
+            ),
+            run,
+            self.world.now_ms / 1000,
+            known,
+            again if since >= 0 else {},
+            since,
+        )
+        self.tasks = [Running(self, job, partition, positions[partition]) for partition in PARTITIONS]
+        self.told = Told()
+        self.feed()
+        for running in self.tasks:
+            running.messages.append(Feed(run, 0, 0, 0))
+
+    def _behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, parked.Place]]:
+        for key, value in self.world.log.items():
+            delivery, is_tries = parked.decode_key(key)
+            if is_tries or delivery.place.offset < positions[delivery.place.partition]:
+                continue
+            record = parked.decode(value)
+            assert isinstance(record, Parked)
+            yield delivery.subscription, record.notification.id, delivery.place
+
+    def _read(self, to: int) -> None:
+        for key, value in self.parked[self.read_to : to]:
+            lane = self.world.store.apply(key, value)
+            if lane is not None:
+                self.world.redelivery.found(lane)
+        self.read_to = max(self.read_to, min(to, len(self.parked)))
+        self.world.lanes.applied(0, self.read_to)
+
+    def _note_redelivered(self) -> None:
+        for arrival in self.world.arrivals[self.arrivals_seen :]:
+            self._note(arrival.subscription, arrival.notifications, arrival.attempt)
+        self.arrivals_seen = len(self.world.arrivals)
+
+    def _note(self, name: str, ids: tuple[str, ...], attempt: int) -> None:
+        if attempt != 1:
+            return
+        for each in ids:
+            partition, offset = self.place[each]
+            offsets = self.began.setdefault((name, partition), [])
+            if offset not in offsets:
+                offsets.append(offset)
+
+
+Histories.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
+TestHistories = Histories.TestCase

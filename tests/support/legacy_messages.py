@@ -19,11 +19,11 @@ def wsn_process(text: str, service: str = SERVICE, encoding: str = "utf-8") -> b
     ).encode(encoding)
 
 
-def subscribe(topic: str, address: str) -> str:
+def subscribe(topic: str, address: str, endpoint: str = "endpoint:null") -> str:
     """The text of a Subscribe."""
     return (
         f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="http://www.w3.org/2005/08/addressing"><wsnt:ConsumerReference>'
-        " <wsa:Address>endpoint:null</wsa:Address></wsnt:ConsumerReference><wsnt:Filter>"
+        f" <wsa:Address>{endpoint}</wsa:Address></wsnt:ConsumerReference><wsnt:Filter>"
         f'<wsnt:TopicExpression Dialect="{_SIMPLE}">{topic}</wsnt:TopicExpression></wsnt:Filter>'
         f"<wsnt:SubscriberAddress>{address}</wsnt:SubscriberAddress></wsnt:Subscribe>"
     )
@@ -49,9 +49,9 @@ def notify(topic: str, content: str, fragment: str | None = "0-0-1-0") -> str:
     )
 
 
-def create_pull_point() -> str:
+def create_pull_point(name: str = "") -> str:
     """The text of a CreatePullPoint."""
-    return f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}"/>'
+    return f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}">{name}</wsnt:CreatePullPoint>'
 
 
 def post(address: str, text: str) -> requests.Response:

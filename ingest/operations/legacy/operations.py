@@ -2,23 +2,23 @@
 
 The replies are the old system's strings, because its clients look for them:
 
-    Notify          success!               also when the topic set does not have the topic: that is only logged
+    Notify          success!
     Subscribe       the SubscriptionReference as XML, the address in an element ns2:Address;
                     Repeated subscriptions  for the address and topic of a subscription that is there;
-                    faild                   when the topic or the address is refused
+                    faild                   when the topic or the address is refused, or one is missing
     Unsubscribe     success, or faild      when there is no such subscription
     CreatePullPoint the pull point's reference as XML
 
 Clients take every answer with status 200 for success unless it says "failed", and `faild` does not. So that is kept
-for what they know it for, and logged; what they must not take for success (a message that cannot be read, parts of a
-message that nobody would put together, Kafka away) is a SOAP fault.
+for what they know it for, and logged; what they must not take for success (a message that cannot be read, a topic that
+a fixed topic set does not have, parts of a message that nobody would put together, Kafka away) is a SOAP fault.
 """
 
 from __future__ import annotations
 
 import logging
 
-from core.errors import PeerError, TopicNotSupported
+from core.errors import PeerError
 from core.security.outbound import AddressPolicy, OutboundSettings
 from core.security.uris import to_uri
 from ingest import addresses
@@ -26,7 +26,7 @@ from ingest.access.grants import Caller, check_fill, check_publish, check_subscr
 from ingest.addresses import Kind, Target
 from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer
-from ingest.errors import ConsumerRefused, InvalidRequest
+from ingest.errors import ConsumerRefused
 from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics
 from ingest.operations.legacy import messages
 from ingest.operations.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
@@ -65,9 +65,7 @@ async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Rep
 
 
 async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
-    if len(request.operation):
-        raise InvalidRequest("WsnProcess takes a WS-Notification message as escaped text, not as elements")
-    asked = messages.read(request.operation.text or "", gateway.default_topic)
+    asked = messages.read_request(request, gateway.default_topic)
     match asked:
         case Notify():
             return await _notify(gateway, asked, target, request)
@@ -88,49 +86,50 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
         Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms, traceparent=request.traceparent)
         for message in asked.messages
     ]
-    try:
-        gateway.check_new(message.topic for message in asked.messages)
-        check_fan_out(gateway, request, (message.topic for message in asked.messages))
-        await accept(gateway, notifications)
-    except TopicNotSupported as error:
-        logger.warning("a notification in the older envelope was dropped: %s", error)
+    gateway.check_new(message.topic for message in asked.messages)
+    check_fan_out(gateway, request, (message.topic for message in asked.messages))
+    await accept(gateway, notifications)
     return NOTIFIED
 
 
 async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> str:
+    await gateway.changes.catch_up()  # the pull point may have been made by another gateway a moment ago
     try:
-        wanted = _subscription(gateway, asked, caller)
-        check_subscribe(caller, wanted.topics)
-        check_supported(gateway, wanted.topics[0])
-        if not wanted.pull_point:
-            await check_name(gateway.dns_check, wanted.consumer.address)
-            if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
-                await gateway.proof.ask(wanted.consumer.address, wanted.owner)
-        return await _create(gateway, wanted)
+        subscription, new = await subscribed(gateway, asked, caller)
     except PeerError as error:
         logger.warning("a Subscribe in the older envelope was refused: %s", error)
         return REFUSED
+    return _reference("SubscriptionReference", subscription.address) if new else REPEATED
 
 
-# Whatever may be pushed to today, one can give up what one has.
-_ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
-
-
-async def _create(gateway: Gateway, wanted: Subscription) -> str:
+async def subscribed(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> tuple[Subscription, bool]:
+    """The subscription that is asked for, and whether it is new. Raises PeerError or InfrastructureError."""
+    wanted = _subscription(gateway, asked, caller)
+    check_subscribe(caller, wanted.topics)
+    check_supported(gateway, wanted.topics[0])
+    if not wanted.pull_point:
+        await check_name(gateway.dns_check, wanted.consumer.address)
+        if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
+            await gateway.proof.ask(wanted.consumer.address, wanted.owner)
     async with (
         gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)),
         gateway.locks.hold(wanted.identity()),
     ):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")
-        if gateway.table.find_equal(wanted) is not None:
-            return REPEATED
+        if (existing := gateway.table.find_equal(wanted)) is not None:
+            return existing, False
         check_room(gateway, wanted.owner)
-        await commit_new(gateway, wanted)
-    return _reference("SubscriptionReference", wanted.address)
+        made, _ = await commit_new(gateway, wanted)
+        return made, True
+
+
+# Whatever may be pushed to today, one can give up what one has.
+_ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
 
 
 async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | None) -> str:
+    await gateway.changes.catch_up()
     try:
         like = _subscription(gateway, asked, caller)
     except PeerError as error:
@@ -152,6 +151,8 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe, caller: Call
 
     Raises ExpressionError, and ConsumerRefused for an address that is not pushed to.
     """
+    if not asked.address:
+        raise ConsumerRefused("there is no SubscriberAddress, which says where to push")
     consumer = EndpointReference(to_uri(asked.address))
     policy = gateway.outbound if isinstance(asked, Subscribe) else _ANYWHERE
     point = judge_consumer(consumer, gateway.own, gateway.pull_points, policy)

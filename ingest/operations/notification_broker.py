@@ -28,7 +28,7 @@ from ingest.state.repeats import fingerprint
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from topic_model.patterns.patterns import Pattern
-from topic_model.records.control import SubscriptionRecord
+from topic_model.records.control import ControlRecord, SubscriptionRecord
 from topic_model.records.notifications import Notification
 from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
@@ -164,10 +164,17 @@ async def _renewed_equal(
         return made, made_secret, since
 
 
-async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subscription, Since]:
-    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it."""
+async def commit_new(
+    gateway: Gateway, subscription: Subscription, also: Sequence[ControlRecord] = ()
+) -> tuple[Subscription, Since]:
+    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it. With it go the
+    records `also`; a provisional pull point that it fills lasts from now on."""
     made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
-    return made, Since(await gateway.changes.commit([SubscriptionRecord(made)]), made.created_ms, new=True)
+    records: list[ControlRecord] = [SubscriptionRecord(made), *also]
+    point = gateway.pull_points.get(made.pull_point)
+    if point is not None and point.until_ms:
+        records.append(msgspec.structs.replace(point, until_ms=0))
+    return made, Since(await gateway.changes.commit(records), made.created_ms, new=True)
 
 
 def _protected(

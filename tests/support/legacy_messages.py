@@ -54,6 +54,21 @@ def create_pull_point(name: str = "") -> str:
     return f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}">{name}</wsnt:CreatePullPoint>'
 
 
+def plain_unsubscribe(to: str, namespace: str = WSNT) -> bytes:
+    """An Unsubscribe that names in wsa:To what it is for."""
+    action = "http://docs.oasis-open.org/wsn/bw-2/SubscriptionManager/UnsubscribeRequest"
+    return (
+        '<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:a="http://www.w3.org/2005/08/addressing">'
+        f"<s:Header><a:Action>{action}</a:Action><a:To>{to}</a:To></s:Header>"
+        f'<s:Body><n:Unsubscribe xmlns:n="{namespace}"/></s:Body></s:Envelope>'
+    ).encode()
+
+
+def address_in(reference: str) -> str:
+    """What the clients cut out of an answer."""
+    return reference.split("<ns2:Address>")[1].split("</ns2:Address>")[0]
+
+
 def post(address: str, text: str) -> requests.Response:
     """Send a text the way the old clients do."""
     return requests.post(address, data=wsn_process(text), headers={"Content-Type": "text/xml"}, timeout=30)

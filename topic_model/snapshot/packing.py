@@ -1,7 +1,8 @@
 """Subscriptions as few bytes: what many have in common is stored once, as a *shape*, and referred to by number.
 
 A shape is a subscription with everything blank that is particular: id, consumer, times, owner, texts. A million
-subscriptions of a few kinds of clients have a few shapes, and take half of the bytes.
+subscriptions of a few kinds of clients have a few shapes, and take half of the bytes. `endpoint` is left out: who reads
+this delivers, and does not need it.
 """
 
 from __future__ import annotations

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from core.errors import PeerError
 from core.security.outbound import AddressPolicy, OutboundSettings
 from core.security.uris import to_uri
 from ingest import addresses
-from ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, owner_of
+from ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, may_manage, owner_of
 from ingest.addresses import Kind, Target
 from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer
@@ -35,15 +37,18 @@ from ingest.operations.pull_points import open_pull_point
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model import expressions
-from topic_model.namespaces import WSA, WSNT
-from topic_model.records.control import ending
+from topic_model.namespaces import HPWSN, WSA, WSNT
+from topic_model.records.control import ControlRecord, ending, ending_pull_point
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.subscriptions import Endpoint, EndpointReference, Subscription
 
 logger = logging.getLogger(__name__)
 
-SERVICES = ("http://org.apache.servicemix.application", "http://edu.bupt.wangfu.module.wsnMgr.util.soap")
+SERVICES = (HPWSN, "http://edu.bupt.wangfu.module.wsnMgr.util.soap")
 """Namespaces of WsnProcess: the original's, and that of its later relatives."""
+
+# Our own have 24 characters.
+_MAX_ID = 64
 
 DUMMY = "http://localhost:12345/only/register/use"
 """What subscribers give that only want to be known: stored, never pushed to."""
@@ -74,7 +79,8 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
         case Unsubscribe():
             return await _unsubscribe(gateway, asked, request.caller)
         case CreatePullPoint():
-            return _reference("PullPoint", (await open_pull_point(gateway, owner=owner_of(request.caller))).address)
+            owner = owner_of(request.caller)
+            return _reference("PullPoint", await open_pull_point(gateway, asked.name, owner, provisional=True))
 
 
 async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Request) -> str:
@@ -111,17 +117,44 @@ async def subscribed(gateway: Gateway, asked: Subscribe, caller: Caller | None) 
         await check_name(gateway.dns_check, wanted.consumer.address)
         if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
             await gateway.proof.ask(wanted.consumer.address, wanted.owner)
+    named = "" if wanted.pull_point else _named_endpoint(gateway, asked)
     async with (
-        gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)),
+        gateway.locks.hold(("pull point", wanted.pull_point or named or wanted.id)),
         gateway.locks.hold(wanted.identity()),
     ):
         if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
             raise ConsumerRefused("the pull point was destroyed at this moment")
+        endpoint, ended = _bound(gateway, named, caller)
         if (existing := gateway.table.find_equal(wanted)) is not None:
-            return existing, False
-        check_room(gateway, wanted.owner)
-        made, _ = await commit_new(gateway, wanted)
-        return made, True
+            if ended:
+                await gateway.changes.commit(ended)
+        else:
+            check_room(gateway, wanted.owner)
+            made, _ = await commit_new(gateway, msgspec.structs.replace(wanted, endpoint=endpoint), ended)
+    if ended:
+        gateway.pulls.forget(named)
+    return (made, True) if existing is None else (existing, False)
+
+
+def _named_endpoint(gateway: Gateway, asked: Subscribe) -> str:
+    """The id in the address of the pull point that ConsumerReference names; empty where it names none."""
+    target = gateway.own.target_of_url(asked.endpoint)
+    return target.id if target is not None and target.kind is Kind.PULL_POINT and len(target.id) <= _MAX_ID else ""
+
+
+def _bound(gateway: Gateway, named: str, caller: Caller | None) -> tuple[Endpoint | None, list[ControlRecord]]:
+    """The endpoint of a subscription that names this pull point, and the records that end the pull point, for which
+    nobody has a use any more. None and none where it is in use, or somebody else's."""
+    points, owner = gateway.pull_points, owner_of(caller)
+    if not named:
+        return None, []
+    point = points.get(named)
+    if point is None:
+        # It was bound before, or ended unused: its address is the subscriber's all the same.
+        return (None if points.is_there(named) else Endpoint(named, points.endpoints.name_of(named, owner))), []
+    if not points.is_provisional(named) or not may_manage(caller, point.owner):
+        return None, []
+    return Endpoint(named, point.name), ending_pull_point(named, "destroyed", times.to_ms(gateway.now()))
 
 
 # Whatever may be pushed to today, one can give up what one has.

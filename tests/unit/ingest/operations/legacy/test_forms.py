@@ -56,14 +56,14 @@ def form(request: pytest.FixtureRequest) -> Form:
 @pytest.mark.parametrize("name", ["", "\n a subscriber \n"])
 def test_the_three_calls(form: Form, name: str) -> None:
     parts = GatewayParts()
-    endpoint = _address(form.post(parts, legacy.create_pull_point(name)))
+    endpoint = legacy.address_in(form.post(parts, legacy.create_pull_point(name)))
     assert endpoint.startswith("http://127.0.0.1:8080/wsn/pullpoints/")
     answer = form.post(parts, legacy.subscribe("\n all:alarm\n", f"\n {URL} ", f" {endpoint}\n"))
     subscription = only_subscription(parts)
-    assert _address(answer) == subscription.address
+    assert legacy.address_in(answer) == subscription.address
     assert (subscription.consumer.address, subscription.form) == (URL, "legacy")
     assert subscription.selector() == "all/alarm//."
-    answered = parts.post(_unsubscribe(form.namespace, subscription.address), "/wsnprocess")
+    answered = parts.post(legacy.plain_unsubscribe(subscription.address, form.namespace), "/wsnprocess")
     assert answered.status == 200, answered.body
     assert not list(parts.table.subscriptions())
 
@@ -228,16 +228,3 @@ def test_a_plain_notify_in_the_other_namespace() -> None:
     assert f'xmlns:w="{legacy.WSNT}"'.encode() in stored.producer
     # Only there: to others it is another namespace.
     assert parts.post(body).fault == "ActionNotSupported"
-
-
-def _address(reference: str) -> str:
-    return reference.split("<ns2:Address>")[1].split("</ns2:Address>")[0]
-
-
-def _unsubscribe(namespace: str, to: str) -> bytes:
-    action = "http://docs.oasis-open.org/wsn/bw-2/SubscriptionManager/UnsubscribeRequest"
-    return (
-        '<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:a="http://www.w3.org/2005/08/addressing">'
-        f"<s:Header><a:Action>{action}</a:Action><a:To>{to}</a:To></s:Header>"
-        f'<s:Body><n:Unsubscribe xmlns:n="{namespace}"/></s:Body></s:Envelope>'
-    ).encode()

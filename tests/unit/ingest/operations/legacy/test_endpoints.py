@@ -223,7 +223,7 @@ def test_records_of_endpoints_tell_older_readers_that_they_do_not_know_them() ->
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_churn_leaves_everything_as_it_was() -> None:
     parts = GatewayParts(GatewaySettings(pull_points=3))
 

@@ -83,11 +83,12 @@ async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisiona
     await gateway.changes.catch_up()  # another gateway may have made it a moment ago
     async with gateway.locks.hold(("pull point name", name, owner)):
         point = gateway.pull_points.named(name, owner)
-        if point is not None:
-            point = await _kept(gateway, point.id, until_ms)
-        elif provisional and (endpoint := gateway.pull_points.endpoints.named(name, owner)):
+        # A Subscribe may be ending it at this moment: then it is an endpoint.
+        if point is not None and (kept := await _kept(gateway, point.id, until_ms)) is not None:
+            return kept.address
+        if provisional and (endpoint := gateway.pull_points.endpoints.named(name, owner)):
             return gateway.own.resource(Kind.PULL_POINT, endpoint)
-        return (point or await _create(gateway, name, owner, until_ms)).address
+        return (await _create(gateway, name, owner, until_ms)).address
 
 
 async def _kept(gateway: Gateway, pull_point_id: str, until_ms: int = 0) -> PullPointRecord | None:

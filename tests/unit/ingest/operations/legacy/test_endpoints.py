@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ingest.operations import pull_points
+from ingest.operations.subscription_manager import end_expired_forever
 from ingest.settings import GatewaySettings
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
@@ -87,14 +88,18 @@ def test_a_repeated_subscription_ends_its_pull_point_too() -> None:
     assert live(parts.control.records) == set()
 
 
-def test_plain_calls_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("namespace", [legacy.WSNT, f"{legacy.WSNT}/"])
+def test_plain_calls_leave_nothing_behind(namespace: str) -> None:
+    def envelope(message: str) -> bytes:
+        return soap.envelope(message.replace(f'"{legacy.WSNT}"', f'"{namespace}"'))
+
     parts = GatewayParts(GatewaySettings(pull_points=3))
     for path in ("/WSN/CreatePullPoint", "/wsnprocess", "/WSN/Broker/") * 3:
-        created = parts.post(soap.envelope(legacy.create_pull_point()), path)
-        endpoint = created.text("Address") or ""
-        assert parts.post(soap.envelope(legacy.subscribe(ALARM, URL, endpoint)), path).status == 200
+        endpoint = parts.post(envelope(legacy.create_pull_point("\n a name ")), path).text("Address") or ""
+        assert parts.post(envelope(legacy.create_pull_point("a name")), path).text("Address") == endpoint
+        assert parts.post(envelope(legacy.subscribe(ALARM, URL, endpoint)), path).status == 200
         assert len(parts.pull_points) == 0
-        assert unsubscribe(parts, endpoint, path).status == 200
+        assert parts.post(legacy.plain_unsubscribe(endpoint, namespace), path).status == 200
     assert live(parts.control.records) == set()
 
 
@@ -154,6 +159,35 @@ def test_what_nobody_uses_ends() -> None:
     # A client that took its time: its address goes on as one of the subscription.
     ask(parts, legacy.subscribe(ALARM, URL, endpoint))
     assert unsubscribe(parts, endpoint).status == 200
+
+
+def test_the_duty_that_ends_what_has_expired_ends_them() -> None:
+    parts = GatewayParts()
+    made(parts)
+    parts.later(days=1)
+
+    async def until_there_is_none() -> None:
+        duty = asyncio.create_task(end_expired_forever(parts.gateway))
+        while len(parts.pull_points):
+            await asyncio.sleep(0)
+        duty.cancel()
+
+    asyncio.run(until_there_is_none())
+    assert live(parts.control.records) == set()
+
+
+def test_a_name_that_is_asked_for_while_its_pull_point_is_bound() -> None:
+    parts = GatewayParts()
+    endpoint = made(parts, "n")
+
+    async def at_once() -> tuple[HttpAnswer, HttpAnswer]:
+        bound = parts.request("POST", "/wsnprocess", legacy.wsn_process(legacy.subscribe(ALARM, URL, endpoint)))
+        asked = parts.request("POST", "/wsnprocess", legacy.wsn_process(legacy.create_pull_point("n")))
+        return await asyncio.gather(bound, asked)
+
+    _, asked = asyncio.run(at_once())
+    assert legacy.address_in(asked.root.findtext(".//{*}WsnProcessResponse") or "") == endpoint
+    assert len(parts.pull_points) == 0
 
 
 def test_what_is_fetched_from_lasts() -> None:

@@ -1,8 +1,7 @@
 """Subscriptions as few bytes: what many have in common is stored once, as a *shape*, and referred to by number.
 
 A shape is a subscription with everything blank that is particular: id, consumer, times, owner, texts. A million
-subscriptions of a few kinds of clients have a few shapes, and take half of the bytes. `endpoint` is left out: who reads
-this delivers, and does not need it.
+subscriptions of a few kinds of clients have a few shapes, and take half of the bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from itertools import accumulate
 
 import msgspec
 
-from topic_model.subscriptions import EndpointReference, Protection, Subscription, TopicFilter, XPathFilter
+from topic_model.subscriptions import Endpoint, EndpointReference, Protection, Subscription, TopicFilter, XPathFilter
 
 _HEADER = struct.Struct("=QQ")
 
@@ -113,6 +112,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     producer: tuple[XPathFilter, ...] = ()
     pull_point: str = ""
     protection: Protection | None = None
+    endpoint: Endpoint | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -176,6 +176,7 @@ class Packer:
             member.producer,
             member.pull_point,
             member.protection,
+            member.endpoint,
         )
 
 
@@ -214,4 +215,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.owner,
         packed.pull_point,
         packed.protection,
+        packed.endpoint,
     )

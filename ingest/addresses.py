@@ -88,10 +88,12 @@ _RESOURCE_KINDS = {
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is addressed to; `id` is empty for what there is only one of."""
+    """What a request is addressed to; `id` is empty for what there is only one of. `old`: it is one of HPwsn's
+    addresses, where the standard's operations are taken as its clients write them."""
 
     kind: Kind
     id: str = ""
+    old: bool = False
 
 
 def target_of(path: str) -> Target | None:
@@ -99,9 +101,9 @@ def target_of(path: str) -> Target | None:
     bare = path.rstrip("/")
     for kind in FACTORIES:
         if bare == kind.value:
-            return Target(kind)
+            return Target(kind, old=kind is Kind.LEGACY)
     if bare in _ALIASES:
-        return Target(_ALIASES[bare])
+        return Target(_ALIASES[bare], old=True)
     resource = _RESOURCE.fullmatch(path)
     if resource is None:
         return None

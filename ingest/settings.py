@@ -87,6 +87,13 @@ class GatewaySettings:
         unit="s",
     )
     pull_points: int = setting(10_000, "So many pull points may be created.", minimum=0)
+    endpoint_idle_s: int = setting(
+        600,
+        "A pull point that a client of HPwsn made (by WsnProcess, or at /WSN/CreatePullPoint) ends after this, unless "
+        "it is used.",
+        minimum=1,
+        unit="s",
+    )
     pull_messages: int = setting(
         10_000, "So many messages wait in one pull point; beyond this the oldest go.", minimum=1, maximum=1_000_000
     )

@@ -128,11 +128,20 @@ class Protection(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     certificate: str = ""
 
 
+class Endpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What is left of a pull point that a client of HPwsn made for its subscription: its address goes on as one of the
+    subscription's. `name` is what the client calls it, empty for nothing."""
+
+    id: str
+    name: str = ""
+
+
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
 
     `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
-    `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to.
+    `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to;
+    `endpoint` concerns gateways alone.
     Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
@@ -152,6 +161,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     owner: str = ""
     pull_point: str = ""
     protection: Protection | None = None
+    endpoint: Endpoint | None = None
 
     @property
     def receives(self) -> bool:

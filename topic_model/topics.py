@@ -118,9 +118,12 @@ def parse_path(text: str) -> TopicPath:
 
 
 def parse_colon_path(text: str) -> TopicPath:
-    """The topic that the HPwsn form `ALL:ALARM:ALARM1` names. Raises TopicError."""
+    """The topic that the HPwsn form `ALL:ALARM:ALARM1` names, with or without blanks around its words.
+
+    Raises TopicError.
+    """
     _check_length(text)
-    return make_path(("", name) for name in text.split(":"))
+    return make_path(("", name.strip()) for name in text.split(":"))
 
 
 def ancestors(path: TopicPath) -> Iterator[TopicPath]:

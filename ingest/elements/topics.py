@@ -158,10 +158,10 @@ class PublishedTopic(NamedTuple):
     prefixes: str
 
 
-def _read_published(element: etree._Element) -> PublishedTopic:
+def _read_published(element: etree._Element, colons: bool) -> PublishedTopic:
     text, dialect, scope = _parts(element)
     namespaces = dict(scope)
-    path = expressions.concrete_topic(text, dialect, namespaces)
+    path = expressions.concrete_topic(text, dialect, namespaces, colons=colons)
     return PublishedTopic(path, prefixes_in(text, path, namespaces))
 
 
@@ -175,14 +175,23 @@ class TopicMemory:
         self._topics: dict[bytes, PublishedTopic] = {}
         self._left = _REMEMBERED_BYTES
 
-    def read(self, element: etree._Element, identity: bytes, unchecked: dict[bytes, PublishedTopic]) -> PublishedTopic:
+    def read(
+        self,
+        element: etree._Element,
+        identity: bytes,
+        unchecked: dict[bytes, PublishedTopic],
+        *,
+        colons: bool = False,
+    ) -> PublishedTopic:
         """The topic of an element that `identity` stands for (Source.identity). Raises ExpressionError.
 
-        One that is not remembered goes into `unchecked`, for `remember`.
+        One that is not remembered goes into `unchecked`, for `remember`. `colons`: as for `concrete_topic`.
         """
+        if colons:
+            identity = b":" + identity  # the same bytes mean nothing elsewhere
         topic = self._topics.get(identity) or unchecked.get(identity)
         if topic is None:
-            topic = unchecked[identity] = _read_published(element)
+            topic = unchecked[identity] = _read_published(element, colons)
         return topic
 
     def remember(self, checked: Mapping[bytes, PublishedTopic]) -> None:

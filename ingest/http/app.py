@@ -34,6 +34,7 @@ from ingest.operations import (
 )
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored
 from ingest.operations.legacy import operations as legacy
+from ingest.operations.legacy import plain
 from ingest.soap import answers, faults
 from ingest.soap.envelope import Request, parse
 from ingest.soap.faults import Answer
@@ -305,7 +306,7 @@ def _parse_large(body: bytes, content_type: bytes) -> Request:
 def _find(request: Request, target: Target) -> Operation:
     """The operation that a request names. Raises UnknownOperation, or UnknownResource for what is not there at all."""
     kind = Kind.BROKER if target.kind in FACTORIES else target.kind
-    operation = _OPERATIONS.get((request.name, kind))
+    operation = plain.find(request, target) or _OPERATIONS.get((request.name, kind))
     if operation is not None:
         return operation
     if target.kind is Kind.REGISTRATION:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -27,7 +28,7 @@ from ingest.state.repeats import fingerprint
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from topic_model.patterns.patterns import Pattern
-from topic_model.records.control import SubscriptionRecord
+from topic_model.records.control import ControlRecord, SubscriptionRecord
 from topic_model.records.notifications import Notification
 from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
@@ -47,13 +48,16 @@ _CONTENT = wsnt("Message")
 _PRODUCER = wsnt("ProducerReference")
 _NIL = f"{{{XSI}}}nil"
 
+# What is passed on has the standard's namespace, also where an old client put a slash behind it.
+_SLASHED = re.compile(rb"([\"'])(http://docs\.oasis-open\.org/wsn/b-2)/\1")
+
 _topics = TopicMemory()
 
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     topics: dict[bytes, PublishedTopic] = {}
-    notifications = await _read_notify(gateway, request, topics)
+    notifications = await _read_notify(gateway, request, topics, old=target.old)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     gateway.check_new(notification.topic for notification in notifications)
@@ -116,6 +120,11 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
         granted, made_secret, since = await _renewed_equal(gateway, wanted, policy.protection)
     if policy.current_message:
         await send_current_messages(gateway, granted, since)
+    return subscribe_reply(granted, now, made_secret)
+
+
+def subscribe_reply(granted: Subscription, now: datetime, made_secret: str = "") -> Reply:
+    """SubscribeResponse; with the signing secret that was made for it, empty for none."""
     body = (
         f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
         f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
@@ -155,10 +164,17 @@ async def _renewed_equal(
         return made, made_secret, since
 
 
-async def commit_new(gateway: Gateway, subscription: Subscription) -> tuple[Subscription, Since]:
-    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it."""
+async def commit_new(
+    gateway: Gateway, subscription: Subscription, also: Sequence[ControlRecord] = ()
+) -> tuple[Subscription, Since]:
+    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it. With it go the
+    records `also`; a provisional pull point that it fills lasts from now on."""
     made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
-    return made, Since(await gateway.changes.commit([SubscriptionRecord(made)]), made.created_ms, new=True)
+    records: list[ControlRecord] = [SubscriptionRecord(made), *also]
+    point = gateway.pull_points.get(made.pull_point)
+    if point is not None and point.until_ms:
+        records.append(msgspec.structs.replace(point, until_ms=0))
+    return made, Since(await gateway.changes.commit(records), made.created_ms, new=True)
 
 
 def _protected(
@@ -185,15 +201,17 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return None if moment is None else times.to_ms(moment)
 
 
-async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic]) -> list[Notification]:
-    """The messages; into `topics` those topics that were not known."""
+async def _read_notify(
+    gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic], *, old: bool
+) -> list[Notification]:
+    """The messages; into `topics` those topics that were not known. `old`: as HPwsn's clients write them."""
     source = request.source(PAYLOAD_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
-            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics)
+            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics, old=old)
             if topic is None and gateway.default_topic is not None:
                 topic = PublishedTopic(gateway.default_topic, "")
             if topic is None:
@@ -220,7 +238,13 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, P
 
 
 def _read_message(
-    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, PublishedTopic]
+    message: etree._Element,
+    node: Node,
+    source: Source,
+    number: int,
+    topics: dict[bytes, PublishedTopic],
+    *,
+    old: bool,
 ) -> tuple[PublishedTopic | None, bytes, bytes]:
     """Topic (None for none), payload and producer (empty for none) of one NotificationMessage."""
     topic: PublishedTopic | None = None
@@ -229,7 +253,7 @@ def _read_message(
     for part, part_node in zip(message, node.children, strict=True):
         name = part.tag
         if name == _TOPIC:
-            topic = _topics.read(part, source.identity(part_node), topics)
+            topic = _topics.read(part, source.identity(part_node), topics, colons=old)
         elif name == _CONTENT:
             if len(part) != 1:
                 raise InvalidRequest(
@@ -238,6 +262,8 @@ def _read_message(
             payload = source.fragment(part_node.children[0])
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
+            if old:
+                producer = _SLASHED.sub(rb"\g<1>\g<2>\g<1>", producer)
     if payload is None:
         raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message")
     return topic, payload, producer

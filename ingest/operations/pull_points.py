@@ -11,6 +11,7 @@ import re
 import sys
 from contextlib import AsyncExitStack
 
+import msgspec
 from lxml import etree
 
 from core.errors import InfrastructureError, UnknownResource
@@ -24,11 +25,9 @@ from ingest.soap.envelope import Request
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, wsnt
 from topic_model.records.control import (
     ControlRecord,
-    PullPointEnded,
     PullPointRecord,
-    Tombstone,
     ending,
-    pull_point_key,
+    ending_pull_point,
 )
 from topic_model.records.pull import StoredMessage
 
@@ -40,9 +39,13 @@ PULL = "urn:arborcast:pull"
 # What Apache CXF takes an absent or zero MaximumNumber for.
 _MAXIMUM_NUMBER = 256
 
-# CXF's client names a queue that outlives it so: asking again for the name gets the same pull point.
+# CXF's client names a queue that outlives it so: asking again for the name gets the same pull point. Clients of HPwsn
+# write the name as text.
 _NAME_ATTRIBUTE = "pullPointQueueName"
 _MAX_NAME = 200
+
+# So many ends go into one append.
+_AT_ONCE = 500
 
 # Envelope, Body, Notify, NotificationMessage.
 _MESSAGE_DEPTH = 4
@@ -52,28 +55,59 @@ _NUMBER = re.compile(r"\+?0*+([0-9]*+)")
 _DIGITS = 18
 
 
-async def create_pull_point(gateway: Gateway, request: Request, _target: Target) -> Reply:
+async def create_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Create a pull point, or find the one of the same name."""
-    point = await open_pull_point(gateway, _name(request.operation), owner_of(request.caller))
+    owner = owner_of(request.caller)
+    address = await open_pull_point(gateway, _name(request.operation), owner, provisional=target.old)
     body = (
         f'<wsnt:CreatePullPointResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:PullPoint>'
-        f"<wsa:Address>{answers.text(point.address)}</wsa:Address></wsnt:PullPoint></wsnt:CreatePullPointResponse>"
+        f"<wsa:Address>{answers.text(address)}</wsa:Address></wsnt:PullPoint></wsnt:CreatePullPointResponse>"
     )
     return Reply(body, f"{ACTION_BW}/CreatePullPoint/CreatePullPointResponse")
 
 
-async def open_pull_point(gateway: Gateway, name: str = "", owner: str = "") -> PullPointRecord:
-    """A new pull point, or the owner's one that has this name already. Raises OperationRefused."""
+async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisional: bool) -> str:
+    """The address of a new pull point, or of the owner's one that has this name already. Raises OperationRefused.
+
+    HPwsn's clients make one for each subscription and use none: theirs are provisional, and the address of one that
+    became the endpoint of a subscription is found by its name, too.
+    """
+    if len(name) > _MAX_NAME:
+        raise OperationRefused(
+            f"the name of a pull point may have {_MAX_NAME} characters, this one has {len(name)}",
+            "UnableToCreatePullPointFault",
+        )
+    until_ms = times.to_ms(gateway.now()) + gateway.settings.endpoint_idle_s * 1000 if provisional else 0
     if not name:
-        return await _create(gateway, name, owner)
+        return (await _create(gateway, name, owner, until_ms)).address
+    await gateway.changes.catch_up()  # another gateway may have made it a moment ago
     async with gateway.locks.hold(("pull point name", name, owner)):
-        return gateway.pull_points.named(name, owner) or await _create(gateway, name, owner)
+        point = gateway.pull_points.named(name, owner)
+        # A Subscribe may be ending it at this moment: then it is an endpoint.
+        if point is not None and (kept := await _kept(gateway, point.id, until_ms)) is not None:
+            return kept.address
+        if provisional and (endpoint := gateway.pull_points.endpoints.named(name, owner)):
+            return gateway.own.resource(Kind.PULL_POINT, endpoint)
+        return (await _create(gateway, name, owner, until_ms)).address
+
+
+async def _kept(gateway: Gateway, pull_point_id: str, until_ms: int = 0) -> PullPointRecord | None:
+    """The pull point, which lasts from now on; a provisional one may stay so, until then. None when it is gone."""
+    async with gateway.locks.hold(("pull point", pull_point_id)):
+        point = gateway.pull_points.get(pull_point_id)
+        if point is None or not point.until_ms:
+            return point
+        kept = msgspec.structs.replace(point, until_ms=until_ms)
+        await gateway.changes.commit([kept])
+        return kept
 
 
 async def get_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Take the oldest messages out, waiting for the first if asked to."""
     identifier = await _named(gateway, request, target)
     point = _existing(gateway, request, identifier)
+    if point.until_ms:
+        await _kept(gateway, identifier)
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
     handout = await gateway.pulls.take(point.id, maximum, wait_s, request.gone)
@@ -119,8 +153,26 @@ async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:
         records: list[ControlRecord] = [
             record for each in subscriptions for record in ending(each, "destroyed", now_ms)
         ]
-        records += (PullPointEnded(pull_point_id, "destroyed", now_ms), Tombstone(pull_point_key(pull_point_id)))
+        records += ending_pull_point(pull_point_id, "destroyed", now_ms)
         await gateway.changes.commit(records)
+
+
+async def end_unused(gateway: Gateway) -> None:
+    """End the provisional pull points that nobody has used in time. Raises InfrastructureError."""
+    now_ms = times.to_ms(gateway.now())
+    if not gateway.pull_points.unused(now_ms):
+        return
+    await gateway.changes.catch_up()  # one may be in use by way of another gateway
+    async with AsyncExitStack() as locks:
+        # One that is being used at this moment is locked: next time, if it is still there to end.
+        unlocked = [each for each in gateway.pull_points.unused(now_ms) if ("pull point", each) not in gateway.locks]
+        ended = unlocked[:_AT_ONCE]
+        if not ended:
+            return
+        for pull_point_id in ended:
+            await locks.enter_async_context(gateway.locks.hold(("pull point", pull_point_id)))
+        await gateway.changes.commit([record for one in ended for record in ending_pull_point(one, "expired", now_ms)])
+    logger.info("ended %d pull points that nobody has used", len(ended))
 
 
 async def end_orphans(gateway: Gateway) -> None:
@@ -136,13 +188,13 @@ async def end_orphans(gateway: Gateway) -> None:
                     return
 
 
-async def _create(gateway: Gateway, name: str, owner: str) -> PullPointRecord:
+async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> PullPointRecord:
     limit = gateway.settings.pull_points
     if len(gateway.pull_points) >= limit:
         raise OperationRefused(f"there are {limit} pull points, no more are kept", "UnableToCreatePullPointFault")
     identifier = addresses.resource_id()
     address = gateway.own.resource(Kind.PULL_POINT, identifier)
-    created = PullPointRecord(identifier, address, name, times.to_ms(gateway.now()), owner)
+    created = PullPointRecord(identifier, address, name, times.to_ms(gateway.now()), owner, until_ms)
     await gateway.changes.commit([created])
     first = gateway.pull_points.named(name, owner) if name else created
     if first is not None and first.id != identifier:
@@ -173,12 +225,8 @@ def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointR
 def _name(operation: etree._Element) -> str:
     for attribute, value in operation.attrib.items():
         if etree.QName(attribute).localname == _NAME_ATTRIBUTE:
-            if len(value) > _MAX_NAME:
-                raise OperationRefused(
-                    f"{_NAME_ATTRIBUTE} may have {_MAX_NAME} characters", "UnableToCreatePullPointFault"
-                )
             return str(value).strip()
-    return ""
+    return (operation.text or "").strip()
 
 
 def _maximum_number(operation: etree._Element) -> int:

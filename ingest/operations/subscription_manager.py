@@ -14,7 +14,7 @@ from ingest.access.grants import may_manage
 from ingest.addresses import Kind, Target
 from ingest.elements.protection import read_credentials, read_secret, required, secret_element
 from ingest.errors import InvalidRequest
-from ingest.operations import publisher_registration
+from ingest.operations import publisher_registration, pull_points
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.operations.notification_broker import requested_termination, termination_element
 from ingest.soap import times
@@ -43,7 +43,13 @@ async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
 
 async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End the subscription; no notification accepted after the answer goes to it."""
-    await end(gateway, request, target)
+    endpoint = target.id if target.kind is Kind.PULL_POINT else ""
+    if not target.id and not gateway.named_in(request, Kind.SUBSCRIPTION):
+        endpoint = gateway.named_in(request, Kind.PULL_POINT)
+    if endpoint:
+        await _end_of_endpoint(gateway, request, endpoint)
+    else:
+        await end(gateway, request, target)
     return _empty("UnsubscribeResponse", "SubscriptionManager")
 
 
@@ -67,6 +73,25 @@ async def end(gateway: Gateway, request: Request, target: Target) -> None:
     """End the subscription that is meant. Raises UnknownResource."""
     async with locked_subscription(gateway, request, target) as subscription:
         await gateway.changes.commit(ending(subscription.id, "unsubscribed", times.to_ms(gateway.now())))
+
+
+async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) -> None:
+    """End what a client of HPwsn has subscribed with this endpoint. Raises UnknownResource or InvalidRequest."""
+    await gateway.changes.catch_up()
+    async with AsyncExitStack() as locks:
+        for identifier in sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)):
+            await locks.enter_async_context(gateway.locks.hold(identifier))
+        found = map(gateway.table.get, sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)))
+        meant = [one for one in found if one is not None and may_manage(request.caller, one.owner, one.topics)]
+        if not meant:
+            raise UnknownResource(f"no subscription was made with the endpoint {endpoint[:200]!r} (any more)", endpoint)
+        if len({one.consumer.address for one in meant}) > 1:
+            # Clients that chose the same name. Nobody may end what another one has subscribed by mistake.
+            raise InvalidRequest(
+                "several subscribers have this endpoint: send Unsubscribe to the address in the SubscriptionReference"
+            )
+        now_ms = times.to_ms(gateway.now())
+        await gateway.changes.commit([record for one in meant for record in ending(one.id, "unsubscribed", now_ms)])
 
 
 @asynccontextmanager
@@ -154,7 +179,7 @@ def _reply(operation: str, content: str) -> Reply:
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(wsnt("Renew"), renew, _ANYWHERE),
-    Operation(wsnt("Unsubscribe"), unsubscribe, _ANYWHERE),
+    Operation(wsnt("Unsubscribe"), unsubscribe, _ANYWHERE | {Kind.PULL_POINT}),
     Operation(wsnt("PauseSubscription"), pause, _ANYWHERE),
     Operation(wsnt("ResumeSubscription"), resume, _ANYWHERE),
     Operation(f"{{{ARBORCAST_POLICY}}}{_ROTATE}", rotate_secret, _ANYWHERE),
@@ -176,8 +201,9 @@ async def end_expired_forever(gateway: Gateway) -> None:
         try:
             ended = await end_expired(gateway)
             await end_expired_registrations(gateway)
+            await pull_points.end_unused(gateway)
         except InfrastructureError as error:
-            logger.warning("expired subscriptions cannot be ended now: %s", error)
+            logger.warning("what has expired cannot be ended now: %s", error)
             ended = 0
         if ended < _AT_ONCE:
             await asyncio.sleep(_INTERVAL_S)

@@ -17,7 +17,7 @@ from lxml import etree
 from core.errors import InfrastructureError
 from ingest.addresses import Kind, OwnAddresses, Target
 from ingest.soap.answers import attribute
-from topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW
+from topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW, HPWSN
 
 _SUFFIXES = frozenset({".wsdl", ".xsd"})
 
@@ -154,8 +154,11 @@ class ServiceDescriptions:
 
         A subscription, pull point or registration has an address of its own, which clients set. At the broker's, which
         stands in its place, the same operations are taken when wsa:To names it, and are else answered with where to
-        send them.
+        send them. At HPwsn's it is HPwsn's own, since its clients import that; the others are made of published
+        documents.
         """
+        if target.kind is Kind.LEGACY:
+            return _hpwsn(own.resource(target.kind, target.id))
         whole = target.kind is Kind.BROKER
         services = {}
         for kind in _WHOLE if whole else (target.kind,):
@@ -205,6 +208,30 @@ class ServiceDescriptions:
             f'<wsdl:binding name="{port_type}Soap{version}" type="pt:{port_type}" xmlns:pt="{namespace}">'
             f'<{soap}:binding style="document" transport="{_HTTP}"/>{"".join(operations)}</wsdl:binding>\n'
         )
+
+
+def _hpwsn(address: str) -> bytes:
+    """IWsnProcess, with names as its clients were generated from: one text in, one out."""
+    messages = "".join(
+        f'<wsdl:message name="{name}"><wsdl:part name="parameters" element="tns:{name}"/></wsdl:message>'
+        for name in ("WsnProcess", "WsnProcessResponse")
+    )
+    body = '<soap:body use="literal"/>'
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<wsdl:definitions xmlns:wsdl="{_WSDL}" xmlns:tns="{HPWSN}"'
+        f' xmlns:soap="{_BINDINGS["11"]}" xmlns:xs="http://www.w3.org/2001/XMLSchema" name="IWsnProcess"'
+        f' targetNamespace="{HPWSN}">\n<wsdl:types><xs:schema targetNamespace="{HPWSN}" elementFormDefault="qualified">'
+        '<xs:element name="WsnProcess" type="xs:string"/><xs:element name="WsnProcessResponse" type="xs:string"/>'
+        f"</xs:schema></wsdl:types>\n{messages}\n"
+        '<wsdl:portType name="IWsnProcess"><wsdl:operation name="WsnProcess"><wsdl:input message="tns:WsnProcess"/>'
+        '<wsdl:output message="tns:WsnProcessResponse"/></wsdl:operation></wsdl:portType>\n'
+        '<wsdl:binding name="IWsnProcessSoap11" type="tns:IWsnProcess">'
+        f'<soap:binding style="document" transport="{_HTTP}"/><wsdl:operation name="WsnProcess">'
+        f'<soap:operation soapAction="" style="document"/><wsdl:input>{body}</wsdl:input>'
+        f"<wsdl:output>{body}</wsdl:output></wsdl:operation></wsdl:binding>\n"
+        '<wsdl:service name="IWsnProcess"><wsdl:port name="IWsnProcessPort" binding="tns:IWsnProcessSoap11">'
+        f"<soap:address location={attribute(address)}/></wsdl:port></wsdl:service>\n</wsdl:definitions>\n"
+    ).encode()
 
 
 def _ports(service: str, port_types: list[str], address: str, named: set[str]) -> str:

@@ -13,6 +13,7 @@ from lxml import etree
 
 from core.settings import KafkaSettings
 from tests.conformance.given import PREFIXES
+from tests.support import legacy_messages as legacy
 from tests.support.gateway_process import GatewayRun, gateway_run
 
 zeep = pytest.importorskip("zeep")
@@ -110,6 +111,21 @@ def test_the_wsdl_of_every_address_loads_and_leads_back_to_it(gateway: GatewayRu
     ports = found[service].ports.values()
     assert ports
     assert {each.binding_options["address"] for each in ports} == {address}
+
+
+def test_the_old_envelope(gateway: GatewayRun) -> None:
+    address = f"{gateway.base}/wsnprocess"
+    old = client(gateway, address)
+    endpoint = legacy.address_in(old.service.WsnProcess(legacy.create_pull_point("zeep")))
+    url = "http://127.0.0.1:9/old"
+    reference = legacy.address_in(old.service.WsnProcess(legacy.subscribe("zeep:old", url, endpoint)))
+    assert reference.startswith(f"{gateway.base}/wsn/subscriptions/")
+    assert old.service.WsnProcess(legacy.subscribe("zeep:old", url, endpoint)) == "Repeated subscriptions"
+    assert old.service.WsnProcess(legacy.notify("zeep:old", "door & <window/>")) == "success!"
+    headers = {"Content-Type": "text/xml"}
+    ended = requests.post(address, data=legacy.plain_unsubscribe(endpoint), headers=headers, timeout=30)
+    assert ended.status_code == 200, ended.text
+    assert old.service.WsnProcess(legacy.unsubscribe("zeep:old", url)) == "faild"
 
 
 class CountingSession(OurSession):

@@ -19,11 +19,11 @@ def wsn_process(text: str, service: str = SERVICE, encoding: str = "utf-8") -> b
     ).encode(encoding)
 
 
-def subscribe(topic: str, address: str) -> str:
+def subscribe(topic: str, address: str, endpoint: str = "endpoint:null") -> str:
     """The text of a Subscribe."""
     return (
         f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="http://www.w3.org/2005/08/addressing"><wsnt:ConsumerReference>'
-        " <wsa:Address>endpoint:null</wsa:Address></wsnt:ConsumerReference><wsnt:Filter>"
+        f" <wsa:Address>{endpoint}</wsa:Address></wsnt:ConsumerReference><wsnt:Filter>"
         f'<wsnt:TopicExpression Dialect="{_SIMPLE}">{topic}</wsnt:TopicExpression></wsnt:Filter>'
         f"<wsnt:SubscriberAddress>{address}</wsnt:SubscriberAddress></wsnt:Subscribe>"
     )
@@ -49,9 +49,24 @@ def notify(topic: str, content: str, fragment: str | None = "0-0-1-0") -> str:
     )
 
 
-def create_pull_point() -> str:
+def create_pull_point(name: str = "") -> str:
     """The text of a CreatePullPoint."""
-    return f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}"/>'
+    return f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}">{name}</wsnt:CreatePullPoint>'
+
+
+def plain_unsubscribe(to: str, namespace: str = WSNT) -> bytes:
+    """An Unsubscribe that names in wsa:To what it is for."""
+    action = "http://docs.oasis-open.org/wsn/bw-2/SubscriptionManager/UnsubscribeRequest"
+    return (
+        '<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:a="http://www.w3.org/2005/08/addressing">'
+        f"<s:Header><a:Action>{action}</a:Action><a:To>{to}</a:To></s:Header>"
+        f'<s:Body><n:Unsubscribe xmlns:n="{namespace}"/></s:Body></s:Envelope>'
+    ).encode()
+
+
+def address_in(reference: str) -> str:
+    """What the clients cut out of an answer."""
+    return reference.split("<ns2:Address>")[1].split("</ns2:Address>")[0]
 
 
 def post(address: str, text: str) -> requests.Response:

@@ -87,6 +87,11 @@ CONTROL: list[dict[str, Any]] = [
         },
     },
     {"v": 3, "record": {"type": "secrets-resealed", "id": "s1", "sealed": {"k1:x": "k2:y"}}},
+    {"v": 4, "record": {"type": "pull-point", "id": "p1", "address": "http://g/p1", "until_ms": 9}},
+    {
+        "v": 4,
+        "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"endpoint": {"id": "p1", "name": "n"}}},
+    },
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},

@@ -59,8 +59,18 @@ def parse(text: str, dialect: str | None, namespaces: Mapping[str, str], *, lega
     return TopicFilter(dialect, text.strip(), compiled.normal, declarations.used)
 
 
-def concrete_topic(text: str, dialect: str | None, namespaces: Mapping[str, str], *, legacy: bool = False) -> TopicPath:
+def concrete_topic(
+    text: str,
+    dialect: str | None,
+    namespaces: Mapping[str, str],
+    *,
+    legacy: bool = False,
+    colons: bool = False,
+) -> TopicPath:
     """The one topic that the Topic of a Notify names.
+
+    `legacy`: as in `parse`. `colons`: a colon path only where it can be nothing else, in the Simple dialect and without
+    a declared prefix.
 
     A whole path is accepted under the label Simple (Axis cameras), and one with a trailing `//.` under ConcreteSet
     (devices that repeat the subscriber's expression). Raises ExpressionError, of it MultipleTopics when the expression
@@ -69,6 +79,8 @@ def concrete_topic(text: str, dialect: str | None, namespaces: Mapping[str, str]
     if legacy:
         return _colon_topic(text)
     dialect = _known(dialect)
+    if colons and dialect == SIMPLE and _is_colon_path(text, namespaces):
+        return _colon_topic(text)
     plain = _plain_topic(text, namespaces) if dialect != XPATH else None
     if plain is not None:
         return plain
@@ -130,6 +142,11 @@ def _known(dialect: str | None) -> str:
     if dialect not in (*_RULES, XPATH):
         raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not known here", "")
     return dialect
+
+
+def _is_colon_path(text: str, namespaces: Mapping[str, str]) -> bool:
+    first, colon, _ = text.partition(":")
+    return bool(colon) and "/" not in text and not namespaces.get(first.strip())
 
 
 def _colon_topic(text: str) -> TopicPath:

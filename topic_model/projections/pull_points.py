@@ -14,9 +14,62 @@ from topic_model.records.control import (
     pull_point_key,
     subscription_key,
 )
+from topic_model.subscriptions import Endpoint
 
 _PULL_POINT_KEY = pull_point_key("")
 _SUBSCRIPTION_KEY = subscription_key("")
+
+
+class Endpoints:
+    """The endpoints that subscriptions of HPwsn's clients have for a second address."""
+
+    def __init__(self) -> None:
+        self._bound: dict[str, tuple[str, Endpoint]] = {}  # subscription to its owner and endpoint
+        self._subscriptions: dict[str, set[str]] = {}  # endpoint to subscriptions
+        self._named: dict[tuple[str, str], dict[str, set[str]]] = {}  # by owner and name, endpoint to subscriptions
+
+    def bind(self, subscription_id: str, owner: str, endpoint: Endpoint | None) -> None:
+        """The subscription has this endpoint from now on, None for none."""
+        old = self._bound.pop(subscription_id, None)
+        if old is not None:
+            self._unbind(subscription_id, *old)
+        if endpoint is not None:
+            self._bound[subscription_id] = owner, endpoint
+            self._subscriptions.setdefault(endpoint.id, set()).add(subscription_id)
+            if endpoint.name:
+                named = self._named.setdefault((owner, endpoint.name), {})
+                named.setdefault(endpoint.id, set()).add(subscription_id)
+
+    def subscriptions_of(self, endpoint_id: str) -> Set[str]:
+        """Ids of the subscriptions that have this endpoint."""
+        return self._subscriptions.get(endpoint_id, frozenset())
+
+    def named(self, name: str, owner: str = "") -> str:
+        """The id of the owner's endpoint of this name; empty for none."""
+        return min(self._named.get((owner, name), ()), default="")
+
+    def name_of(self, endpoint_id: str, owner: str) -> str:
+        """What this owner calls it; empty for nothing."""
+        bound = map(self._bound.__getitem__, self.subscriptions_of(endpoint_id))
+        return min((endpoint.name for its_owner, endpoint in bound if its_owner == owner), default="")
+
+    def __len__(self) -> int:
+        """How many subscriptions have one."""
+        return len(self._bound)
+
+    def _unbind(self, subscription_id: str, owner: str, endpoint: Endpoint) -> None:
+        _discard(self._subscriptions, endpoint.id, subscription_id)
+        if endpoint.name:
+            named = self._named[owner, endpoint.name]
+            _discard(named, endpoint.id, subscription_id)
+            if not named:
+                del self._named[owner, endpoint.name]
+
+
+def _discard(sets: dict[str, set[str]], key: str, member: str) -> None:
+    sets[key].remove(member)
+    if not sets[key]:
+        del sets[key]
 
 
 class PullPoints:
@@ -30,6 +83,8 @@ class PullPoints:
         self._named: dict[tuple[str, str], dict[str, PullPointRecord]] = {}  # by owner and name
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
+        self._provisional: dict[str, int] = {}  # pull point to when it ends
+        self.endpoints = Endpoints()
 
     def apply(self, record: ControlRecord) -> None:
         """Fold one record; those of other kinds change nothing."""
@@ -37,18 +92,21 @@ class PullPoints:
             case PullPointRecord():
                 self._remove(record.id)
                 self._points[record.id] = record
+                if record.until_ms:
+                    self._provisional[record.id] = record.until_ms
                 if record.name:
                     self._named.setdefault((record.owner, record.name), {})[record.id] = record
             case PullPointEnded(id=pull_point_id):
                 self._remove(pull_point_id)
             case SubscriptionRecord(subscription=subscription):
                 self._link(subscription.id, subscription.pull_point)
+                self.endpoints.bind(subscription.id, subscription.owner, subscription.endpoint)
             case SubscriptionEnded(id=subscription_id):
-                self._link(subscription_id, "")
+                self._end(subscription_id)
             case Tombstone(key=key) if key.startswith(_PULL_POINT_KEY):
                 self._remove(key.removeprefix(_PULL_POINT_KEY))
             case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
-                self._link(key.removeprefix(_SUBSCRIPTION_KEY), "")
+                self._end(key.removeprefix(_SUBSCRIPTION_KEY))
 
     def get(self, pull_point_id: str) -> PullPointRecord | None:
         """The pull point that was created under this id."""
@@ -67,6 +125,14 @@ class PullPoints:
         """Ids of the subscriptions whose consumer is this pull point."""
         return self._filled.get(pull_point_id, frozenset())
 
+    def unused(self, now_ms: int) -> list[str]:
+        """Ids of the provisional pull points whose time is over."""
+        return [each for each, until_ms in self._provisional.items() if until_ms <= now_ms and each not in self._filled]
+
+    def is_provisional(self, pull_point_id: str) -> bool:
+        """Whether nobody has used the pull point yet."""
+        return pull_point_id in self._provisional and pull_point_id not in self._filled
+
     def orphans(self) -> list[str]:
         """Ids of the subscriptions whose pull point is not there."""
         return [
@@ -80,7 +146,12 @@ class PullPoints:
         """How many were created and are there."""
         return len(self._points)
 
+    def _end(self, subscription_id: str) -> None:
+        self._link(subscription_id, "")
+        self.endpoints.bind(subscription_id, "", None)
+
     def _remove(self, pull_point_id: str) -> None:
+        self._provisional.pop(pull_point_id, None)
         old = self._points.pop(pull_point_id, None)
         if old is not None and old.name:
             same_name = self._named[old.owner, old.name]
@@ -91,10 +162,7 @@ class PullPoints:
     def _link(self, subscription_id: str, pull_point_id: str) -> None:
         old = self._fills.pop(subscription_id, "")
         if old:
-            filling = self._filled[old]
-            filling.remove(subscription_id)
-            if not filling:
-                del self._filled[old]
+            _discard(self._filled, old, subscription_id)
         if pull_point_id:
             self._fills[subscription_id] = pull_point_id
             self._filled.setdefault(pull_point_id, set()).add(subscription_id)

@@ -26,11 +26,12 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 3
+VERSION = 4
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
-# are suspensions; since 3 that ciphertexts can be exchanged.
-_VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING = 1, 2, 3
+# are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be
+# provisional, and that subscriptions have their addresses.
+_VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -90,13 +91,15 @@ class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
 
 
 class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="pull-point"):
-    """The pull point is there. `name` is what its owner calls it, for finding it again; most have none."""
+    """The pull point is there. `name` is what its owner calls it, for finding it again; most have none. With `until_ms`
+    it is provisional: it ends then, unless somebody has used it; 0 for one that lasts."""
 
     id: str
     address: str
     name: str = ""
     created_ms: int = 0
     owner: str = ""
+    until_ms: int = 0
 
 
 class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
@@ -251,6 +254,11 @@ def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlR
     ]
 
 
+def ending_pull_point(pull_point_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
+    """The records that end a pull point."""
+    return [PullPointEnded(pull_point_id, reason, at_ms), Tombstone(pull_point_key(pull_point_id))]
+
+
 def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     """Kafka key and value of a record."""
     key = key_of(record).encode()
@@ -275,5 +283,9 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 def _version_for(record: _Stated) -> int:
     if isinstance(record, SecretsResealed):
         return _VERSION_WITH_RESEALING
+    if isinstance(record, PullPointRecord) and record.until_ms:
+        return _VERSION_WITH_ENDPOINTS
+    if isinstance(record, SubscriptionRecord) and record.subscription.endpoint is not None:
+        return _VERSION_WITH_ENDPOINTS
     protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
     return _VERSION_WITH_SECRETS if protected or isinstance(record, SubscriptionSuspended) else _VERSION_FOR_ALL

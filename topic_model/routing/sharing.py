@@ -60,6 +60,7 @@ class Sharing:
             owner=self._texts.remembered(subscription.owner, subscription.owner),
             pull_point=subscription.pull_point,
             protection=subscription.protection,
+            endpoint=subscription.endpoint,
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import msgspec
 
-from topic_model.subscriptions import EndpointReference, Protection, Subscription, TopicFilter, XPathFilter
+from topic_model.subscriptions import Endpoint, EndpointReference, Protection, Subscription, TopicFilter, XPathFilter
 
 _HEADER = struct.Struct("=QQ")
 
@@ -112,6 +112,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     producer: tuple[XPathFilter, ...] = ()
     pull_point: str = ""
     protection: Protection | None = None
+    endpoint: Endpoint | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -175,6 +176,7 @@ class Packer:
             member.producer,
             member.pull_point,
             member.protection,
+            member.endpoint,
         )
 
 
@@ -213,4 +215,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.owner,
         packed.pull_point,
         packed.protection,
+        packed.endpoint,
     )

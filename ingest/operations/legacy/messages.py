@@ -1,19 +1,20 @@
-"""From the text of a WsnProcess to what is asked. Only the root element says what it is, whatever else is inside."""
+"""From what a WsnProcess holds to what is asked. Only the root element says what it is, whatever else is inside."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lxml import etree
 
 from core.errors import ExpressionError
 from ingest.errors import InvalidRequest, MalformedMessage, TooLarge
+from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
 from ingest.soap.xml_reading import Xml, check_tags, read_xml
 from topic_model import expressions, legacy_content
-from topic_model.namespaces import WSA, WSNT
+from topic_model.namespaces import WSNT, WSNT_SLASH, wsa
 from topic_model.topics import TopicPath
 
 # Old clients put XML together as strings: ampersands stay bare, and whatever a user typed stands inside wsnt:Message,
@@ -98,10 +99,13 @@ WSNT_MANAGER = "http://docs.oasis-open.org/wsnMgr/b-2"
 
 """What later relatives call the namespace of base notification."""
 
-_NAMESPACES = (WSNT, WSNT_MANAGER)
+_NAMESPACES = (WSNT, WSNT_SLASH, WSNT_MANAGER)
 
 # Notify, NotificationMessage, Message, payload.
 _PAYLOAD_DEPTH = 4
+
+# And around an element: Envelope, Body, WsnProcess.
+_ENVELOPE_DEPTH = 3
 
 # Loose content is asked about each of them; older clients declare three or four.
 _MAX_IN_SCOPE = 64
@@ -111,10 +115,12 @@ _FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
 
 @dataclass(frozen=True)
 class Subscribe:
-    """`address` is where to push, `topic` a colon path; everything below it is meant, too. Neither is judged yet."""
+    """`address` is where to push, `topic` a colon path; everything below it is meant, too. `endpoint` is the address in
+    ConsumerReference. None is judged yet; empty is what is not there."""
 
     address: str
     topic: str
+    endpoint: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,9 @@ class Unsubscribe:
 
 @dataclass(frozen=True)
 class CreatePullPoint:
-    """Asks for a pull point."""
+    """Asks for a pull point; `name` is what it is to be known by, empty for nothing."""
+
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,17 +162,42 @@ def read(text: str, default: TopicPath | None = None) -> Asked:
     Raises MalformedMessage, InvalidRequest or ExpressionError.
     """
     root, document = parse(text)
+    return _read(root, lambda: Source(document, root, _PAYLOAD_DEPTH), default)
+
+
+def read_request(request: Request, default: TopicPath | None = None) -> Asked:
+    """What a WsnProcess asks for: its message is escaped text, or an element. Raises as `read`."""
+    holder = request.operation
+    if not len(holder):
+        return read(holder.text or "", default)
+    stray = "".join([holder.text or "", *(child.tail or "" for child in holder)]).strip()
+    if len(holder) > 1 or stray:
+        raise InvalidRequest(
+            "WsnProcess takes one WS-Notification message, as an element or as escaped text; this one holds "
+            + ("an element and text beside it" if stray else f"{len(holder)} elements")
+        )
+    return _read(holder[0], lambda: request.source(_ENVELOPE_DEPTH + _PAYLOAD_DEPTH), default)
+
+
+def read_subscribe(root: etree._Element) -> Subscribe:
+    """What a Subscribe with a SubscriberAddress asks for."""
+    reference = next(_children(root, "ConsumerReference"), None)
+    endpoint = None if reference is None else next(reference.iterdescendants(wsa("Address")), None)
+    return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint))
+
+
+def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None) -> Asked:
     namespace, name = _split(root)
     match name if namespace in _NAMESPACES else "":
         case "Subscribe":
-            return Subscribe(*_address_and_topic(root))
+            return read_subscribe(root)
         case "Unsubscribe":
             return Unsubscribe(*_address_and_topic(root))
         case "NotificationMessage":
-            source = Source(document, root, _PAYLOAD_DEPTH)
+            source = cut()
             return Notify((_message(root, source.node(root), source, default),))
         case "Notify":
-            source = Source(document, root, _PAYLOAD_DEPTH)
+            source = cut()
             nodes = source.node(root).children
             messages = tuple(
                 _message(child, node, source, default)
@@ -175,7 +208,7 @@ def read(text: str, default: TopicPath | None = None) -> Asked:
                 raise InvalidRequest("Notify holds no NotificationMessage")
             return Notify(messages)
         case "CreatePullPoint":
-            return CreatePullPoint()
+            return CreatePullPoint(_text(root))
         case _:
             raise InvalidRequest(
                 f"WsnProcess takes Subscribe, Unsubscribe, NotificationMessage and CreatePullPoint of {WSNT}, "
@@ -184,13 +217,8 @@ def read(text: str, default: TopicPath | None = None) -> Asked:
 
 
 def _address_and_topic(root: etree._Element) -> tuple[str, str]:
-    address = _text_of(root, "SubscriberAddress")
-    if not address:
-        raise InvalidRequest(f"{_split(root)[1]} has no SubscriberAddress")
     expression = next(_descendants(root, "TopicExpression"), None)
-    if expression is None:
-        raise InvalidRequest(f"{_split(root)[1]} has no TopicExpression")
-    return address, _text(expression)
+    return _text_of(root, "SubscriberAddress"), "" if expression is None else _text(expression)
 
 
 def _message(element: etree._Element, node: Node, source: Source, default: TopicPath | None) -> Message:
@@ -246,7 +274,7 @@ def _text_of(root: etree._Element, name: str) -> str:
     if found is None:
         return ""
     # The address may stand by itself or in a wsa:Address.
-    inner = found.find(f"{{{WSA}}}Address")
+    inner = found.find(wsa("Address"))
     return _text(found if inner is None else inner)
 
 

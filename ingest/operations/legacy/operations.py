@@ -2,31 +2,33 @@
 
 The replies are the old system's strings, because its clients look for them:
 
-    Notify          success!               also when the topic set does not have the topic: that is only logged
+    Notify          success!
     Subscribe       the SubscriptionReference as XML, the address in an element ns2:Address;
                     Repeated subscriptions  for the address and topic of a subscription that is there;
-                    faild                   when the topic or the address is refused
+                    faild                   when the topic or the address is refused, or one is missing
     Unsubscribe     success, or faild      when there is no such subscription
     CreatePullPoint the pull point's reference as XML
 
 Clients take every answer with status 200 for success unless it says "failed", and `faild` does not. So that is kept
-for what they know it for, and logged; what they must not take for success (a message that cannot be read, parts of a
-message that nobody would put together, Kafka away) is a SOAP fault.
+for what they know it for, and logged; what they must not take for success (a message that cannot be read, a topic that
+a fixed topic set does not have, parts of a message that nobody would put together, Kafka away) is a SOAP fault.
 """
 
 from __future__ import annotations
 
 import logging
 
-from core.errors import PeerError, TopicNotSupported
+import msgspec
+
+from core.errors import PeerError
 from core.security.outbound import AddressPolicy, OutboundSettings
 from core.security.uris import to_uri
 from ingest import addresses
-from ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, owner_of
+from ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, may_manage, owner_of
 from ingest.addresses import Kind, Target
 from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer
-from ingest.errors import ConsumerRefused, InvalidRequest
+from ingest.errors import ConsumerRefused
 from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics
 from ingest.operations.legacy import messages
 from ingest.operations.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
@@ -35,15 +37,18 @@ from ingest.operations.pull_points import open_pull_point
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model import expressions
-from topic_model.namespaces import WSA, WSNT
-from topic_model.records.control import ending
+from topic_model.namespaces import HPWSN, WSA, WSNT
+from topic_model.records.control import ControlRecord, ending, ending_pull_point
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.subscriptions import Endpoint, EndpointReference, Subscription
 
 logger = logging.getLogger(__name__)
 
-SERVICES = ("http://org.apache.servicemix.application", "http://edu.bupt.wangfu.module.wsnMgr.util.soap")
+SERVICES = (HPWSN, "http://edu.bupt.wangfu.module.wsnMgr.util.soap")
 """Namespaces of WsnProcess: the original's, and that of its later relatives."""
+
+# Our own have 24 characters.
+_MAX_ID = 64
 
 DUMMY = "http://localhost:12345/only/register/use"
 """What subscribers give that only want to be known: stored, never pushed to."""
@@ -65,9 +70,7 @@ async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Rep
 
 
 async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
-    if len(request.operation):
-        raise InvalidRequest("WsnProcess takes a WS-Notification message as escaped text, not as elements")
-    asked = messages.read(request.operation.text or "", gateway.default_topic)
+    asked = messages.read_request(request, gateway.default_topic)
     match asked:
         case Notify():
             return await _notify(gateway, asked, target, request)
@@ -76,7 +79,8 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
         case Unsubscribe():
             return await _unsubscribe(gateway, asked, request.caller)
         case CreatePullPoint():
-            return _reference("PullPoint", (await open_pull_point(gateway, owner=owner_of(request.caller))).address)
+            owner = owner_of(request.caller)
+            return _reference("PullPoint", await open_pull_point(gateway, asked.name, owner, provisional=True))
 
 
 async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Request) -> str:
@@ -88,49 +92,77 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
         Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms, traceparent=request.traceparent)
         for message in asked.messages
     ]
-    try:
-        gateway.check_new(message.topic for message in asked.messages)
-        check_fan_out(gateway, request, (message.topic for message in asked.messages))
-        await accept(gateway, notifications)
-    except TopicNotSupported as error:
-        logger.warning("a notification in the older envelope was dropped: %s", error)
+    gateway.check_new(message.topic for message in asked.messages)
+    check_fan_out(gateway, request, (message.topic for message in asked.messages))
+    await accept(gateway, notifications)
     return NOTIFIED
 
 
 async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> str:
+    await gateway.changes.catch_up()  # the pull point may have been made by another gateway a moment ago
     try:
-        wanted = _subscription(gateway, asked, caller)
-        check_subscribe(caller, wanted.topics)
-        check_supported(gateway, wanted.topics[0])
-        if not wanted.pull_point:
-            await check_name(gateway.dns_check, wanted.consumer.address)
-            if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
-                await gateway.proof.ask(wanted.consumer.address, wanted.owner)
-        return await _create(gateway, wanted)
+        subscription, new = await subscribed(gateway, asked, caller)
     except PeerError as error:
         logger.warning("a Subscribe in the older envelope was refused: %s", error)
         return REFUSED
+    return _reference("SubscriptionReference", subscription.address) if new else REPEATED
+
+
+async def subscribed(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> tuple[Subscription, bool]:
+    """The subscription that is asked for, and whether it is new. Raises PeerError or InfrastructureError."""
+    wanted = _subscription(gateway, asked, caller)
+    check_subscribe(caller, wanted.topics)
+    check_supported(gateway, wanted.topics[0])
+    if not wanted.pull_point:
+        await check_name(gateway.dns_check, wanted.consumer.address)
+        if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
+            await gateway.proof.ask(wanted.consumer.address, wanted.owner)
+    named = "" if wanted.pull_point else _named_endpoint(gateway, asked)
+    async with (
+        gateway.locks.hold(("pull point", wanted.pull_point or named or wanted.id)),
+        gateway.locks.hold(wanted.identity()),
+    ):
+        if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
+            raise ConsumerRefused("the pull point was destroyed at this moment")
+        endpoint, ended = _bound(gateway, named, caller)
+        if (existing := gateway.table.find_equal(wanted)) is not None:
+            if ended:
+                await gateway.changes.commit(ended)
+        else:
+            check_room(gateway, wanted.owner)
+            made, _ = await commit_new(gateway, msgspec.structs.replace(wanted, endpoint=endpoint), ended)
+    if ended:
+        gateway.pulls.forget(named)
+    return (made, True) if existing is None else (existing, False)
+
+
+def _named_endpoint(gateway: Gateway, asked: Subscribe) -> str:
+    """The id in the address of the pull point that ConsumerReference names; empty where it names none."""
+    target = gateway.own.target_of_url(asked.endpoint)
+    return target.id if target is not None and target.kind is Kind.PULL_POINT and len(target.id) <= _MAX_ID else ""
+
+
+def _bound(gateway: Gateway, named: str, caller: Caller | None) -> tuple[Endpoint | None, list[ControlRecord]]:
+    """The endpoint of a subscription that names this pull point, and the records that end the pull point, for which
+    nobody has a use any more. None and none where it is in use, or somebody else's."""
+    points, owner = gateway.pull_points, owner_of(caller)
+    if not named:
+        return None, []
+    point = points.get(named)
+    if point is None:
+        # It was bound before, or ended unused: its address is the subscriber's all the same.
+        return (None if points.is_there(named) else Endpoint(named, points.endpoints.name_of(named, owner))), []
+    if not points.is_provisional(named) or not may_manage(caller, point.owner):
+        return None, []
+    return Endpoint(named, point.name), ending_pull_point(named, "destroyed", times.to_ms(gateway.now()))
 
 
 # Whatever may be pushed to today, one can give up what one has.
 _ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
 
 
-async def _create(gateway: Gateway, wanted: Subscription) -> str:
-    async with (
-        gateway.locks.hold(("pull point", wanted.pull_point or wanted.id)),
-        gateway.locks.hold(wanted.identity()),
-    ):
-        if wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
-            raise ConsumerRefused("the pull point was destroyed at this moment")
-        if gateway.table.find_equal(wanted) is not None:
-            return REPEATED
-        check_room(gateway, wanted.owner)
-        await commit_new(gateway, wanted)
-    return _reference("SubscriptionReference", wanted.address)
-
-
 async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | None) -> str:
+    await gateway.changes.catch_up()
     try:
         like = _subscription(gateway, asked, caller)
     except PeerError as error:
@@ -152,6 +184,8 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe, caller: Call
 
     Raises ExpressionError, and ConsumerRefused for an address that is not pushed to.
     """
+    if not asked.address:
+        raise ConsumerRefused("there is no SubscriberAddress, which says where to push")
     consumer = EndpointReference(to_uri(asked.address))
     policy = gateway.outbound if isinstance(asked, Subscribe) else _ANYWHERE
     point = judge_consumer(consumer, gateway.own, gateway.pull_points, policy)

@@ -176,14 +176,15 @@ def test_any_text_is_a_path_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "path"), [("ALL:ALARM:ALARM1", "ALL/ALARM/ALARM1"), ("all", "all"), ("警报:火", "警报/火")]
+    ("text", "path"),
+    [("ALL:ALARM:ALARM1", "ALL/ALARM/ALARM1"), ("all", "all"), ("警报:火", "警报/火"), (" a :\n b\t", "a/b")],
 )
 def test_colon_paths(text: str, path: str) -> None:
     assert parse_colon_path(text) == path
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":", "a:", ":a", "a::b", "a/b", "a: b", "a:*", pytest.param("a:" * 5_000_000, id="10 MB")]
+    "text", ["", ":", "a:", ":a", "a::b", "a/b", "a: ", "a b:c", "a:*", pytest.param("a:" * 5_000_000, id="10 MB")]
 )
 def test_illegal_colon_paths(text: str) -> None:
     with pytest.raises(TopicError):

@@ -19,6 +19,7 @@ from ingest.access.users_file import User, hash_password, write_users
 from ingest.addresses import Kind
 from ingest.elements.protection import Protector
 from ingest.http.app import _OPERATIONS
+from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import basic
 from tests.support.soap_messages import addressing, envelope, message, notify, subscribe, topic, topic_expression
@@ -104,6 +105,15 @@ def made(parts: GatewayParts, kind: Kind, *, pulled: bool = False) -> str:
     return path
 
 
+def bound(parts: GatewayParts) -> str:
+    """The path of a pull point that became the endpoint of an old subscription of Anna's."""
+    created = parts.post(envelope("<wsnt:CreatePullPoint/>"), "/WSN/CreatePullPoint", authorization=ANNA)
+    address = created.text("Address") or ""
+    old = legacy.subscribe("all:alarm", "http://127.0.0.1:9/old", address)
+    assert parts.post(envelope(old), "/WSN/Broker", authorization=ANNA).status == 200
+    return address.removeprefix(BASE)
+
+
 CASES = [
     pytest.param(kind, prefix, name, id=f"{name} of a {kind.name.lower()}")
     for kind in (Kind.SUBSCRIPTION, Kind.PULL_POINT, Kind.REGISTRATION)
@@ -114,12 +124,18 @@ CASES = [
 def test_all_of_them_are_here() -> None:
     assert len(CASES) >= 18
     assert {name for _, name in operations(Kind.SUBSCRIPTION)} >= {"Renew", "RotateSecret", "SetCredentials", "Destroy"}
-    assert {name for _, name in operations(Kind.PULL_POINT)} == {"GetMessages", "DestroyPullPoint", "Notify"}
+    assert {name for _, name in operations(Kind.PULL_POINT)} == {
+        "GetMessages",
+        "DestroyPullPoint",
+        "Notify",
+        "Unsubscribe",
+    }
 
 
 @pytest.mark.parametrize(("kind", "prefix", "name"), CASES)
 def test_to_another_it_is_not_there_and_its_owner_may(parts: GatewayParts, kind: Kind, prefix: str, name: str) -> None:
-    path = made(parts, kind, pulled=name == "PullMessages")
+    of_endpoint = kind is Kind.PULL_POINT and name == "Unsubscribe"
+    path = bound(parts) if of_endpoint else made(parts, kind, pulled=name == "PullMessages")
     own_id = path.rpartition("/")[2]
     records, pulled = len(parts.control.records), len(parts.pull_log.records)
     sent = envelope(body(prefix, name, kind))

@@ -132,11 +132,12 @@ def test_notifications_are_stored_like_any_other() -> None:
     assert "all/alarm/alarm1" in parts.table.topics
 
 
-def test_an_unknown_topic_of_a_fixed_set_is_answered_with_success_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_topic_of_a_fixed_set_is_an_error_that_names_it() -> None:
     parts = GatewayParts(topics=TopicSettings(fixed=True))
-    with caplog.at_level(logging.WARNING):
-        assert reply(ask(parts, legacy.notify(ALARM, "<x/>"))) == "success!"
-    assert "all/alarm/alarm1" in caplog.text
+    answer = ask(parts, legacy.notify(ALARM, "<x/>"))
+    assert answer.status == 500
+    assert answer.fault == "TopicNotSupportedFault"
+    assert "all/alarm/alarm1" in answer.reason
     assert parts.notifications.accepted == []
 
 
@@ -171,14 +172,6 @@ def test_a_message_without_topic_is_on_the_default_one_or_refused() -> None:
     parts = GatewayParts(topics=TopicSettings(default="all/other"))
     assert reply(ask(parts, text)) == "success!"
     assert [each.topic for each in parts.notifications.accepted] == ["all/other"]
-
-
-def test_elements_instead_of_text_are_a_fault() -> None:
-    parts = GatewayParts()
-    body = soap.envelope(f'<o:WsnProcess xmlns:o="{legacy.SERVICE}">{legacy.create_pull_point()}</o:WsnProcess>')
-    answer = parts.post(body, "/wsnprocess")
-    assert answer.status == 500
-    assert "escaped text" in answer.reason
 
 
 def test_kafka_away_is_no_success() -> None:

@@ -1,0 +1,61 @@
+"""The standard's operations as HPwsn's clients send them: plainly, without WsnProcess, each with habits of its own.
+
+At the old addresses a namespace may end in a slash, and a topic may be a colon path. A Subscribe with a
+SubscriberAddress, which the standard does not have, is one of theirs wherever it arrives.
+"""
+
+from __future__ import annotations
+
+from lxml import etree
+
+from ingest.addresses import FACTORIES, Kind, Target
+from ingest.errors import UnknownFilters
+from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.legacy.messages import read_subscribe
+from ingest.operations.legacy.operations import subscribed
+from ingest.operations.notification_broker import subscribe_reply
+from ingest.soap.envelope import Request
+from topic_model.namespaces import WSNT_SLASH, wsnt
+
+_SUBSCRIBE = wsnt("Subscribe")
+_SLASHED = f"{{{WSNT_SLASH}}}"
+_PAYLOAD = wsnt("Message")
+
+
+def find(request: Request, target: Target) -> Operation | None:
+    """What a request means that the standard does not know; else None. At the old addresses the request has the
+    standard's names from now on."""
+    if target.old and request.name.startswith(_SLASHED):
+        _rename(request.operation)
+    if request.name == _SUBSCRIBE and target.kind in FACTORIES and _is_old(request.operation):
+        return _OLD_SUBSCRIBE
+    return None
+
+
+def _rename(operation: etree._Element) -> None:
+    """Only in the tree, and not inside messages: those are passed on as the bytes that came."""
+    waiting = [operation]
+    while waiting:
+        element = waiting.pop()
+        if element.tag.startswith(_SLASHED):
+            element.tag = wsnt(element.tag.removeprefix(_SLASHED))
+        if element.tag != _PAYLOAD:
+            waiting += element
+
+
+def _is_old(subscribe: etree._Element) -> bool:
+    return subscribe.find(wsnt("SubscriberAddress")) is not None
+
+
+async def _subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """An old subscription, answered as the standard has it. It has no end, whichever was asked for."""
+    filters = request.operation.iterfind(f"{wsnt('Filter')}/*")
+    unknown = [str(each.tag) for each in filters if each.tag != wsnt("TopicExpression")]
+    if unknown:
+        # Who gets more than it asked for is worse off than who gets an error.
+        raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered beside SubscriberAddress", tuple(unknown))
+    subscription, _ = await subscribed(gateway, read_subscribe(request.operation), request.caller)
+    return subscribe_reply(subscription, gateway.now())
+
+
+_OLD_SUBSCRIBE = Operation(_SUBSCRIBE, _subscribe, frozenset({Kind.BROKER}))

@@ -14,6 +14,7 @@ from ingest.elements.topics import read_filter
 from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
 from ingest.soap import times
 from topic_model.expressions.conditions import check_content, check_producer
+from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
 from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, wsnt
 from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, Order, TopicFilter, XPathFilter
 
@@ -103,7 +104,7 @@ def read_filters(element: etree._Element | None) -> Filters:
     unknown = tuple(str(child.tag) for child in element if child.tag not in (_TOPICS, _CONTENT, _PRODUCER))
     if unknown:
         raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered", unknown)
-    content = tuple(map(_condition, element.iterchildren(_CONTENT)))
+    content = tuple(map(_content, element.iterchildren(_CONTENT)))
     producer = tuple(map(_condition, element.iterchildren(_PRODUCER)))
     if len(content) > _MAX_CONDITIONS:
         raise ContentExpressionError(f"a Filter may have {_MAX_CONDITIONS} wsnt:MessageContent, not {len(content)}")
@@ -116,6 +117,13 @@ def read_filters(element: etree._Element | None) -> Filters:
     for each in producer:
         check_producer(each)
     return Filters(tuple(read_filter(child) for child in element.iterchildren(_TOPICS)), content, producer)
+
+
+def _content(element: etree._Element) -> XPathFilter:
+    if element.get("Dialect", "").strip() != ITEM_FILTER:
+        return _condition(element)
+    namespaces = {prefix: uri for prefix, uri in element.nsmap.items() if prefix and uri}
+    return to_xpath("" if len(element) else element.text or "", namespaces)
 
 
 def _condition(element: etree._Element) -> XPathFilter:

@@ -43,6 +43,11 @@ _TOPICS = (FULL_ENTRY, MINIMAL_ENTRY, SUBMISSION_SET)
 _ENTRY = "rim:RegistryObjectList/rim:ExtrinsicObject"
 _SET = "rim:RegistryObjectList/rim:RegistryPackage"
 
+_NAMED = re.compile("ihe:(?:Extended)?(?:(?:Full|Minimal)DocumentEntry|SubmissionSetMetadata|(?:Update)?Folder)")
+
+# Of one publish: each becomes notifications, and a small one costs its publisher a few bytes.
+_MOST = 1_000
+
 _IS_SET = "urn:uuid:a54d6aa5-d40d-43f9-88c5-b4633d873bdd"
 
 # 'a', ('a'), ('a','b'): as in SQL, where a quote in a text is doubled.
@@ -58,7 +63,7 @@ def scope_of(text: str, declared: Mapping[str, str]) -> str | None:
 
     The profile's own messages do not declare it, or declare a namespace of an earlier draft.
     """
-    if not text.startswith("ihe:"):
+    if _NAMED.match(text) is None:
         return None
     return DSUB if declared.get("ihe", "urn:ihe:iti:").startswith("urn:ihe:iti:") else None
 
@@ -269,6 +274,8 @@ def published(payload: bytes) -> list[Published]:
                 within = part.iterchildren(f"{{{RIM}}}Classification")
                 if beside or any(each.get("classificationNode") == _IS_SET for each in within):
                     made.append(Published(SUBMISSION_SET, _submitted(fragment + beside)))
+    if len(made) > 2 * _MOST:
+        raise InvalidRequest(f"a lcm:SubmitObjectsRequest may publish {_MOST} entries and submission sets, not more")
     if not made:
         raise InvalidRequest("the lcm:SubmitObjectsRequest has no document entry and no submission set to publish")
     return made

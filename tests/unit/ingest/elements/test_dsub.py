@@ -263,6 +263,33 @@ def test_a_prefix_that_means_something_else_is_left_alone() -> None:
     parts = GatewayParts()
     assert subscribe(parts, topic("Other", 'xmlns:ihe="urn:mine"')).status == 200
     assert only_subscription(parts).topics[0].normal == "{urn:mine}Other"
+    assert subscribe(parts, topic("Other")).fault == "InvalidTopicExpressionFault"
+    assert subscribe(parts, topic("FullDocumentEntry", 'xmlns:ihe="urn:mine"')).status == 200
+    assert {each.topics[0].normal for each in parts.table.subscriptions()} == {
+        "{urn:mine}Other",
+        "{urn:mine}FullDocumentEntry",
+    }
+
+
+def test_default_namespaces_are_as_good_as_prefixes() -> None:
+    parts = GatewayParts()
+    content = (
+        f'<SubmitObjectsRequest xmlns="{LCM}"><RegistryObjectList xmlns="{RIM}"><ExtrinsicObject id="a">'
+        '<Slot name="n"/></ExtrinsicObject></RegistryObjectList></SubmitObjectsRequest>'
+    )
+    message = f"<wsnt:NotificationMessage><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
+    assert parts.post(soap.envelope(f"<wsnt:Notify>{message}</wsnt:Notify>")).status == 202
+    stored = etree.fromstring(parts.notifications.accepted[0].payload)[0][0]
+    assert [each.tag for each in stored.iter()] == [f"{{{RIM}}}ExtrinsicObject", f"{{{RIM}}}Slot"]
+
+
+def test_only_as_the_one_message_of_its_notify() -> None:
+    parts = GatewayParts()
+    submitted = f'<l:SubmitObjectsRequest xmlns:l="{LCM}"/>'
+    message = f"<wsnt:NotificationMessage><wsnt:Message>{submitted}</wsnt:Message></wsnt:NotificationMessage>"
+    answer = parts.post(soap.envelope(f"<wsnt:Notify>{message}{message}</wsnt:Notify>"))
+    assert "the only message" in answer.reason
+    assert parts.notifications.accepted == []
 
 
 def test_with_a_topic_it_is_any_notification() -> None:
@@ -276,6 +303,7 @@ def test_with_a_topic_it_is_any_notification() -> None:
 def test_a_publish_that_cannot_be_read_changes_nothing() -> None:
     parts = GatewayParts()
     assert "no document entry" in publish(parts, FOLDER).reason
+    assert "1000 entries" in publish(parts, *(entry("a") for _ in range(1_001))).reason
     fixed = GatewayParts(topics=TopicSettings(fixed=True))
     assert publish(fixed, entry("a")).fault == "TopicNotSupportedFault"
     assert parts.notifications.accepted == fixed.notifications.accepted == []

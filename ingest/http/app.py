@@ -35,7 +35,6 @@ from ingest.operations import (
 )
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored
 from ingest.operations.legacy import operations as legacy
-from ingest.operations.publish import Publish
 from ingest.soap import answers, faults
 from ingest.soap.envelope import Request, parse
 from ingest.soap.faults import Answer
@@ -167,8 +166,8 @@ class GatewayApp:
             message = f"this address takes a notification's payload by POST, not {scope['method']}\n"
             await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
             return
-        plain = Publish(path, header(scope["headers"], b"idempotency-key"), self._limit)
-        await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, plain)
+        publishing = publish.Publish(path, header(scope["headers"], b"idempotency-key"), self._limit)
+        await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, publishing)
 
     async def _answer(
         self,
@@ -177,9 +176,9 @@ class GatewayApp:
         receive: Receive,
         send: Send,
         reservation: Reservation,
-        plain: Publish | None = None,
+        publishing: publish.Publish | None = None,
     ) -> None:
-        """A request with SOAP or, with `plain`, without."""
+        """A request with SOAP or, with `publishing`, without."""
         headers: Headers = scope["headers"]
         gate = self._gateway.gate
         request: Request | None = None
@@ -191,13 +190,13 @@ class GatewayApp:
                 return
             if gate is not None and client is not None:
                 gate.received(client, len(body))
-            request = await self._parse(body, header(headers, b"content-type"), reservation, plain)
+            request = await self._parse(body, header(headers, b"content-type"), reservation, publishing)
             request.traceparent = traceparent_of(headers)
             request.gone = lambda: until_gone(receive)
             if gate is not None and client is not None:
                 request.caller = await gate.identify(client, request.root)
                 request.client = client.client
-            known = _find(request, target) if plain is None else plain.operation
+            known = _find(request, target) if publishing is None else publishing.operation
             operation = known.name.rpartition("}")[2]
             if len(body) > SMALL and not known.carries_messages:
                 raise TooLarge(f"a {operation} may have {SMALL} bytes, this one has {len(body)}")
@@ -209,7 +208,7 @@ class GatewayApp:
                 self._accept_seconds.observe(time.perf_counter() - began)
         except (PeerError, InfrastructureError) as error:
             content_type = header(headers, b"content-type")
-            answer = self._refusal(error, request, content_type) if plain is None else publish.refused(error)
+            answer = self._refusal(error, request, content_type) if publishing is None else publish.refused(error)
             self._requests.add(operation, str(answer.status))
             self._refused.add(type(error).__name__)
             await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
@@ -217,7 +216,7 @@ class GatewayApp:
             logger.exception("%s failed", operation)
             self._requests.add(operation, "500")
             self._refused.add("Defect")
-            await _send_fault(send, faults.of_defect(*_manner(request)) if plain is None else publish.DEFECT)
+            await _send_fault(send, faults.of_defect(*_manner(request)) if publishing is None else publish.DEFECT)
         else:
             if isinstance(reply, Reply):
                 self._requests.add(operation, "200")
@@ -228,19 +227,19 @@ class GatewayApp:
                 await send(_NO_BODY)
 
     async def _parse(
-        self, body: bytes, content_type: bytes, reservation: Reservation, plain: Publish | None
+        self, body: bytes, content_type: bytes, reservation: Reservation, publishing: publish.Publish | None
     ) -> Request:
         memory = memory_to_read(body, self._elements)
         if len(body) <= SMALL:
             if not self.inflight.take(reservation, memory):
                 raise self.inflight.no_memory()
-            return parse(body, content_type) if plain is None else plain.read(body, content_type)
+            return parse(body, content_type) if publishing is None else publishing.read(body, content_type)
         if not self.inflight.take(reservation, memory):
             await self.inflight.wait(reservation, memory)
         self._parsing += 1
         sys.setswitchinterval(_GIL_TURN_S)
         try:
-            read = _parse_large if plain is None else plain.read
+            read = _parse_large if publishing is None else publishing.read
             return await asyncio.get_running_loop().run_in_executor(self._parsers, read, body, content_type)
         finally:
             self._parsing -= 1

@@ -102,6 +102,7 @@ def test_a_compressed_body_and_a_get() -> None:
     assert publish(parts, "a", b"<r/>", Content_Encoding="gzip").status == 415
     answer = parts.get("/publish/a")
     assert (answer.status, answer.headers[b"allow"]) == (405, b"POST")
+    assert answer.headers[b"content-type"] == b"text/plain; charset=utf-8"
 
 
 def test_an_unknown_topic_of_a_fixed_tree() -> None:

@@ -5,6 +5,7 @@ PeerError
 │   ├── MalformedMessage               not XML, a DTD, no body, two operations (HTTP 400)
 │   ├── TooLarge                       more bytes than we take (HTTP 413)
 │   ├── Compressed                     a body that would have to be unpacked first (HTTP 415)
+│   ├── WrongMedia                     a media type that is not published without SOAP (HTTP 415)
 │   ├── Packaged                       a MIME package with an envelope somewhere in it (HTTP 415)
 │   ├── VersionMismatch                an envelope of neither SOAP 1.1 nor 1.2
 │   └── NotUnderstood                  a mandatory header of an unknown kind
@@ -62,6 +63,10 @@ class TooLarge(UnreadableRequest):
 
 class Compressed(UnreadableRequest):
     """The body is compressed. A few bytes may unpack to gigabytes, so nothing is unpacked for a stranger."""
+
+
+class WrongMedia(UnreadableRequest):
+    """A body without SOAP whose Content-Type is none that can be published."""
 
 
 class Packaged(UnreadableRequest):

@@ -18,6 +18,7 @@ WSRF_RL = "http://docs.oasis-open.org/wsrf/rl-2"
 WSRF_RP = "http://docs.oasis-open.org/wsrf/rp-2"
 WSTOP = "http://docs.oasis-open.org/wsn/t-1"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
+DSUB = "urn:ihe:iti:dsub:2009"
 ARBORCAST_POLICY = "urn:arborcast:policy"
 ARBORCAST_OUTBOUND = "urn:arborcast:outbound"
 ARBORCAST_DELIVERY = "urn:arborcast:delivery"
@@ -33,12 +34,13 @@ PREFIXES = {
     WSRF_RP: "wsrf-rp",
 }
 
-# Consumers look up topics by their literal text (Home Assistant does), so those of cameras have the prefixes that their
-# documents use.
+# Consumers look up topics by their literal text (Home Assistant does), so those of cameras and hospitals have the
+# prefixes that their documents use.
 TOPIC_PREFIXES = {
     "http://www.onvif.org/ver10/topics": "tns1",
     "http://www.axis.com/2009/event/topics": "tnsaxis",
     "http://www.hikvision.com/2011/event/topics": "tnshik",
+    DSUB: "ihe",
 }
 
 ACTION_BW = "http://docs.oasis-open.org/wsn/bw-2"

@@ -136,7 +136,9 @@ class Subject:
 
     def _document(self, kind: str) -> Document | None:
         if kind not in self._documents:
-            data = self._notification.payload if kind == "payload" else producer_properties(self._notification)
+            data = producer_properties(self._notification)
+            if kind == "payload":
+                data = self._notification.subject or self._notification.payload
             try:
                 self._documents[kind] = parse_document(data)
             except Unanswerable as error:
@@ -169,7 +171,7 @@ _PIECE = 10_000
 
 
 def _pieces(notification: Notification) -> int:
-    return 1 + len(notification.payload) // _PIECE
+    return 1 + len(notification.subject or notification.payload) // _PIECE
 
 
 def beyond(

@@ -9,12 +9,14 @@ from typing import cast
 from lxml import etree
 
 from core.errors import ContentExpressionError, ProducerExpressionError
+from ingest.elements import dsub
 from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
 from ingest.elements.topics import read_filter
 from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
 from ingest.soap import times
 from topic_model.expressions.conditions import check_content, check_producer
-from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, wsnt
+from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
+from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, wsnt
 from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, Order, TopicFilter, XPathFilter
 
 DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
@@ -100,10 +102,10 @@ def read_filters(element: etree._Element | None) -> Filters:
     """
     if element is None:
         return Filters()
-    unknown = tuple(str(child.tag) for child in element if child.tag not in (_TOPICS, _CONTENT, _PRODUCER))
+    unknown = tuple(str(child.tag) for child in element if child.tag not in (_TOPICS, _CONTENT, _PRODUCER, dsub.QUERY))
     if unknown:
         raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered", unknown)
-    content = tuple(map(_condition, element.iterchildren(_CONTENT)))
+    content = tuple(each for child in element.iterchildren(_CONTENT, dsub.QUERY) for each in _content(child))
     producer = tuple(map(_condition, element.iterchildren(_PRODUCER)))
     if len(content) > _MAX_CONDITIONS:
         raise ContentExpressionError(f"a Filter may have {_MAX_CONDITIONS} wsnt:MessageContent, not {len(content)}")
@@ -115,7 +117,22 @@ def read_filters(element: etree._Element | None) -> Filters:
         check_content(each)
     for each in producer:
         check_producer(each)
-    return Filters(tuple(read_filter(child) for child in element.iterchildren(_TOPICS)), content, producer)
+    topics = tuple(read_filter(child) for child in element.iterchildren(_TOPICS))
+    for topic in topics:
+        dsub.check_topic(topic)
+    return Filters(topics, content, producer)
+
+
+def _content(element: etree._Element) -> tuple[XPathFilter, ...]:
+    if element.tag == dsub.QUERY:
+        return dsub.read_query(element)
+    match element.get("Dialect", "").strip():
+        case dialect if dialect == DSUB and len(element) == 1 and element[0].tag == dsub.QUERY:
+            return dsub.read_query(element[0])
+        case dialect if dialect == ITEM_FILTER:
+            namespaces = {prefix: uri for prefix, uri in element.nsmap.items() if prefix and uri}
+            return (to_xpath("" if len(element) else element.text or "", namespaces),)
+    return (_condition(element),)
 
 
 def _condition(element: etree._Element) -> XPathFilter:

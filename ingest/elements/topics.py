@@ -13,10 +13,12 @@ from lxml import etree
 
 from core.errors import ExpressionError, UnknownDialect
 from ingest.access.grants import Caller, Grant, known_to
+from ingest.elements import dsub
 from ingest.errors import OperationRefused
 from ingest.soap.answers import expression_element
 from topic_model import expressions
-from topic_model.expressions import FULL, write_topic
+from topic_model.expressions import FULL, SIMPLE, write_topic
+from topic_model.namespaces import DSUB
 from topic_model.subscriptions import TopicFilter
 from topic_model.topics import TopicPath
 from topic_model.tree.prefixes import KnownPrefixes, prefixes_in
@@ -210,7 +212,12 @@ def _parts(element: etree._Element) -> tuple[str, str | None, frozenset[tuple[st
     text = (element.text or "").strip()
     if len(element):
         raise ExpressionError("a topic expression is text, not elements", text)
-    return text, element.get("Dialect"), frozenset(_scope(element.nsmap).items())
+    scope = _scope(element.nsmap)
+    hospitals = dsub.scope_of(text, scope)
+    if hospitals is not None:
+        scope["ihe"] = hospitals
+    dialect = element.get("Dialect")
+    return text, SIMPLE if dialect == DSUB else dialect, frozenset(scope.items())
 
 
 def _scope(declarations: Mapping[str | None, str]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from ingest.operations import (
     current_message,
     notification_broker,
     onvif,
+    publish,
     publisher_registration,
     pull_points,
     resources,
@@ -147,7 +148,9 @@ class GatewayApp:
         try:
             path: str = scope["path"]
             target = target_of(path)
-            if target is None:
+            if path.startswith(publish.PATH):
+                await self._publish(scope, path, receive, send, reservation)
+            elif target is None:
                 await self._page(scope, path, receive, send)
             elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
                 await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
@@ -155,11 +158,28 @@ class GatewayApp:
                 message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
                 await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
             else:
-                await self._soap(scope, target, receive, send, reservation)
+                await self._answer(scope, target, receive, send, reservation)
         finally:
             reservation.release()
 
-    async def _soap(self, scope: Scope, target: Target, receive: Receive, send: Send, reservation: Reservation) -> None:
+    async def _publish(self, scope: Scope, path: str, receive: Receive, send: Send, reservation: Reservation) -> None:
+        if scope["method"] != "POST":
+            message = f"this address takes a notification's payload by POST, not {scope['method']}\n"
+            await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+            return
+        publishing = publish.Publish(path, header(scope["headers"], b"idempotency-key"), self._limit)
+        await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, publishing)
+
+    async def _answer(
+        self,
+        scope: Scope,
+        target: Target,
+        receive: Receive,
+        send: Send,
+        reservation: Reservation,
+        publishing: publish.Publish | None = None,
+    ) -> None:
+        """A request with SOAP or, with `publishing`, without."""
         headers: Headers = scope["headers"]
         gate = self._gateway.gate
         request: Request | None = None
@@ -171,13 +191,13 @@ class GatewayApp:
                 return
             if gate is not None and client is not None:
                 gate.received(client, len(body))
-            request = await self._parse(body, header(headers, b"content-type"), reservation)
+            request = await self._parse(body, header(headers, b"content-type"), reservation, publishing)
             request.traceparent = traceparent_of(headers)
             request.gone = lambda: until_gone(receive)
             if gate is not None and client is not None:
                 request.caller = await gate.identify(client, request.root)
                 request.client = client.client
-            known = _find(request, target)
+            known = _find(request, target) if publishing is None else publishing.operation
             operation = known.name.rpartition("}")[2]
             if len(body) > SMALL and not known.carries_messages:
                 raise TooLarge(f"a {operation} may have {SMALL} bytes, this one has {len(body)}")
@@ -185,10 +205,11 @@ class GatewayApp:
                 raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
             began = time.perf_counter()
             reply = await self._perform(known, request, target)
-            if request.name == _NOTIFY:
+            if known.name in (_NOTIFY, "Publish"):
                 self._accept_seconds.observe(time.perf_counter() - began)
         except (PeerError, InfrastructureError) as error:
-            answer = self._refusal(error, request, header(headers, b"content-type"))
+            content_type = header(headers, b"content-type")
+            answer = self._refusal(error, request, content_type) if publishing is None else publish.refused(error)
             self._requests.add(operation, str(answer.status))
             self._refused.add(type(error).__name__)
             await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
@@ -196,7 +217,7 @@ class GatewayApp:
             logger.exception("%s failed", operation)
             self._requests.add(operation, "500")
             self._refused.add("Defect")
-            await _send_fault(send, faults.of_defect(*_manner(request)))
+            await _send_fault(send, faults.of_defect(*_manner(request)) if publishing is None else publish.DEFECT)
         else:
             if isinstance(reply, Reply):
                 self._requests.add(operation, "200")
@@ -206,18 +227,21 @@ class GatewayApp:
                 await send(_ACCEPTED if reply is None else _stored(reply))
                 await send(_NO_BODY)
 
-    async def _parse(self, body: bytes, content_type: bytes, reservation: Reservation) -> Request:
+    async def _parse(
+        self, body: bytes, content_type: bytes, reservation: Reservation, publishing: publish.Publish | None
+    ) -> Request:
         memory = memory_to_read(body, self._elements)
         if len(body) <= SMALL:
             if not self.inflight.take(reservation, memory):
                 raise self.inflight.no_memory()
-            return parse(body, content_type)
+            return parse(body, content_type) if publishing is None else publishing.read(body, content_type)
         if not self.inflight.take(reservation, memory):
             await self.inflight.wait(reservation, memory)
         self._parsing += 1
         sys.setswitchinterval(_GIL_TURN_S)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._parsers, _parse_large, body, content_type)
+            read = _parse_large if publishing is None else publishing.read
+            return await asyncio.get_running_loop().run_in_executor(self._parsers, read, body, content_type)
         finally:
             self._parsing -= 1
             if not self._parsing:

@@ -221,7 +221,10 @@ def check_sender(gateway: Gateway, request: Request, target: Target, notificatio
     """
     if gateway.settings.requires_registration or target.kind is Kind.REGISTRATION:
         topics = (notification.topic for notification in notifications)
-        check_topics(gateway, target, zip(topics, _senders(request), strict=True))
+        senders = list(_senders(request))
+        if len(senders) == 1:  # one message may mean several notifications (`elements.dsub`)
+            senders *= len(notifications)
+        check_topics(gateway, target, zip(topics, senders, strict=True))
 
 
 def check_topics(gateway: Gateway, target: Target, sent: Iterable[tuple[TopicPath, Iterable[str]]]) -> None:

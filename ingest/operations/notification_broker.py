@@ -14,6 +14,7 @@ from core.errors import ExpressionError, TopicNotSupported
 from ingest.access.grants import check_fill, check_publish, check_subscribe, owner_of
 from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers import check_name
+from ingest.elements import dsub
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
 from ingest.elements.protection import RequestedProtection, required, secret_element
@@ -212,6 +213,9 @@ async def _read_notify(
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
             topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics, old=old)
+            if topic is None and message.find(f"{_CONTENT}/{dsub.SUBMITTED}") is not None:
+                notifications += _submitted(gateway, request, payload, producer)
+                continue
             if topic is None and gateway.default_topic is not None:
                 topic = PublishedTopic(gateway.default_topic, "")
             if topic is None:
@@ -235,6 +239,26 @@ async def _read_notify(
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
     return notifications
+
+
+def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: bytes) -> list[Notification]:
+    """What a hospital's registry publishes without a topic; it is the only message of its Notify."""
+    if len(request.operation) != 1:
+        raise InvalidRequest("a lcm:SubmitObjectsRequest without a wsnt:Topic must be the only message of its Notify")
+    message_id = request.addressing.message_id if request.addressing is not None else ""
+    return [
+        Notification(
+            gateway.ids.next(),
+            each.topic,
+            each.payload,
+            times.to_ms(gateway.now()),
+            producer=producer,
+            message_id=message_id,
+            traceparent=request.traceparent,
+            subject=each.subject,
+        )
+        for each in dsub.published(payload)
+    ]
 
 
 def _read_message(

@@ -28,6 +28,7 @@ from ingest.operations.subscription_manager import locked_subscription, replace
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
+from topic_model.expressions.item_filter import ITEM_FILTER
 from topic_model.namespaces import WSA, WSNT
 from topic_model.subscriptions import EndpointReference, Subscription
 
@@ -131,6 +132,7 @@ async def get_event_properties(gateway: Gateway, request: Request, _target: Targ
     content = (
         f"<tev:TopicNamespaceLocation>{_TOPIC_NAMESPACE}</tev:TopicNamespaceLocation>"
         f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>{topics}{dialects}"
+        f"<tev:MessageContentFilterDialect>{ITEM_FILTER}</tev:MessageContentFilterDialect>"
         f"<tev:MessageContentFilterDialect>{XPATH}</tev:MessageContentFilterDialect>"
         f"<tev:MessageContentSchemaLocation>{_CONTENT_SCHEMA}</tev:MessageContentSchemaLocation>"
     )

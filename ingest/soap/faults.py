@@ -109,9 +109,13 @@ def of_infrastructure(error: InfrastructureError, soap: SoapVersion, addressing:
     """The answer when it is not the client's fault: 503, and when to try again."""
     body = _fault(soap, "Server", str(error))
     answer = _answer(503, soap, body, WSA_FAULT_ACTION, addressing)
+    return Answer(answer.status, answer.body, answer.content_type, seconds_until(error))
+
+
+def seconds_until(error: InfrastructureError) -> int:
+    """When to try again, for Retry-After."""
     # Without a time most clients never try again, and an operator may well mend a "final" cause meanwhile.
-    seconds = 30 if error.retry_after is None else max(1, round(error.retry_after))
-    return Answer(answer.status, answer.body, answer.content_type, seconds)
+    return 30 if error.retry_after is None else max(1, round(error.retry_after))
 
 
 def of_defect(soap: SoapVersion, addressing: Addressing | None) -> Answer:

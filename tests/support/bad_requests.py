@@ -244,6 +244,12 @@ SUBSCRIBES = [
         says="ItemFilter",
     ),
     _subscribe(
+        name="a query of IHE's that is not offered",
+        filters='<r:AdhocQuery xmlns:r="urn:oasis:names:tc:ebxml-regrep:xsd:rim:3.0" id="urn:uuid:1"/>',
+        fault="InvalidFilterFault",
+        says="urn:uuid:1",
+    ),
+    _subscribe(
         name="too many content filters",
         filters=soap.content_filter("true()") * 17,
         fault="InvalidMessageContentExpressionFault",

@@ -2,6 +2,7 @@
 
     dialects, namespaces    what peers write, and prefixes in it
     xpath, conditions       the XPath dialect, and conditions over documents; xpath_syntax is what they share
+    item_filter             ONVIF's dialect of conditions, as XPath
     writing                 what we write
 
 `parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` what a person types;

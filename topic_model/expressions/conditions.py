@@ -29,7 +29,7 @@ from topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, S
 from topic_model.subscriptions import XPathFilter
 
 XPATH_1: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
-"""The one dialect of conditions."""
+"""The one dialect that conditions are kept in."""
 
 MAX_LITERAL: Final = 256  # characters looked for: finding them may cost the product of both lengths
 

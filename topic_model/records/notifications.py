@@ -13,11 +13,13 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.topics import TopicPath
 
-VERSION = 4
+VERSION = 5
 
 # What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
 # replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
-# it.
+# it; since 5 that conditions are asked about something else than the payload.
+_VERSION_UNJUDGED = 4
+
 _VERSION_REPLAYED = 3
 
 _VERSION_FOR_ONE = 2
@@ -48,7 +50,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     in the control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions
     as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it. `prefixes`
     are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has said; readers who do not
-    know them use others.
+    know them use others. `subject` is what conditions are asked about, a fragment like the payload; empty where that is
+    the payload itself. It does not leave the engine.
     """
 
     id: str
@@ -66,6 +69,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     unjudged: bool = False
     control: int = UNSTAMPED
     prefixes: str = ""
+    subject: bytes = b""
 
     @property
     def original_id(self) -> str:
@@ -110,8 +114,10 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.unjudged:
+    if notification.subject:
         return VERSION
+    if notification.unjudged:
+        return _VERSION_UNJUDGED
     if notification.replay:
         return _VERSION_REPLAYED
     return _VERSION_FOR_ONE if notification.only else _VERSION_FOR_ALL

@@ -12,6 +12,8 @@ from ingest.settings import GatewaySettings, TopicSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.oasis import validate_element
+from topic_model.expressions.conditions import compile_condition, parse_document
+from topic_model.expressions.item_filter import ITEM_FILTER
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.records.pull import StoredMessage
 from topic_model.topics import TopicPath
@@ -105,9 +107,29 @@ def test_filters_are_those_of_subscribe(parts: GatewayParts) -> None:
     assert parts.table.match(TopicPath("{urn:t}a")) == ()
 
 
+def test_an_item_filter_together_with_a_concrete_set(parts: GatewayParts) -> None:
+    content = 'boolean(//tt:SimpleItem[@Name="IsMotion" and @Value="true"])'
+    filters = (
+        '<wsnt:TopicExpression xmlns:t="urn:t" Dialect="http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet">'
+        f't:a/b|t:c//.</wsnt:TopicExpression><wsnt:MessageContent Dialect="{ITEM_FILTER}">{content}'
+        "</wsnt:MessageContent>"
+    )
+    create(parts, f"<tev:Filter>{filters}</tev:Filter>")
+    assert parts.post(soap.envelope(soap.subscribe(filters=filters))).status == 200
+    pulled, pushed = parts.table.match(TopicPath("{urn:t}a/b"))
+    (condition,) = pushed.content
+    assert pulled.content == (condition,)
+    said = (
+        '<m:Message xmlns:m="http://www.onvif.org/ver10/schema"><m:SimpleItem Name="IsMotion" Value="%s"/></m:Message>'
+    )
+    answers = [
+        compile_condition(condition).holds(parse_document((said % value).encode())) for value in ("true", "false")
+    ]
+    assert answers == [True, False]
+
+
 def test_filters_that_cannot_be_honoured_are_refused(parts: GatewayParts) -> None:
-    dialect = "http://www.onvif.org/ver10/tev/messageContentFilter/ItemFilter"
-    content = f'<tev:Filter><wsnt:MessageContent Dialect="{dialect}">x</wsnt:MessageContent></tev:Filter>'
+    content = f'<tev:Filter><wsnt:MessageContent Dialect="{ITEM_FILTER}">x</wsnt:MessageContent></tev:Filter>'
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}">{content}</tev:CreatePullPointSubscription>'
     assert ask(parts, body).fault == "InvalidMessageContentExpressionFault"
     assert list(parts.table.subscriptions()) == []
@@ -245,6 +267,7 @@ def test_event_properties_tell_the_topics(parts: GatewayParts) -> None:
         "TopicExpressionDialect",
         "TopicExpressionDialect",
         "TopicExpressionDialect",
+        "MessageContentFilterDialect",
         "MessageContentFilterDialect",
         "MessageContentSchemaLocation",
     ]

@@ -1,0 +1,141 @@
+"""POST /publish/TOPIC: a notification without SOAP, for curl and for whatever can send XML or JSON.
+
+The body is the payload: one XML element, or JSON, which travels as text in the element that loose content has
+(`topic_model.legacy_content`). From there on it is a Notify with one message: the same rights, bounds and log.
+Errors are plain text with the HTTP status that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
+from ingest.access.grants import check_publish
+from ingest.addresses import Target
+from ingest.errors import (
+    AccessRefused,
+    Compressed,
+    InvalidRequest,
+    MalformedMessage,
+    NotAuthenticated,
+    NotRegistered,
+    TooLarge,
+    WrongMedia,
+)
+from ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out, check_topics
+from ingest.operations.notification_broker import accept
+from ingest.soap import times
+from ingest.soap.envelope import Request
+from ingest.soap.faults import Answer, seconds_until
+from ingest.soap.xml_reading import check_tags, read_xml
+from topic_model import legacy_content
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath, parse_path
+
+PATH = "/publish/"
+
+_XML = (b"application/xml", b"text/xml")
+
+_JSON = b"application/json"
+
+_MOST_KEY = 200
+
+# Of what may stand in a JSON string, XML has no place for these.
+_NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
+
+_TEXT = b"text/plain; charset=utf-8"
+
+
+class Publish:
+    """One request: its topic is in the path, `key` is its Idempotency-Key, empty for none."""
+
+    def __init__(self, path: str, key: bytes, limit: int) -> None:
+        self._topic = path.removeprefix(PATH).rstrip("/")
+        self._key = key
+        self._limit = limit
+        self.operation = Operation("Publish", self._publish, frozenset(), carries_messages=True)
+
+    def read(self, body: bytes, content_type: bytes) -> Request:
+        """The request around the payload's element, for any thread. Raises UnreadableRequest."""
+        media = content_type.partition(b";")[0].strip().lower()
+        if media == _JSON:
+            body, content_type = self._wrapped(body), b""
+        elif media not in _XML:
+            named = f"not {media.decode('latin-1')[:100]!r}" if media else "and this body has no Content-Type"
+            raise WrongMedia(f"application/xml, text/xml and application/json are published, {named}")
+        root, document = read_xml(body, content_type, "the body")
+        check_tags(document)
+        request = Request("1.1", root, None, document, root)
+        request.source(1)
+        return request
+
+    def _wrapped(self, body: bytes) -> bytes:
+        try:
+            msgspec.json.decode(body, type=msgspec.Raw)
+            text = body.decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedMessage(f"the body is not JSON in UTF-8: {error!s:.200}") from error
+        payload = legacy_content.wrap(escape(text.strip().translate(_NOT_IN_XML)), {})
+        if len(payload) > self._limit:
+            raise TooLarge(f"written as XML text the JSON has {len(payload)} bytes, {self._limit} are taken")
+        return payload
+
+    async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
+        topic = self._path()
+        check_publish(request.caller, (topic,), gateway.table.topics)
+        # Nothing names the sender but the address, so where registration is required nobody can be known.
+        check_topics(gateway, target, [(topic, ())])
+        gateway.check_new((topic,))
+        check_fan_out(gateway, request, (topic,))
+        source = request.source(1)
+        notification = Notification(
+            gateway.ids.next(),
+            topic,
+            source.fragment(source.node(request.operation)),
+            times.to_ms(gateway.now()),
+            message_id=self._message_id(),
+            traceparent=request.traceparent,
+        )
+        new = await accept(gateway, [notification])
+        return Stored([notification.id] if new else ())
+
+    def _path(self) -> TopicPath:
+        try:
+            return parse_path(self._topic)
+        except TopicError as error:
+            raise TopicError(f"{error}: a topic is names with slashes, {PATH}a/b or {PATH}{{urn:my}}a/b") from error
+
+    def _message_id(self) -> str:
+        key = self._key.decode("latin-1")
+        if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
+            raise InvalidRequest(f"an Idempotency-Key is up to {_MOST_KEY} printable characters of ASCII")
+        return key
+
+
+_STATUS: Mapping[type[PeerError], int] = {
+    NotAuthenticated: 401,
+    NotRegistered: 403,
+    TopicNotSupported: 404,
+    TooLarge: 413,
+    Compressed: 415,
+    WrongMedia: 415,
+}
+
+
+def refused(error: PeerError | InfrastructureError) -> Answer:
+    """What is answered instead of a SOAP fault."""
+    body = f"{error}\n".encode(errors="replace")
+    if isinstance(error, InfrastructureError):
+        return Answer(503, body, _TEXT, seconds_until(error))
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
+    if isinstance(error, AccessRefused) and status == 400:
+        status = error.status
+    headers = tuple(error.headers()) if isinstance(error, AccessRefused) else ()
+    return Answer(status, body, _TEXT, headers=headers)
+
+
+DEFECT = Answer(500, b"internal error\n", _TEXT)
+"""The answer to an unexpected error of ours."""

@@ -1,0 +1,320 @@
+"""IHE DSUB: messages like the profile's own (ITI-52, ITI-53, ITI-54), and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.sax.saxutils import escape, quoteattr
+
+import pytest
+from lxml import etree
+
+from dispatch.delivery.envelope import Envelope
+from dispatch.matching.filters import Conditions, Subject
+from ingest.elements.dsub import FULL_ENTRY, LCM, MINIMAL_ENTRY, RIM, SUBMISSION_SET
+from ingest.settings import GatewaySettings, TopicSettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription, path_of
+from topic_model.records.notifications import Notification, decode, encode
+from topic_model.subscriptions import Subscription
+
+SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
+ENTRIES = "urn:uuid:aa2332d0-f8fe-11e0-be50-0800200c9a66"
+ENTRIES_OF_ANYBODY = "urn:uuid:742790e0-aba6-43d6-9f1f-e43ed9790b79"
+SETS = "urn:uuid:fbede94e-dbdc-4f6b-bc1f-d730e677cece"
+SETS_OF_ANYBODY = "urn:uuid:868cad3d-ec09-4565-b66c-1be10d034399"
+
+PATIENT = "st3498702^^^&1.3.6.1.4.1.21367.2005.3.7&ISO"
+MINE = ("$XDSDocumentEntryPatientId", f"'{PATIENT}'")
+
+CLASS = "urn:uuid:41a5887f-8865-4c09-adf7-e362475b143a"
+EVENTS = "urn:uuid:2c6b8cb7-8b2a-4051-b291-b1ae6a575ef4"
+FACILITY = "urn:uuid:f33fb8ac-18af-42cc-ae0e-ed0b0bdb91e1"
+AUTHOR = "urn:uuid:93606bcf-9494-43ec-9b4e-a7748d1a838d"
+IS_SET = "urn:uuid:a54d6aa5-d40d-43f9-88c5-b4633d873bdd"
+
+
+def slot(name: str, *values: str) -> str:
+    inside = "".join(f"<rim:Value>{escape(value)}</rim:Value>" for value in values)
+    return f"<rim:Slot name={quoteattr(name)}><rim:ValueList>{inside}</rim:ValueList></rim:Slot>"
+
+
+def query(identifier: str, *slots: tuple[str, ...]) -> str:
+    inside = "".join(slot(*each) for each in slots)
+    return f'<rim:AdhocQuery xmlns:rim="{RIM}" id="{identifier}">{inside}</rim:AdhocQuery>'
+
+
+def topic(name: str, declared: str = "") -> str:
+    """As the profile writes it: with a prefix that nothing declares."""
+    return f'<wsnt:TopicExpression {declared} Dialect="{SIMPLE}">ihe:{name}</wsnt:TopicExpression>'
+
+
+def subscribe(parts: GatewayParts, *filters: str) -> HttpAnswer:
+    header = soap.addressing("http://docs.oasis-open.org/wsn/bw-2/NotificationProducer/SubscribeRequest", "urn:uuid:1")
+    body = soap.subscribe(filters="".join(filters), termination="2026-05-31T00:00:00.00000Z")
+    return parts.post(soap.envelope(body, "1.2", header))
+
+
+def code(scheme: str, value: str, coding: str) -> str:
+    return (
+        f'<rim:Classification classificationScheme="{scheme}" classifiedObject="x" nodeRepresentation="{value}">'
+        f"{slot('codingScheme', coding)}</rim:Classification>"
+    )
+
+
+def identifier(scheme: str, value: str) -> str:
+    return f'<rim:ExternalIdentifier identificationScheme="{scheme}" value={quoteattr(value)}/>'
+
+
+def entry(name: str, patient: str = PATIENT, inside: str = "") -> str:
+    return (
+        f'<rim:ExtrinsicObject id="{name}" mimeType="text/xml" '
+        f'objectType="urn:uuid:7edca82f-054d-47f2-a032-9b2a5b5186c1">{inside}'
+        f"{identifier('urn:uuid:58a6f841-87b3-4a3e-92fd-a8ffeff98427', patient)}</rim:ExtrinsicObject>"
+    )
+
+
+def submission(inside: str = "", beside: bool = False) -> str:
+    is_set = f'<rim:Classification id="c" classifiedObject="Set01" classificationNode="{IS_SET}"/>'
+    patient = identifier("urn:uuid:6b5aea1a-874d-4603-a4bc-96a0a7b38446", PATIENT)
+    package = f'<rim:RegistryPackage id="Set01">{inside}{patient}{"" if beside else is_set}</rim:RegistryPackage>'
+    return package + (is_set if beside else "")
+
+
+FOLDER = '<rim:RegistryPackage id="Folder01"/>'
+
+
+def publish(parts: GatewayParts, *objects: str, named: str = "", **headers: str) -> HttpAnswer:
+    """ITI-54: a Notify without a topic; its namespaces are declared far outside."""
+    reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1.2.3.4.5</wsa:Address></wsnt:ProducerReference>"
+    content = (
+        f"<lcm:SubmitObjectsRequest><rim:RegistryObjectList><!-- all -->{''.join(objects)}"
+        "</rim:RegistryObjectList></lcm:SubmitObjectsRequest>"
+    )
+    message = (
+        f"<wsnt:NotificationMessage>{named}{reference}<wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
+    )
+    body = f'<wsnt:Notify xmlns:rim="{RIM}" xmlns:lcm="{LCM}">{message}</wsnt:Notify>'
+    return parts.post(soap.envelope(body, "1.2", soap.addressing("urn:any", "urn:uuid:2")), **headers)
+
+
+def delivered(parts: GatewayParts) -> list[tuple[Subscription, Notification]]:
+    """What a worker would push: by topic, then by condition, after a way through the log."""
+    found = []
+    for each in parts.notifications.accepted:
+        stored = decode(encode(each)[1])
+        subject = Subject(Conditions(), stored)
+        found += [(one, stored) for one in parts.table.match(stored.topic) if subject.passes(one)]
+    return found
+
+
+def names(notifications: Iterable[Notification]) -> list[str]:
+    return [etree.fromstring(each.payload)[0][0].get("id") or "" for each in notifications]
+
+
+def test_a_publish_without_a_topic_becomes_what_subscribers_know() -> None:
+    parts = GatewayParts()
+    answer = publish(parts, entry("Document01"), submission(), FOLDER, entry("Document02"))
+    assert answer.status == 202
+    accepted = parts.notifications.accepted
+    assert [each.topic for each in accepted] == [FULL_ENTRY, MINIMAL_ENTRY, SUBMISSION_SET, FULL_ENTRY, MINIMAL_ENTRY]
+    assert answer.headers[b"arborcast-notification-id"].decode().split(",") == [each.id for each in accepted]
+    assert names(accepted) == ["Document01", "Document01", "Set01", "Document02", "Document02"]
+    for each in accepted:
+        root = etree.fromstring(each.payload)
+        assert (root.tag, [child.tag for child in root]) == (
+            f"{{{LCM}}}SubmitObjectsRequest",
+            [f"{{{RIM}}}RegistryObjectList"],
+        )
+        assert b"urn:oid:1.2.3.4.5" in each.producer
+    assert etree.fromstring(accepted[1].payload)[0][0].tag == f"{{{RIM}}}ObjectRef"
+    assert accepted[1].subject == accepted[0].payload
+
+
+@pytest.mark.parametrize("name", ["FullDocumentEntry", "MinimalDocumentEntry"])
+def test_each_subscriber_gets_the_entries_that_its_query_selects(name: str) -> None:
+    parts = GatewayParts()
+    facility = ("$XDSDocumentEntryHealthcareFacilityTypeCode", "('Emergency Department^^facilities')")
+    answer = subscribe(parts, topic(name), query(ENTRIES, MINE, facility))
+    assert answer.status == 200, answer.reason
+    assert answer.text("TerminationTime") == "2026-05-31T00:00:00Z"
+    emergency = code(FACILITY, "Emergency Department", "facilities")
+    publish(
+        parts,
+        entry("wanted", inside=emergency),
+        entry("other-facility", inside=code(FACILITY, "Radiology", "facilities")),
+        entry("other-scheme", inside=code(FACILITY, "Emergency Department", "others")),
+        entry("other-patient", "st1^^^&1.2&ISO", emergency),
+        entry("as-in-the-profile", f"'{PATIENT}'", emergency),
+    )
+    found = delivered(parts)
+    assert names(notification for _, notification in found) == ["wanted", "as-in-the-profile"]
+    subscription, notification = found[0]
+    push = Envelope(subscription).request([notification], 1, 0.0)
+    assert f">ihe:{name}</wsnt:Topic>".encode() in push.body
+    assert b'xmlns:ihe="urn:ihe:iti:dsub:2009"' in push.body
+    # A reference tells nothing of the patient.
+    assert (PATIENT.partition("^")[0].encode() in push.body) is (name == "FullDocumentEntry")
+    assert parts.post(soap.envelope("<wsnt:Unsubscribe/>", "1.2"), path_of(answer)).status == 200
+    assert delivered(parts) == []
+
+
+@pytest.mark.parametrize(
+    ("slots", "selected"),
+    [
+        ([("$XDSDocumentEntryEventCodeList", "('44950^^cpt',' 44970^^cpt')")], True),
+        ([("$XDSDocumentEntryEventCodeList", "('1^^cpt')", "('44970^^cpt','2^^cpt')")], True),
+        ([("$XDSDocumentEntryEventCodeList", "('44970^^other')")], False),
+        # The same slot twice: both must be there.
+        (
+            [("$XDSDocumentEntryEventCodeList", "('44970^^cpt')"), ("$XDSDocumentEntryEventCodeList", "('9^^cpt')")],
+            True,
+        ),
+        (
+            [("$XDSDocumentEntryEventCodeList", "('44970^^cpt')"), ("$XDSDocumentEntryEventCodeList", "('8^^cpt')")],
+            False,
+        ),
+        ([("$XDSDocumentEntryClassCode", "('44970^^cpt')")], False),
+        ([("$XDSDocumentEntryClassCode", "('34133-9^^2.16.840.1.113883.6.1')")], True),
+        ([("$XDSDocumentEntryClassCode", "('34133-9')")], True),
+        ([("$XDSDocumentEntryAuthorPerson", "('^Welby%')")], True),
+        ([("$XDSDocumentEntryAuthorPerson", "('%O''Hara')")], True),
+        ([("$XDSDocumentEntryAuthorPerson", "('%Marcus%')")], True),
+        ([("$XDSDocumentEntryAuthorPerson", "('Marcus')")], False),
+        ([("$XDSDocumentEntryReferenceIdList", "('ref7^^^&1.2&ISO^urn:x')")], True),
+    ],
+)
+def test_slots_as_conditions(slots: list[tuple[str, ...]], selected: bool) -> None:
+    parts = GatewayParts()
+    # A namespace of an earlier draft, which the profile's example of ITI-54 declares.
+    draft = topic("FullDocumentEntry", 'xmlns:ihe="urn:ihe:iti:pub-sub:2008"')
+    answer = subscribe(parts, draft, query(ENTRIES_OF_ANYBODY, *slots))
+    assert answer.status == 200, answer.reason
+    inside = (
+        slot("urn:ihe:iti:xds:2013:referenceIdList", "ref7^^^&1.2&ISO^urn:x")
+        + f'<rim:Classification classificationScheme="{AUTHOR}">'
+        + slot("authorPerson", "^Welby^Marcus^^O'Hara")
+        + "</rim:Classification>"
+        + code(EVENTS, "44970", "cpt")
+        + code(EVENTS, "9", "cpt")
+        + code(CLASS, "34133-9", "2.16.840.1.113883.6.1")
+    )
+    publish(parts, entry("Document01", inside=inside))
+    assert len(delivered(parts)) == selected
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_submission_sets(beside: bool) -> None:
+    parts = GatewayParts()
+    wanted = ("$XDSSubmissionSetIntendedRecipient", "('Some Hospital%')", "('|Welby%')")
+    subscribe(parts, topic("SubmissionSetMetadata"), query(SETS_OF_ANYBODY, wanted))
+    subscribe(parts, topic("SubmissionSetMetadata"), query(SETS, ("$XDSSubmissionSetPatientId", f"'{PATIENT}'")))
+    subscribe(parts, topic("SubmissionSetMetadata"), query(SETS_OF_ANYBODY, ("$XDSSubmissionSetSourceId", "('1.2')")))
+    recipients = slot("intendedRecipient", "Some Hospital^^^^^^^^^1.2.3")
+    assert publish(parts, entry("Document01"), submission(recipients, beside)).status == 202
+    found = delivered(parts)
+    assert [(len(one.content), each.topic) for one, each in found] == [(1, SUBMISSION_SET)] * 2
+    assert IS_SET.encode() in found[0][1].payload
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        (query("urn:uuid:14d4debf-8f97-4251-9a74-a90016b0af0d", MINE), "14d4debf"),
+        (query(ENTRIES, MINE, ("$XDSDocumentEntryCreationTimeFrom", "'2004'")), "$XDSDocumentEntryCreationTimeFrom"),
+        (query(ENTRIES_OF_ANYBODY, MINE), "$XDSDocumentEntryPatientId"),
+        (query(ENTRIES, ("$XDSDocumentEntryClassCode", "('1^^s')")), "$XDSDocumentEntryPatientId must be there"),
+        (query(ENTRIES, MINE, MINE), "once"),
+        (query(ENTRIES_OF_ANYBODY), "at least one"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryClassCode",)), "no rim:Value"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryClassCode", "1^^s")), "$XDSDocumentEntryClassCode: '1^^s'"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryClassCode", "('1^s')")), "code^^codingScheme"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryClassCode", "('')")), "empty"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryAuthorPerson", "('a%b')")), "%"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryAuthorPerson", "('a_')")), "_ nowhere"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryAuthorPerson", "('%')")), "empty"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryAuthorPerson", "('a''\"')")), "quotes of both kinds"),
+        (query(ENTRIES_OF_ANYBODY, ("$XDSDocumentEntryAuthorPerson", *["('a')"] * 300)), "256"),
+    ],
+)
+def test_what_is_not_offered_is_an_invalid_filter_that_names_it(filters: str, says: str) -> None:
+    parts = GatewayParts()
+    answer = subscribe(parts, topic("FullDocumentEntry"), filters)
+    assert (answer.fault, answer.text("UnknownFilter")) == ("InvalidFilterFault", "q:AdhocQuery")
+    assert says in answer.reason
+    assert list(parts.table.subscriptions()) == []
+
+
+@pytest.mark.parametrize("name", ["FolderMetadata", "ExtendedFullDocumentEntry"])
+def test_topics_that_are_not_offered(name: str) -> None:
+    assert subscribe(GatewayParts(), topic(name)).fault == "TopicNotSupportedFault"
+
+
+def test_the_profile_as_a_dialect() -> None:
+    parts = GatewayParts()
+    dialect = "urn:ihe:iti:dsub:2009"
+    named = f'<wsnt:TopicExpression Dialect="{dialect}">ihe:FullDocumentEntry</wsnt:TopicExpression>'
+    content = f'<wsnt:MessageContent Dialect="{dialect}">{query(ENTRIES, MINE)}</wsnt:MessageContent>'
+    assert subscribe(parts, named, content).status == 200
+    publish(parts, entry("Document01"), entry("of-another", "st1^^^&1.2&ISO"))
+    assert names(notification for _, notification in delivered(parts)) == ["Document01"]
+
+
+def test_a_prefix_that_means_something_else_is_left_alone() -> None:
+    parts = GatewayParts()
+    assert subscribe(parts, topic("Other", 'xmlns:ihe="urn:mine"')).status == 200
+    assert only_subscription(parts).topics[0].normal == "{urn:mine}Other"
+    assert subscribe(parts, topic("Other")).fault == "InvalidTopicExpressionFault"
+    assert subscribe(parts, topic("FullDocumentEntry", 'xmlns:ihe="urn:mine"')).status == 200
+    assert {each.topics[0].normal for each in parts.table.subscriptions()} == {
+        "{urn:mine}Other",
+        "{urn:mine}FullDocumentEntry",
+    }
+
+
+def test_default_namespaces_are_as_good_as_prefixes() -> None:
+    parts = GatewayParts()
+    content = (
+        f'<SubmitObjectsRequest xmlns="{LCM}"><RegistryObjectList xmlns="{RIM}"><ExtrinsicObject id="a">'
+        '<Slot name="n"/></ExtrinsicObject></RegistryObjectList></SubmitObjectsRequest>'
+    )
+    message = f"<wsnt:NotificationMessage><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
+    assert parts.post(soap.envelope(f"<wsnt:Notify>{message}</wsnt:Notify>")).status == 202
+    stored = etree.fromstring(parts.notifications.accepted[0].payload)[0][0]
+    assert [each.tag for each in stored.iter()] == [f"{{{RIM}}}ExtrinsicObject", f"{{{RIM}}}Slot"]
+
+
+def test_only_as_the_one_message_of_its_notify() -> None:
+    parts = GatewayParts()
+    submitted = f'<l:SubmitObjectsRequest xmlns:l="{LCM}"/>'
+    message = f"<wsnt:NotificationMessage><wsnt:Message>{submitted}</wsnt:Message></wsnt:NotificationMessage>"
+    answer = parts.post(soap.envelope(f"<wsnt:Notify>{message}{message}</wsnt:Notify>"))
+    assert "the only message" in answer.reason
+    assert parts.notifications.accepted == []
+
+
+def test_with_a_topic_it_is_any_notification() -> None:
+    parts = GatewayParts()
+    named = f'<wsnt:Topic Dialect="{SIMPLE}">ihe:FullDocumentEntry</wsnt:Topic>'
+    assert publish(parts, entry("a"), entry("b"), named=named).status == 202
+    (accepted,) = parts.notifications.accepted
+    assert (accepted.topic, accepted.subject) == (FULL_ENTRY, b"")
+
+
+def test_a_publish_that_cannot_be_read_changes_nothing() -> None:
+    parts = GatewayParts()
+    assert "no document entry" in publish(parts, FOLDER).reason
+    assert "1000 entries" in publish(parts, *(entry("a") for _ in range(1_001))).reason
+    fixed = GatewayParts(topics=TopicSettings(fixed=True))
+    assert publish(fixed, entry("a")).fault == "TopicNotSupportedFault"
+    assert parts.notifications.accepted == fixed.notifications.accepted == []
+
+
+def test_required_registration_asks_for_the_one_sender() -> None:
+    parts = GatewayParts(GatewaySettings(requires_registration=True))
+    assert "registered publishers" in publish(parts, entry("a"), entry("b")).reason
+    register = (
+        '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"><b:PublisherReference><wsa:Address>'
+        "urn:oid:1.2.3.4.5</wsa:Address></b:PublisherReference></b:RegisterPublisher>"
+    )
+    assert parts.post(soap.envelope(register)).status == 200
+    assert publish(parts, entry("a"), entry("b")).status == 202

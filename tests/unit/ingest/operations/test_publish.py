@@ -1,0 +1,181 @@
+"""POST /publish/TOPIC, as curl does it: what is kept of it, and what is answered when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from core.errors import InfrastructureError
+from ingest.access.gate import Gate
+from ingest.access.rates import Rates
+from ingest.access.settings import LimitSettings
+from ingest.settings import GatewaySettings, TopicSettings
+from ingest.state.repeats import RepeatMemory, Repeats
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.guarded_gateway import ANNA, Clock, guarded
+from tests.support.served_app import exchange, served
+from topic_model.legacy_content import NAMESPACE, unwrap
+
+
+def publish(parts: GatewayParts, topic: str, body: bytes, media: str = "application/xml", **headers: str) -> HttpAnswer:
+    return parts.post(body, f"/publish/{topic}", Content_Type=media, **headers)
+
+
+@pytest.mark.parametrize("media", ["application/xml", "text/xml; charset=utf-8", "Application/XML"])
+def test_one_xml_element_is_stored_as_sent(media: str) -> None:
+    parts = GatewayParts()
+    answer = publish(parts, "plant/line1", b"<?xml version=\"1.0\"?><!-- c --><r a='1'><![CDATA[<]]></r>\n", media)
+    assert (answer.status, answer.body) == (202, b"")
+    (accepted,) = parts.notifications.accepted
+    assert (accepted.topic, accepted.payload) == ("plant/line1", b"<r a='1'><![CDATA[<]]></r>")
+    assert answer.headers[b"arborcast-notification-id"].decode() == accepted.id
+
+
+def test_a_topic_in_a_namespace() -> None:
+    parts = GatewayParts()
+    assert publish(parts, "{http://host/ns}a/b/", b"<r/>").status == 202
+    assert parts.notifications.accepted[0].topic == "{http://host/ns}a/b"
+
+
+def test_a_percent_encoded_path_over_http() -> None:
+    parts = GatewayParts()
+    head = (
+        b"POST /publish/%7Burn:t%7Da/%C3%A9 HTTP/1.1\r\nHost: x\r\nContent-Type: text/xml\r\nContent-Length: 4\r\n\r\n"
+    )
+    with served(parts) as port:
+        assert exchange(port, head + b"<r/>").startswith(b"HTTP/1.1 202")
+    assert parts.notifications.accepted[0].topic == "{urn:t}a/\u00e9"
+
+
+@pytest.mark.parametrize("said", ['{"a": "<b>&\\u0000", "n": [1, 2.5]}', '"\uffff"', "7", "  null\n"])
+def test_json_travels_as_text_in_the_element_of_loose_content(said: str) -> None:
+    parts = GatewayParts()
+    assert publish(parts, "a", said.encode(), "application/json; charset=utf-8").status == 202
+    payload = parts.notifications.accepted[0].payload
+    root = etree.fromstring(payload)
+    assert root.tag == f"{{{NAMESPACE}}}Content"
+    assert json.loads(root.text or "") == json.loads(said)
+    assert b"<" not in unwrap(payload)
+
+
+def test_a_large_body_is_read_in_a_thread() -> None:
+    parts = GatewayParts()
+    assert publish(parts, "a", b"<r>" + b"x" * 100_000 + b"</r>").status == 202
+    assert publish(parts, "a", b'"' + b"x" * 100_000 + b'"', "application/json").status == 202
+    assert [len(each.payload) > 100_000 for each in parts.notifications.accepted] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "media", "status", "says"),
+    [
+        ("", b"<r/>", "text/xml", 400, "at least one name"),
+        ("a//b", b"<r/>", "text/xml", 400, "canonical"),
+        ("1a", b"<r/>", "text/xml", 400, "canonical"),
+        ("a/*", b"<r/>", "text/xml", 400, "canonical"),
+        ("a", b"<r/>", "application/x-www-form-urlencoded", 415, "application/json"),
+        ("a", b"<r/>", "", 415, "no Content-Type"),
+        ("a", b"<r/><s/>", "text/xml", 400, "well-formed"),
+        ("a", b"", "text/xml", 400, "well-formed"),
+        ("a", b"<!DOCTYPE r><r/>", "text/xml", 400, "document type"),
+        ("a", b"{", "application/json", 400, "not JSON"),
+        ("a", b'"\xff"', "application/json", 400, "not JSON"),
+        ("a", b"[" * 50_000, "application/json", 400, "not JSON"),
+        ("a", b"x" * 2_000, "text/xml", 413, "1024"),
+        ("a", json.dumps("<" * 900).encode(), "application/json", 413, "XML text"),
+    ],
+)
+def test_what_is_wrong_is_said_in_plain_text(topic: str, body: bytes, media: str, status: int, says: str) -> None:
+    parts = GatewayParts(GatewaySettings(max_body_bytes=1024 if status == 413 else 1_000_000))
+    answer = publish(parts, topic, body, media)
+    assert (answer.status, answer.headers[b"content-type"]) == (status, b"text/plain; charset=utf-8")
+    assert says in answer.body.decode()
+    assert parts.notifications.accepted == []
+    assert parts.control.records == []
+
+
+def test_a_compressed_body_and_a_get() -> None:
+    parts = GatewayParts()
+    assert publish(parts, "a", b"<r/>", Content_Encoding="gzip").status == 415
+    answer = parts.get("/publish/a")
+    assert (answer.status, answer.headers[b"allow"]) == (405, b"POST")
+    assert answer.headers[b"content-type"] == b"text/plain; charset=utf-8"
+
+
+def test_an_unknown_topic_of_a_fixed_tree() -> None:
+    parts = GatewayParts(topics=TopicSettings(fixed=True))
+    answer = publish(parts, "a", b"<r/>")
+    assert (answer.status, answer.body) == (404, b"there is no topic a, and the topic set is fixed\n")
+
+
+def test_rights_and_credentials_are_those_of_notify(tmp_path: Path) -> None:
+    parts = guarded(tmp_path, Clock())
+    assert publish(parts, "{urn:t}a/b", b"<r/>", authorization=ANNA).status == 202
+    refused = publish(parts, "{urn:t}c", b"<r/>", authorization=ANNA)
+    assert (refused.status, b"anna may not publish to {urn:t}c" in refused.body) == (403, True)
+    unknown = publish(parts, "{urn:t}a/b", b"<r/>")
+    assert unknown.status == 401
+    assert unknown.headers[b"www-authenticate"].startswith(b"Basic")
+    assert len(parts.notifications.accepted) == 1
+
+
+def test_where_registration_is_required_nobody_can_be_known() -> None:
+    answer = publish(GatewayParts(GatewaySettings(requires_registration=True)), "a", b"<r/>")
+    assert (answer.status, b"registered publishers" in answer.body) == (403, True)
+
+
+def test_over_the_rate() -> None:
+    parts = GatewayParts()
+    parts.gateway.gate = Gate(Rates(LimitSettings(requests_per_s=1, request_burst=1)))
+    assert publish(parts, "a", b"<r/>").status == 202
+    answer = publish(parts, "a", b"<r/>")
+    assert (answer.status, int(answer.headers[b"retry-after"]) >= 1) == (429, True)
+
+
+def test_later_is_503_and_when() -> None:
+    parts = GatewayParts()
+    parts.notifications.error = InfrastructureError("Kafka is slow", retry_after=3)
+    answer = publish(parts, "a", b"<r/>")
+    assert (answer.status, answer.headers[b"retry-after"], answer.body) == (503, b"3", b"Kafka is slow\n")
+    parts = GatewayParts(topics=TopicSettings(new_per_minute=1))
+    assert publish(parts, "a", b"<r/>").status == 202
+    assert publish(parts, "b", b"<r/>").status == 503
+    parts.started = False
+    assert publish(parts, "a", b"<r/>").status == 503
+
+
+def test_a_repetition_with_the_same_key_is_stored_once() -> None:
+    parts = GatewayParts()
+    parts.gateway.repeats = Repeats(RepeatMemory(60))
+
+    async def three() -> list[int]:
+        headers = {"Content-Type": "text/xml", "Idempotency-Key": "k1"}
+        answers = [await parts.request("POST", "/publish/a", body, headers) for body in (b"<r/>", b"<r/>", b"<s/>")]
+        return [answer.status for answer in answers]
+
+    assert asyncio.run(three()) == [202, 202, 202]
+    assert [(each.message_id, each.payload) for each in parts.notifications.accepted] == [
+        ("k1", b"<r/>"),
+        ("k1", b"<s/>"),
+    ]
+    assert publish(parts, "a", b"<r/>", Idempotency_Key="k" * 201).status == 400
+
+
+def test_a_defect_shows_no_details() -> None:
+    parts = GatewayParts()
+    parts.notifications.append = None  # type: ignore[assignment,method-assign]
+    answer = publish(parts, "a", b"<r/>")
+    assert (answer.status, answer.body) == (500, b"internal error\n")
+
+
+def test_it_is_counted() -> None:
+    parts = GatewayParts()
+    publish(parts, "a", b"<wsnt:Notify xmlns:wsnt='http://docs.oasis-open.org/wsn/b-2'/>")
+    publish(parts, "a", b"<r>")
+    lines = parts.get("/metrics").body.decode().splitlines()
+    assert 'arborcast_gateway_requests_total{operation="Publish",status="202"} 1' in lines
+    assert 'arborcast_gateway_refused_total{reason="MalformedMessage"} 1' in lines
+    assert "arborcast_gateway_notify_seconds_count 1" in lines

@@ -5,12 +5,15 @@
     client      `Client`: each call returns when it is done; and the HTTP session of both
     futures     `FuturesClient`: each call returns a future at once; notifications travel together
     received    reading answers and pushes
+    listener    receiving pushes; on http_server, a small HTTP server
 
-Receiving pushes is `ingest.client.listener`. The guide is docs/client.md.
+The guide is docs/client.md. All of it is the distribution `arborcast-client`, too, with the modules it imports
+(`jobs.install.client_package`): nothing here may need more than requests-futures, lxml and msgspec.
 """
 
 from __future__ import annotations
 
+from core.errors import ArborcastError, ExpressionError, SecretError, SignatureError
 from ingest.client.client import Client
 from ingest.client.futures import FuturesClient
 from ingest.client.values import (
@@ -31,6 +34,7 @@ from ingest.client.values import (
 )
 
 __all__ = [
+    "ArborcastError",
     "Batching",
     "BrokerUnavailable",
     "BrokerUnreachable",
@@ -39,6 +43,7 @@ __all__ = [
     "ClientError",
     "Credentials",
     "Delivery",
+    "ExpressionError",
     "FaultReceived",
     "FuturesClient",
     "Remote",
@@ -46,5 +51,7 @@ __all__ = [
     "RemoteRegistration",
     "RemoteSubscription",
     "Retries",
+    "SecretError",
+    "SignatureError",
     "UnreadableAnswer",
 ]

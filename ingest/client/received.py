@@ -21,12 +21,11 @@ from ingest.client.values import (
     UnreadableAnswer,
 )
 from ingest.elements.endpoints import read_reference
-from ingest.elements.protection import SECRET, SIGNING
 from ingest.elements.topics import read_topic
 from ingest.errors import InvalidRequest
 from ingest.soap.envelope import Request, parse
 from ingest.soap.fragments import Source
-from topic_model.namespaces import SOAP11, SOAP12, WSRF_BF, wsa, wsn_br, wsnt
+from topic_model.namespaces import ARBORCAST_POLICY, SOAP11, SOAP12, WSRF_BF, wsa, wsn_br, wsnt
 from topic_model.topics import TopicPath
 
 __all__ = ["ReceivedMessage", "SignedWith", "new_secret", "read_messages", "read_push", "read_push_request"]
@@ -55,6 +54,8 @@ class SignedWith:
 PAYLOAD_DEPTH = 6
 
 _RAW_DEPTH = 3
+
+_SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def subscription(reply: Reply) -> RemoteSubscription:
 
 def returned_secret(reply: Reply) -> str:
     """The signing secret that the broker has made, empty when it did not."""
-    return "" if reply is None else (reply.operation.findtext(f"{SIGNING}/{SECRET}") or "").strip()
+    return "" if reply is None else (reply.operation.findtext(_SECRET) or "").strip()
 
 
 def renewed(reply: Reply, remote: Remote) -> RemoteSubscription:

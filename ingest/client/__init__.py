@@ -2,8 +2,10 @@
 
     values      what goes in, what comes out, what can go wrong
     calls       requests as values: each operation described once, for both clients
-    client      `Client`: each call returns when it is done; and the HTTP session of both
+    client      `Client`: each call returns when it is done; and what both repeat
+    transport   how requests travel; may be replaced
     futures     `FuturesClient`: each call returns a future at once; notifications travel together
+    legacy      `LegacyClient`: for old brokers of the HPwsn family
     received    reading answers and pushes
     listener    receiving pushes; on http_server, a small HTTP server
 
@@ -16,6 +18,8 @@ from __future__ import annotations
 from core.errors import ArborcastError, ExpressionError, SecretError, SignatureError
 from ingest.client.client import Client
 from ingest.client.futures import FuturesClient
+from ingest.client.legacy import LegacyClient, LegacySubscription
+from ingest.client.transport import HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     Batching,
     BrokerUnavailable,
@@ -46,12 +50,17 @@ __all__ = [
     "ExpressionError",
     "FaultReceived",
     "FuturesClient",
+    "HttpAnswer",
+    "LegacyClient",
+    "LegacySubscription",
     "Remote",
     "RemotePullPoint",
     "RemoteRegistration",
     "RemoteSubscription",
+    "RequestsTransport",
     "Retries",
     "SecretError",
     "SignatureError",
+    "Transport",
     "UnreadableAnswer",
 ]

@@ -55,6 +55,9 @@ PAYLOAD_DEPTH = 6
 
 _RAW_DEPTH = 3
 
+# Brokers of the HPwsn family push one message, its content as text.
+_OLD_PUSH = "{http://org.apache.servicemix.wsn.push}notificationProcess"
+
 _SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
 
 
@@ -62,9 +65,10 @@ _SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
 class ReceivedMessage:
     """One notification that came to us.
 
-    `payload` is self-contained XML in UTF-8. `topic` and `subscription` (the subscription manager's address) are None
-    in raw pushes. `notification_id` is the same on every attempt and empty when the broker says none; `attempt` counts
-    from 1. `replay` names the replay that brought it again, empty when it came by itself.
+    `payload` is self-contained XML in UTF-8; from old brokers the content as they push it, which may be any text.
+    `topic` and `subscription` (the subscription manager's address) are None in raw and old pushes. `notification_id` is
+    the same on every attempt and empty when the broker says none; `attempt` counts from 1. `replay` names the replay
+    that brought it again, empty when it came by itself.
     """
 
     payload: bytes
@@ -83,12 +87,15 @@ Verify = Callable[[Mapping[str, str], bytes], None]
 
 
 def read_push(body: bytes, content_type: bytes, ids: str = "", attempt: int = 1) -> list[ReceivedMessage]:
-    """The messages in a push: those of a wsnt:Notify, or the one payload of a raw push. Raises PeerError.
+    """The messages in a push: those of a wsnt:Notify, or the one of a raw or an old push. Raises PeerError.
 
     `ids` are the notifications' ids in order, separated by commas, as our broker's HTTP header has them.
     """
     request = parse(body, content_type)
     numbered = ids.split(",") if ids else []
+    if request.name == _OLD_PUSH:
+        content = (request.operation.text or "").encode()
+        return [ReceivedMessage(content, notification_id=numbered[0] if numbered else "", attempt=attempt)]
     if request.name != wsnt("Notify"):
         source = request.source(_RAW_DEPTH)
         payload = source.fragment(source.node(request.operation))

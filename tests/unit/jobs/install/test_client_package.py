@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -16,28 +14,12 @@ from jobs.install import client_package
 from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
 from tests.support.served_app import served
-
-NEEDED = ("lxml", "msgspec", "requests-futures")
-
-# What requests-futures stands on.
-BELOW = ("requests", "urllib3", "certifi", "idna", "charset-normalizer")
+from tests.support.wheels import CLIENT_NEEDS, client_wheel, link_client_needs
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    # Of a copy: what a build leaves in the tree is in the way of another's.
-    project = folder / "client"
-    shutil.copytree(
-        ROOT / "client",
-        project,
-        ignore=shutil.ignore_patterns("arborcast_client", "build", "*.egg-info", "__pycache__"),
-    )
-    client_package.write(ROOT, project)
-    build = ["wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([sys.executable, "-m", "pip", *build, str(project)], check=True, cwd=folder)
-    (built,) = folder.glob("arborcast_client-*.whl")
-    return built
+    return client_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +28,7 @@ def target(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("target")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    for name in (*NEEDED, *BELOW):
-        found = distribution(name)
-        for top in {file.parts[0] for file in found.files or () if not file.parts[0].startswith("..")}:
-            path = Path(str(found.locate_file(top)))
-            if not (folder / top).exists() and path.exists() and top != "__pycache__":
-                (folder / top).symlink_to(path)
+    link_client_needs(folder)
     return folder
 
 
@@ -88,7 +65,7 @@ def test_it_brings_one_name_with_types(wheel: Path) -> None:
 def test_what_it_needs_is_what_it_says() -> None:
     project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     engine = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {each.partition(">")[0] for each in project["dependencies"]} == {*NEEDED}
+    assert {each.partition(">")[0] for each in project["dependencies"]} == {*CLIENT_NEEDS}
     assert set(project["dependencies"]) <= set(engine["dependencies"])
     assert (project["version"], project["requires-python"]) == (engine["version"], engine["requires-python"])
     # requests comes with requests-futures, and idna with requests.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -59,6 +60,16 @@ def test_futures_go_through_it_too() -> None:
         waiting = [client.notify("a", "<x/>"), client.notify("b", "<y/>")]
         assert [one.result(30) for one in waiting] == [None, None]
     assert len(transport.sent) == 2
+
+
+def test_a_coroutine_may_wait_for_a_future() -> None:
+    async def publish(client: FuturesClient) -> None:
+        await asyncio.wrap_future(client.notify("a", "<x/>"))
+
+    transport = Scripted(TAKEN)
+    with FuturesClient(URL, transport=transport) as client:
+        asyncio.run(publish(client))
+    assert len(transport.sent) == 1
 
 
 def test_what_may_be_repeated_is_repeated_byte_for_byte() -> None:

@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-cluster check lint format docs notebook bench benchmark-page constraints lock audit-deps pins clean distclean
+.PHONY: help setup run test test-all test-cluster check lint format docs notebook bench benchmark-page wheels constraints lock audit-deps pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,10 @@ bench: setup ## Measure; one of them only: make bench ARGS=latency
 benchmark-page: setup ## Measure everything (an hour) and write docs/benchmarks.md; a part: make benchmark-page ARGS='--only scaling'
 	@$(BIN)/python -m benchmarks.page.page $(ARGS)
 
+wheels: $(INSTALLED) ## Build both distributions into dist/: the engine, and its client alone (arborcast-client)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./client
+	@ls dist/*.whl
+
 constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest packages that pyproject.toml allows
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e '.[dev,notebook,java]'
 	@{ echo "# What 'make setup' installs, to the version. Made with: make constraints"; \
@@ -115,7 +119,7 @@ pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/ins
 	$(BIN)/python -m jobs.install.jars
 
 clean: ## Remove what tools leave behind; .venv and data stay
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf build dist *.egg-info client/build client/arborcast_client client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too; data in .arborcast and the cache stay

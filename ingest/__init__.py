@@ -7,6 +7,7 @@
     state/         the logs: followed, changed, appended to
     access/        who may do what, and how much of it
     consumers      how the gateway itself calls somebody, and what it asks of consumers
+    agreement      the question to consumers, and its answer
     demand/        subscribing at publishers while somebody wants what they offer
     client/        for publishers and subscribers written in Python
 

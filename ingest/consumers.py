@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import io
 import os
-import re
 import secrets
 import socket
 from collections import Counter
@@ -27,6 +26,7 @@ from core.errors import InfrastructureError
 from core.security.ip_addresses import read_address
 from core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
 from core.security.uris import to_uri
+from ingest.agreement import HEADER
 from ingest.elements.endpoints import refused
 from ingest.errors import ConsumerRefused, NoAnswer, NotCalled
 
@@ -165,16 +165,12 @@ async def check_name(dns_check: DnsCheck | None, url: str) -> None:
         raise refused(url, Refusal(refusal.rule, f"has a host that may not be reached (rule {refusal.rule})"))
 
 
-HEADER = "Arborcast-Challenge"
-
 _TOTAL_S = 10
 
 _AT_ONCE = 16
 
 # One who names consumers that do not answer must not keep all others from subscribing.
 _OF_ONE_OWNER = 4
-
-_WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
 
 
 class OwnershipProof:
@@ -232,8 +228,3 @@ class OwnershipProof:
             del self._of[owner]
         if not asked.cancelled():
             asked.exception()  # or asyncio logs an exception that was never retrieved
-
-
-def agreement(challenge: str) -> bytes | None:
-    """What a consumer answers to the value of the header, None when that is no challenge of ours."""
-    return challenge.encode() if _WORD.fullmatch(challenge) else None

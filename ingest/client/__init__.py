@@ -2,17 +2,24 @@
 
     values      what goes in, what comes out, what can go wrong
     calls       requests as values: each operation described once, for both clients
-    client      `Client`: each call returns when it is done; and the HTTP session of both
+    client      `Client`: each call returns when it is done; and what both repeat
+    transport   how requests travel; may be replaced
     futures     `FuturesClient`: each call returns a future at once; notifications travel together
+    legacy      `LegacyClient`: for old brokers of the HPwsn family
     received    reading answers and pushes
+    listener    receiving pushes; on http_server, a small HTTP server
 
-Receiving pushes is `ingest.client.listener`. The guide is docs/client.md.
+The guide is docs/client.md. All of it is the distribution `arborcast-client`, too, with the modules it imports
+(`jobs.install.client_package`): nothing here may need more than requests-futures, lxml and msgspec.
 """
 
 from __future__ import annotations
 
+from core.errors import ArborcastError, ExpressionError, SecretError, SignatureError
 from ingest.client.client import Client
 from ingest.client.futures import FuturesClient
+from ingest.client.legacy import LegacyClient, LegacySubscription
+from ingest.client.transport import HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     Batching,
     BrokerUnavailable,
@@ -31,6 +38,7 @@ from ingest.client.values import (
 )
 
 __all__ = [
+    "ArborcastError",
     "Batching",
     "BrokerUnavailable",
     "BrokerUnreachable",
@@ -39,12 +47,20 @@ __all__ = [
     "ClientError",
     "Credentials",
     "Delivery",
+    "ExpressionError",
     "FaultReceived",
     "FuturesClient",
+    "HttpAnswer",
+    "LegacyClient",
+    "LegacySubscription",
     "Remote",
     "RemotePullPoint",
     "RemoteRegistration",
     "RemoteSubscription",
+    "RequestsTransport",
     "Retries",
+    "SecretError",
+    "SignatureError",
+    "Transport",
     "UnreadableAnswer",
 ]

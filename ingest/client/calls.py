@@ -294,7 +294,7 @@ def notification_message(topic: str, payload: str | bytes, namespaces: Namespace
         raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
     return (
         f"<wsnt:NotificationMessage>{_topic('wsnt:Topic', topic, namespaces)}"
-        f"<wsnt:Message>{_without_declaration(content)}</wsnt:Message></wsnt:NotificationMessage>"
+        f"<wsnt:Message>{without_declaration(content)}</wsnt:Message></wsnt:NotificationMessage>"
     )
 
 
@@ -387,7 +387,7 @@ def _termination(element: str, lasts: Lasts) -> str:
     return f"<wsnt:{element}>{text}</wsnt:{element}>"
 
 
-def _without_declaration(payload: str) -> str:
+def without_declaration(payload: str) -> str:
     """A file begins with <?xml …?>, which cannot stand inside a message."""
     payload = payload.removeprefix("\ufeff").lstrip()
     if payload.startswith("<?xml") and payload[5:6].isspace():

@@ -1,4 +1,4 @@
-"""The synchronous client, and what both clients have in common: the HTTP session and the operations."""
+"""The synchronous client, and what both clients have in common: repetitions and the operations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self
@@ -14,16 +14,13 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import requests
-from requests.adapters import HTTPAdapter
-from requests.structures import CaseInsensitiveDict
 
-from core.reasons import reason_of
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.received import read_reply, retry_after_s
+from ingest.client.transport import TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     BrokerUnreachable,
     ClientClosed,
-    ClientError,
     Credentials,
     FaultReceived,
     Remote,
@@ -31,69 +28,53 @@ from ingest.client.values import (
 )
 from topic_model.subscriptions import SoapVersion
 
-# The broker, and wherever its subscriptions and pull points say that they are.
-_HOSTS = 8
-
 
 class BrokerSession(requests.Session):
-    """HTTP for both clients: one request and its repetitions, over persistent connections.
+    """One request and its repetitions, for both clients; several threads may use it.
 
-    requests prepares every request from scratch: netrc, proxies from the environment, cookies, hooks. A broker needs
-    none of it, so `request` hands a minimal PreparedRequest to the adapter, which doubles the throughput. It is still
-    a requests.Session, which is what requests-futures runs.
+    It is a requests.Session because that is what requests-futures runs; the connections are the transport's."""
 
-    Several threads may use it. It has up to `connections` connections; a thread beyond that waits for one."""
-
-    def __init__(
-        self, timeout_s: tuple[float, float], retries: Retries, connections: int, proof: tuple[str, str] = ("", "")
-    ) -> None:
+    def __init__(self, transport: Transport, retries: Retries, proof: tuple[str, str] = ("", "")) -> None:
         """`proof` is an address, and the Authorization header of all requests to its host and port, and no other."""
         super().__init__()
+        self._transport = transport
         self._proof = (_origin(proof[0]), proof[1])
-        self.trust_env = False
-        adapter = HTTPAdapter(pool_connections=_HOSTS, pool_maxsize=connections, pool_block=True)
-        self.mount("http://", adapter)
-        self.mount("https://", adapter)
-        self._timeout_s = timeout_s
         self._retries = retries
         self._closing = threading.Event()
 
     def request(  # type: ignore[override]  # called by us and by requests-futures, never with the other parameters
         self, method: str | bytes, url: str | bytes, **arguments: Any
-    ) -> requests.Response:
-        """POST `data` with `headers`, the very same again while that may help; redirects are not followed.
+    ) -> HttpAnswer:
+        """POST `data` with `headers`, the very same again while that may help.
 
         With `repeatable` False it is not sent again once it may have arrived. The answer is whatever came last, a 503
         too. Raises ClientError when none came.
         """
         address = str(url)
-        body: bytes = arguments["data"]
-        prepared = requests.PreparedRequest()
-        prepared.method, prepared.url, prepared.body = "POST", address, body
-        prepared.headers = CaseInsensitiveDict({"Content-Length": str(len(body)), **arguments["headers"]})
+        headers: dict[str, str] = arguments["headers"]
         origin, authorization = self._proof
         if authorization and _origin(address) == origin:
-            prepared.headers["Authorization"] = authorization
+            headers = {**headers, "Authorization": authorization}
         repeatable: bool = arguments.get("repeatable", True)
         attempt = 1
         while True:
             asked: float | None = None
             problem: BrokerUnreachable | None = None
             try:
-                response = self._attempt(address, prepared)
+                answer = self._transport.post(address, headers, arguments["data"])
             except BrokerUnreachable as error:
-                if not self._retries.unanswered or (not repeatable and not _never_sent(error)):
+                if not self._retries.unanswered or (not repeatable and error.sent):
                     raise
                 problem = error
             else:
-                if response.status_code != 503:
-                    return response
-                asked = retry_after_s(response.headers.get("Retry-After", ""))
+                if answer.status != 503:
+                    return answer
+                asked = retry_after_s(answer.header("Retry-After"))
             pause = self._retries.pause_after(attempt, asked)
             if pause is None:
                 if problem is not None:
                     raise problem
-                return response
+                return answer
             if self._closing.wait(pause):
                 raise ClientClosed(f"closed before {address} took the request", sent=True) from problem
             attempt += 1
@@ -106,23 +87,6 @@ class BrokerSession(requests.Session):
         """Requests that fail from now on are not repeated."""
         self._closing.set()
 
-    def _attempt(self, address: str, prepared: requests.PreparedRequest) -> requests.Response:
-        try:
-            adapter = self.get_adapter(address)
-            verify = True if self.verify is None else self.verify
-            response = adapter.send(prepared, timeout=self._timeout_s, verify=verify, cert=self.cert)
-            # Read to its end, or the connection cannot be used again.
-            _ = response.content
-        except (requests.Timeout, requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            reason = _patience(error, self._timeout_s) if isinstance(error, requests.Timeout) else reason_of(error)
-            raise BrokerUnreachable(f"no answer from {address}: {reason}", reason) from error
-        except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL) as error:
-            raise ClientError(f"{address} is not the address of a broker; it looks like http://host:port") from error
-        except (requests.RequestException, ValueError) as error:
-            # A certificate that cannot be read: no repetition will help.
-            raise ClientError(f"{address} cannot be asked: {reason_of(error)}") from error
-        return response
-
 
 def arguments_of(call: Call[Any], soap: SoapVersion) -> dict[str, Any]:
     """What `BrokerSession.request` needs for a call, with a message id of its own."""
@@ -130,16 +94,15 @@ def arguments_of(call: Call[Any], soap: SoapVersion) -> dict[str, Any]:
     return {"data": body, "headers": headers, "repeatable": call.repeatable}
 
 
-def result_of(call: Call[ResultT], response: requests.Response) -> ResultT:
+def result_of(call: Call[ResultT], answer: HttpAnswer) -> ResultT:
     """What the answer means to the call. Raises ClientError."""
-    headers = response.headers
     try:
         reply = read_reply(
             call.to.address,
-            response.status_code,
-            headers.get("Retry-After", ""),
-            headers.get("Content-Type", ""),
-            response.content,
+            answer.status,
+            answer.header("Retry-After"),
+            answer.header("Content-Type"),
+            answer.body,
         )
     except FaultReceived as error:
         if error.fault and error.fault == call.absent:
@@ -162,22 +125,6 @@ def _authorization(credentials: Credentials | None) -> str:
     return f"Basic {base64.b64encode(pair).decode()}"
 
 
-def _patience(error: requests.Timeout, limits_s: tuple[float, float]) -> str:
-    connect_s, answer_s = limits_s
-    if isinstance(error, requests.exceptions.ConnectTimeout):
-        return f"no connection within {connect_s:g} s"
-    return f"it took the request, and said nothing for {answer_s:g} s"
-
-
-def _never_sent(error: BrokerUnreachable) -> bool:
-    """Whether it is certain that nothing reached the broker: the connection could not be made."""
-    cause = error.__cause__
-    return isinstance(cause, requests.exceptions.ConnectTimeout) or "NewConnectionError" in repr(cause)
-
-
-# Connecting and answering. The answer waits for the broker's storage, which gives up by itself after ten seconds.
-TIMEOUT_S = (5.0, 30.0)
-
 _CONNECTIONS = 16
 
 P = ParamSpec("P")
@@ -194,11 +141,16 @@ class BrokerClient(ABC):
         retries: Retries | None,
         connections: int,
         credentials: Credentials | None,
+        transport: Transport | None,
     ) -> None:
         self._calls = Calls(url)
         self._soap = soap
         proof = (self._calls.broker.address, _authorization(credentials))
-        self._session = BrokerSession(timeout_s, retries or Retries(), connections, proof)
+        own: RequestsTransport | None = None
+        if transport is None:
+            transport = own = RequestsTransport(timeout_s, connections)
+        self._own = own  # another that we were given may be others', too: we do not close it
+        self._session = BrokerSession(transport, retries or Retries(), proof)
 
     @property
     def broker(self) -> str:
@@ -208,6 +160,13 @@ class BrokerClient(ABC):
     @abstractmethod
     def close(self) -> object:
         """Free the connections."""
+
+    def _free(self) -> None:
+        """Repeat nothing more, and close the connections."""
+        self._session.stop_repeating()
+        self._session.close()
+        if self._own is not None:
+            self._own.close()
 
     def __enter__(self) -> Self:
         return self
@@ -248,6 +207,8 @@ class Client(BrokerClient):
     read raises ExpressionError. Subscriptions, pull points and registrations may be given as what created them
     returned, or as their addresses.
 
+    `transport` takes the requests in place of requests (then `timeout_s` is its affair); closing it is, too.
+
     `credentials` say who we are, to the broker and nobody else: HTTP Basic, or a bearer token.
 
     What the broker cannot take now, and what may not have reached it, is repeated under the same wsa:MessageID as
@@ -263,8 +224,9 @@ class Client(BrokerClient):
         timeout_s: tuple[float, float] = TIMEOUT_S,
         retries: Retries | None = None,
         credentials: Credentials | None = None,
+        transport: Transport | None = None,
     ) -> None:
-        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS, credentials)
+        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS, credentials, transport)
 
     subscribe = performed(Calls.subscribe)
     renew = performed(Calls.renew)
@@ -312,19 +274,18 @@ class Client(BrokerClient):
         """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
         call = self._calls.notify(texts, to, traceparent)
-        _, headers = self._exchange(call)
-        ids = headers.get("Arborcast-Notification-Id", "")
+        _, answer = self._exchange(call)
+        ids = answer.header("Arborcast-Notification-Id")
         return [each.strip() for each in ids.split(",")] if ids else []
 
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
-        self._session.stop_repeating()
-        self._session.close()
+        self._free()
 
     def _perform(self, call: Call[ResultT]) -> ResultT:
         return self._exchange(call)[0]
 
-    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, Mapping[str, str]]:
-        """What every request goes through: the call's result, and the headers of the answer."""
-        response = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
-        return result_of(call, response), response.headers
+    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
+        """What every request goes through: the call's result, and the answer that it was read from."""
+        answer = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
+        return result_of(call, answer), answer

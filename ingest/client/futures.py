@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Concatenate
 
-import requests
 from requests_futures.sessions import FuturesSession
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from ingest.client.client import TIMEOUT_S, BrokerClient, P, arguments_of, describe, result_of
+from ingest.client.client import BrokerClient, P, arguments_of, describe, result_of
+from ingest.client.transport import TIMEOUT_S, HttpAnswer, Transport
 from ingest.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
 
@@ -119,8 +119,9 @@ class FuturesClient(BrokerClient):
         batching: Batching | None = None,
         max_waiting: int = 10_000,
         credentials: Credentials | None = None,
+        transport: Transport | None = None,
     ) -> None:
-        super().__init__(url, soap, timeout_s, retries, workers, credentials)
+        super().__init__(url, soap, timeout_s, retries, workers, credentials, transport)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
         self._futures = FuturesSession(executor=self._workers, session=self._session)
         self._max_waiting = max_waiting
@@ -189,7 +190,7 @@ class FuturesClient(BrokerClient):
             logger.warning("closed with %d calls unanswered; their futures fail", given_up)
         self._session.stop_repeating()
         self._workers.shutdown(wait=False, cancel_futures=True)
-        self._session.close()
+        self._free()
         return given_up
 
     def _submit(self, call: Call[ResultT]) -> Future[ResultT]:
@@ -201,7 +202,7 @@ class FuturesClient(BrokerClient):
         call = self._calls.notify(batch.messages)
         self._send(call, lambda sent: self._batch_answered(batch, call, sent))
 
-    def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[requests.Response]) -> None:
+    def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[HttpAnswer]) -> None:
         try:
             _outcome(call, sent)
         except FaultReceived as fault:
@@ -219,11 +220,9 @@ class FuturesClient(BrokerClient):
             for future in batch.futures:
                 self._settle(future, _nothing)
 
-    def _send(self, call: Call[ResultT], answered: Callable[[Future[requests.Response]], object]) -> None:
+    def _send(self, call: Call[ResultT], answered: Callable[[Future[HttpAnswer]], object]) -> None:
         try:
-            sent: Future[requests.Response] = self._futures.request(
-                "POST", call.to.address, **arguments_of(call, self._soap)
-            )
+            sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
         except RuntimeError:
             # The workers are gone: somebody closed the client meanwhile.
             sent = Future()
@@ -270,7 +269,7 @@ class FuturesClient(BrokerClient):
                     self._gathered.wait(None if due is None else due - now)
 
 
-def _outcome(call: Call[ResultT], sent: Future[requests.Response]) -> ResultT:
+def _outcome(call: Call[ResultT], sent: Future[HttpAnswer]) -> ResultT:
     if sent.cancelled():
         raise ClientClosed(_GIVEN_UP, sent=False)
     return result_of(call, sent.result())

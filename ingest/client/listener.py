@@ -12,22 +12,15 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
-from typing import Self
-
-import uvicorn
-from uvicorn.server import ServerState
+from typing import Any, Self
 
 from core.errors import PeerError, SignatureError
+from ingest.agreement import HEADER, agreement
+from ingest.client.http_server import MAX_BODY, HttpServer, Response
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
-from ingest.consumers import HEADER, agreement
 from ingest.errors import UnreadableRequest
-from ingest.http.asgi import Receive, Scope, Send
-from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.inflight import RESERVATION, Inflight, Reservation
-from ingest.settings import GatewaySettings
 from ingest.soap import faults
 from ingest.soap.times import utc_now
 
@@ -37,19 +30,13 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 128
 
-# A broker that stops in the middle of a request must not hold a connection for ever.
-_READ_TIMEOUT_S = 30
-
 # How long a stop waits for callbacks that are at work.
 _STOP_S = 1.0
 
-# Of the event loop, from accepting a connection to its protocol; three in CPython's.
-_TURNS = 5
-
-_MAX_BODY = 64 * 1024 * 1024
-_INFLIGHT = 4 * _MAX_BODY
-_LIMITS = GatewaySettings(max_body_bytes=_MAX_BODY, request_timeout_s=_READ_TIMEOUT_S)
-
+# ASGI's.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
@@ -112,33 +99,11 @@ class Listener:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        config = uvicorn.Config(
-            self._app, ws="none", lifespan="off", interface="asgi3", log_config=None, timeout_keep_alive=_READ_TIMEOUT_S
-        )
-        config.load()
-        state = ServerState()
-        inflight = Inflight(_INFLIGHT)
-        server = await self._loop.create_server(
-            lambda: GatewayProtocol(config, state, {}, limits=_LIMITS, inflight=inflight), sock=self._socket
-        )
+        server = HttpServer(self._app.handled)
+        await server.start(self._socket)
         self._ready.set()
         await self._stopping.wait()
-        # What was accepted a moment ago must be among the connections before the server is closed: asyncio would lose
-        # it.
-        with contextlib.suppress(NotImplementedError):
-            self._loop.remove_reader(self._socket)
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        server.close()
-        for connection in list(state.connections):
-            connection.shutdown()
-        if state.tasks:
-            # Those whose messages are being handled get their answers.
-            await asyncio.wait(state.tasks, timeout=_STOP_S)
-        while state.connections:
-            for connection in list(state.connections):
-                connection.transport.abort()
-            await asyncio.sleep(0)
+        await server.stop(self._socket, _STOP_S)
 
 
 class ListenerApp:
@@ -159,12 +124,7 @@ class ListenerApp:
         if scope["method"] != "POST":
             await _respond(send, Response(405))
             return
-        reservation: Reservation | None = scope.get(RESERVATION)
-        try:
-            await _respond(send, await self._answer(scope["headers"], receive))
-        finally:
-            if reservation is not None:
-                reservation.release()
+        await _respond(send, await self._answer(scope["headers"], receive))
 
     async def _answer(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive) -> Response:
         codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
@@ -174,9 +134,10 @@ class ListenerApp:
         if body is None:
             return Response(413)
         named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
-        return await self._handled(named, body)
+        return await self.handled(named, body)
 
-    async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+    async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+        """The answer to a POST; `headers` by names in lower case."""
         messages = _accept(headers, body, self._verify)
         if isinstance(messages, Response):
             return messages
@@ -197,7 +158,8 @@ class _ThreadedApp(ListenerApp):
         super().__init__(on_message, verify)
         self._hand_over = on_message
 
-    async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+    async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+        """As in the base class, in a thread."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
 
@@ -224,15 +186,6 @@ class _ThreadedApp(ListenerApp):
         except Exception:
             return _failed()
         return Response(202)
-
-
-@dataclass(frozen=True)
-class Response:
-    """What a push is answered with."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = ""
 
 
 def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> list[ReceivedMessage] | Response:
@@ -278,7 +231,7 @@ async def _whole_body(receive: Receive) -> bytes | None:
         message = await receive()
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > _MAX_BODY:
+        if size > MAX_BODY:
             return None
         if not message.get("more_body", False):
             return b"".join(parts)

@@ -21,12 +21,11 @@ from ingest.client.values import (
     UnreadableAnswer,
 )
 from ingest.elements.endpoints import read_reference
-from ingest.elements.protection import SECRET, SIGNING
 from ingest.elements.topics import read_topic
 from ingest.errors import InvalidRequest
 from ingest.soap.envelope import Request, parse
 from ingest.soap.fragments import Source
-from topic_model.namespaces import SOAP11, SOAP12, WSRF_BF, wsa, wsn_br, wsnt
+from topic_model.namespaces import ARBORCAST_POLICY, SOAP11, SOAP12, WSRF_BF, wsa, wsn_br, wsnt
 from topic_model.topics import TopicPath
 
 __all__ = ["ReceivedMessage", "SignedWith", "new_secret", "read_messages", "read_push", "read_push_request"]
@@ -56,14 +55,20 @@ PAYLOAD_DEPTH = 6
 
 _RAW_DEPTH = 3
 
+# Brokers of the HPwsn family push one message, its content as text.
+_OLD_PUSH = "{http://org.apache.servicemix.wsn.push}notificationProcess"
+
+_SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
+
 
 @dataclass(frozen=True)
 class ReceivedMessage:
     """One notification that came to us.
 
-    `payload` is self-contained XML in UTF-8. `topic` and `subscription` (the subscription manager's address) are None
-    in raw pushes. `notification_id` is the same on every attempt and empty when the broker says none; `attempt` counts
-    from 1. `replay` names the replay that brought it again, empty when it came by itself.
+    `payload` is self-contained XML in UTF-8; from old brokers the content as they push it, which may be any text.
+    `topic` and `subscription` (the subscription manager's address) are None in raw and old pushes. `notification_id` is
+    the same on every attempt and empty when the broker says none; `attempt` counts from 1. `replay` names the replay
+    that brought it again, empty when it came by itself.
     """
 
     payload: bytes
@@ -82,12 +87,15 @@ Verify = Callable[[Mapping[str, str], bytes], None]
 
 
 def read_push(body: bytes, content_type: bytes, ids: str = "", attempt: int = 1) -> list[ReceivedMessage]:
-    """The messages in a push: those of a wsnt:Notify, or the one payload of a raw push. Raises PeerError.
+    """The messages in a push: those of a wsnt:Notify, or the one of a raw or an old push. Raises PeerError.
 
     `ids` are the notifications' ids in order, separated by commas, as our broker's HTTP header has them.
     """
     request = parse(body, content_type)
     numbered = ids.split(",") if ids else []
+    if request.name == _OLD_PUSH:
+        content = (request.operation.text or "").encode()
+        return [ReceivedMessage(content, notification_id=numbered[0] if numbered else "", attempt=attempt)]
     if request.name != wsnt("Notify"):
         source = request.source(_RAW_DEPTH)
         payload = source.fragment(source.node(request.operation))
@@ -189,7 +197,7 @@ def subscription(reply: Reply) -> RemoteSubscription:
 
 def returned_secret(reply: Reply) -> str:
     """The signing secret that the broker has made, empty when it did not."""
-    return "" if reply is None else (reply.operation.findtext(f"{SIGNING}/{SECRET}") or "").strip()
+    return "" if reply is None else (reply.operation.findtext(_SECRET) or "").strip()
 
 
 def renewed(reply: Reply, remote: Remote) -> RemoteSubscription:

@@ -36,11 +36,13 @@ class UnreadableAnswer(ClientError):
 
 
 class BrokerUnreachable(ClientError):
-    """No connection, or no answer in time. The request may or may not have been carried out. `reason` is why, alone."""
+    """No connection, or no answer in time. `reason` is why, alone. Where `sent` is true the request may or may not have
+    been carried out; else it certainly was not."""
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", *, sent: bool = True) -> None:
         super().__init__(message)
         self.reason = reason
+        self.sent = sent
 
 
 class BrokerUnavailable(ClientError):

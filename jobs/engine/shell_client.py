@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import netrc
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from core.errors import ConfigError
 from core.reasons import reason_of
-from ingest.client import BrokerUnreachable, Client, Credentials, FaultReceived, Retries
+from ingest.client import BrokerUnreachable, Client, Credentials, FaultReceived, HttpAnswer, Retries
 from ingest.client.calls import Call, ResultT
 from jobs.terminal import noting_silence
 
@@ -33,7 +32,7 @@ class ShellClient(Client):
         credentials = _credentials(urlsplit(url).hostname)
         super().__init__(url, timeout_s=TIMEOUT_S, retries=Retries(unanswered=False), credentials=credentials)
 
-    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, Mapping[str, str]]:
+    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
         parts = urlsplit(call.to.address)
         where = f"{parts.scheme}://{parts.netloc}"
         waiting = f"{where} has not answered yet; waiting for up to {TIMEOUT_S[1]:g} s (arborcast status: how it is)"

@@ -6,11 +6,13 @@ import asyncio
 import socket
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
 
+from ingest.client import http_server
 from ingest.client import listener as listener_module
 from ingest.client.listener import Listener, ListenerApp, ReceivedMessage
 from tests.support import soap_messages as soap
@@ -160,6 +162,64 @@ def test_what_follows_the_chunks_ends(endless: bytes) -> None:
             except TimeoutError:
                 continue
     assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_connection_is_kept_and_requests_may_follow_each_other() -> None:
+    got: list[ReceivedMessage] = []
+    request = b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n" + PUSH
+    with (
+        Listener(got.append) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+    ):
+        connection.sendall(request + request)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        answers = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert [line[9:12] for line in answers.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == [b"202", b"202", b"405"]
+    assert b"Allow: POST" in answers
+    assert len(got) == 2
+
+
+def test_one_who_asks_before_he_sends_is_answered() -> None:
+    answer, messages = raw(SIZED + b"Expect: 100-continue\r\n", b"")
+    assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert messages == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Content-Length: 67108865\r\n", b"413"),
+        (CHUNKED + b"\r\n4000001\r\n", b"413"),
+        (b"X: " + b"y" * 70_000 + b"\r\n", b"431"),
+        (b"X y\r\n", b"400"),
+        (b" folded\r\n", b"400"),
+        (b"X : y\r\n", b"400"),
+        (b"X: a\nContent-Length: 3\r\n", b"400"),
+        (b"X: a\x00\r\n", b"400"),
+    ],
+)
+def test_what_is_too_large_or_no_http_is_refused(head: bytes, status: bytes) -> None:
+    answer, _ = raw(head, b"")
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"Connection: close" in answer
+
+
+def test_bodies_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_Room", lambda: SimpleNamespace(left=len(PUSH) + 1))
+    waiting = b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n"
+    with (
+        Listener(lambda _: None) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as first,
+    ):
+        first.sendall(waiting + PUSH[:-1])
+        for _ in range(100):
+            if requests.post(listener.url, PUSH, timeout=10).status_code == 503:
+                break
+        else:
+            pytest.fail("two bodies were taken at once")
+        first.sendall(PUSH[-1:])
+        assert first.recv(4096).startswith(b"HTTP/1.1 202 ")
+        assert requests.post(listener.url, PUSH, timeout=10).status_code == 202
 
 
 def test_nothing_is_unpacked() -> None:

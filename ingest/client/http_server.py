@@ -1,0 +1,259 @@
+"""The listener's HTTP/1.1, with the standard library alone: the client is installed where no web server is.
+
+It takes whole requests only. One whose end is not certain (RFC 9112, 6.3) is answered 400 and its connection closed,
+for what follows it could be another's request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+
+MAX_BODY = 64 * 1024 * 1024
+
+# Bodies of all connections together; with more than that, the broker is asked to come again.
+_INFLIGHT = 4 * MAX_BODY
+
+# A broker that stops in the middle of a request, or keeps a connection that it does not use, must not hold it for ever.
+_READ_TIMEOUT_S = 30
+
+# What is left of a refused request is read for so long: an answer is lost when unread bytes are thrown away.
+_LINGER_S = 2.0
+
+_MAX_HEAD = 64 * 1024
+_MAX_CHUNK_LINE = 4_096
+_MAX_TRAILERS = 16 * 1024
+
+# Of the event loop, from accepting a connection to its task; three in CPython's.
+_TURNS = 5
+
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST = re.compile(rb"(" + _TOKEN + rb") [!-~]+ HTTP/1\.([01])")
+_FIELD = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a push is answered with."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = ""
+
+
+Handle = Callable[[Mapping[str, str], bytes], Awaitable[Response]]
+"""Answers a POST: its headers by names in lower case, and its body."""
+
+
+class _Refused(Exception):
+    """This request, and whatever follows it on its connection, is not taken."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class _Head:
+    method: bytes
+    headers: Mapping[str, str]
+    lasting: bool  # the connection may be used again
+
+
+def _read_head(head: bytes) -> _Head:
+    """A request's head, up to the empty line. Raises _Refused."""
+    request, *lines = head.removeprefix(b"\r\n").removesuffix(b"\r\n\r\n").split(b"\r\n")
+    start = _REQUEST.fullmatch(request)
+    if start is None:
+        raise _Refused(400)
+    method, minor = start.groups()
+    headers: dict[str, str] = {}
+    for line in lines:
+        field = _FIELD.fullmatch(line)
+        if field is None:
+            raise _Refused(400)
+        name, value = field[1].decode("ascii").lower(), field[2].decode("latin-1").strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+    # Of both, either could be meant; and nothing is unpacked for a stranger.
+    if coding is not None and (coding.lower() != "chunked" or length is not None or minor == b"0"):
+        raise _Refused(400)
+    if length is not None and _LENGTH.fullmatch(length) is None:
+        raise _Refused(400)
+    options = {option.strip() for option in headers.get("connection", "").lower().split(",")}
+    return _Head(method, headers, "close" not in options if minor == b"1" else "keep-alive" in options)
+
+
+@dataclass
+class _Room:
+    """Bytes that bodies may still take."""
+
+    left: int = _INFLIGHT
+
+
+class HttpServer:
+    """Serves one socket on the running event loop."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._room = _Room()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Begin to accept."""
+        self._server = await asyncio.start_server(self._accepted, sock=listening, limit=_MAX_HEAD)
+
+    async def stop(self, listening: socket.socket, patience_s: float) -> None:
+        """Accept nothing more, let requests that are being handled be answered for so long, and close all."""
+        # What was accepted a moment ago must be among the connections before the server is closed: asyncio would lose
+        # it.
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().remove_reader(listening)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        for task, writer in self._tasks.items():
+            if task not in self._answering:
+                writer.transport.abort()
+        if self._answering:
+            await asyncio.wait(set(self._answering), timeout=patience_s)
+        for task, writer in self._tasks.items():
+            writer.transport.abort()
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._tasks[task] = writer
+        task.add_done_callback(self._tasks.pop)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A connection that breaks, ends or says nothing is closed; of a push without an answer the broker tries again.
+        with contextlib.suppress(OSError, EOFError, TimeoutError):
+            try:
+                while await self._exchange(reader, writer):
+                    pass
+            except _Refused as refused:
+                _write(writer, Response(refused.status), lasting=False)
+                await _linger(reader, writer)
+        writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """One request and its answer; whether there may be another. Raises _Refused."""
+        async with asyncio.timeout(_READ_TIMEOUT_S):
+            try:
+                head = _read_head(await reader.readuntil(b"\r\n\r\n"))
+            except asyncio.LimitOverrunError as error:
+                raise _Refused(431) from error
+        taken = _Taken(self._room)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # we are run by one
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                body = await _read_body(head, reader, writer, taken)
+            self._answering.add(task)
+            response = await self._handle(head.headers, body) if head.method == b"POST" else Response(405)
+            lasting = head.lasting and not self._stopping
+            _write(writer, response, lasting=lasting)
+            await writer.drain()
+        finally:
+            self._answering.discard(task)
+            taken.release()
+        return lasting
+
+
+class _Taken:
+    """What one request takes of the memory for bodies."""
+
+    def __init__(self, room: _Room) -> None:
+        self._room = room
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Raises _Refused."""
+        if self._size + size > MAX_BODY:
+            raise _Refused(413)
+        if size > self._room.left:
+            raise _Refused(503)
+        self._room.left -= size
+        self._size += size
+
+    def release(self) -> None:
+        self._room.left += self._size
+        self._size = 0
+
+
+async def _read_body(head: _Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, taken: _Taken) -> bytes:
+    chunked = "transfer-encoding" in head.headers
+    size = int(head.headers.get("content-length", "0"))
+    taken.add(size)
+    if head.headers.get("expect", "").lower() == "100-continue" and (chunked or size):
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    if not chunked:
+        return await reader.readexactly(size)
+    parts = bytearray()
+    while True:
+        found = _CHUNK.fullmatch(await _line(reader, _MAX_CHUNK_LINE, 400))
+        if found is None:
+            raise _Refused(400)
+        size = int(found[1], 16)
+        if not size:
+            break
+        taken.add(size)
+        parts += await reader.readexactly(size)
+        if await reader.readexactly(2) != b"\r\n":
+            raise _Refused(400)
+    left = _MAX_TRAILERS
+    while trailer := await _line(reader, left, 431):
+        left -= len(trailer) + 2
+    return bytes(parts)
+
+
+async def _line(reader: asyncio.StreamReader, longest: int, status: int) -> bytes:
+    try:
+        line = await reader.readuntil(b"\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise _Refused(status) from error
+    if len(line) > longest:
+        raise _Refused(status)
+    return line[:-2]
+
+
+def _write(writer: asyncio.StreamWriter, response: Response, *, lasting: bool) -> None:
+    lines = [
+        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
+        f"Date: {formatdate(usegmt=True)}",
+        f"Content-Length: {len(response.body)}",
+    ]
+    if response.content_type:
+        lines.append(f"Content-Type: {response.content_type}")
+    if response.status == 405:
+        lines.append("Allow: POST")
+    if response.status == 503:
+        lines.append("Retry-After: 1")
+    if not lasting:
+        lines.append("Connection: close")
+    writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + response.body)
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Have an answer arrive although the request was not read to its end."""
+    await writer.drain()
+    writer.write_eof()
+    async with asyncio.timeout(_LINGER_S):
+        while await reader.read(_MAX_HEAD):
+            pass

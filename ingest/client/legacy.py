@@ -1,0 +1,227 @@
+"""For old brokers of the HPwsn family, and Arborcast at its old address: their envelope WsnProcess.
+
+Those brokers look for literal text, so start tags and white space are as their own clients write them.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+from dataclasses import dataclass
+from itertools import count
+
+from ingest.client.calls import Call, ResultT, single_topic, without_declaration
+from ingest.client.client import BrokerClient
+from ingest.client.received import Reply
+from ingest.client.transport import TIMEOUT_S, Transport
+from ingest.client.values import (
+    ClientError,
+    Credentials,
+    FaultReceived,
+    Remote,
+    RemotePullPoint,
+    Retries,
+    UnreadableAnswer,
+)
+from ingest.soap.answers import text
+from topic_model.namespaces import SOAP11, WSA, WSNT, wsa
+from topic_model.subscriptions import SoapVersion
+
+SERVICE = "http://org.apache.servicemix.application"
+
+_SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
+
+# What the old system's own clients write where there is no endpoint.
+_NO_ENDPOINT = "endpoint:null"
+
+# A whole message, no part of one.
+_WHOLE = "0-0-1-0"
+
+_ADDRESS = re.compile(r"<(?:[\w.-]+:)?Address(?:\s[^<>]*)?>\s*([^<\s]+)\s*</")
+
+_REPEATED = "Repeated subscriptions"
+
+# The old system says faild, and failed.
+_REFUSED = re.compile(r"\bfaile?d\b")
+
+_CONNECTIONS = 16
+
+
+@dataclass(frozen=True)
+class LegacySubscription:
+    """A subscription at an old broker: to that topic and all below it, until it is ended.
+
+    It is known by the address that is pushed to and the topic. `address` is what the broker calls it, empty when the
+    broker only said that it had it already.
+    """
+
+    topic: str
+    subscriber: str
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class _WsnProcess(Call[ResultT]):
+    """A message in the old envelope: as text, and without any header."""
+
+    def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
+        """The HTTP body and headers."""
+        message = (
+            f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{SERVICE}">'
+            f"<soapenv:Header/><soapenv:Body><org:WsnProcess>{text(self.body)}</org:WsnProcess></soapenv:Body>"
+            "</soapenv:Envelope>"
+        )
+        return message.encode(), {"Content-Type": "text/xml; charset=utf-8", "SOAPAction": '""'}
+
+
+class LegacyClient(BrokerClient):
+    """Talks to one old broker; several threads may share it.
+
+        with LegacyClient("http://127.0.0.1:8080") as client:
+            subscription = client.subscribe("all:alarm", to="http://127.0.0.1:9000/")
+            client.notify("all:alarm:alarm1", "<alarm>42</alarm>")
+            client.unsubscribe(subscription)
+
+    `address` is the one that clients of those brokers append /wsnprocess/ to, or a full address that is taken as it is.
+    Topics are colon paths, or written with slashes. A Listener receives what the broker pushes: its messages name no
+    topic, and the payload is the content that was published, as text.
+
+    The broker's "faild" is a FaultReceived. Other errors, `retries`, `credentials` and `transport` are those of Client;
+    but the old envelope has no id that a broker could know a repetition by, so a notification is only sent again when
+    it certainly did not arrive.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+        retries: Retries | None = None,
+        credentials: Credentials | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        has_path = "/" in address.partition("://")[2].rstrip("/")
+        self._address = address if has_path else f"{address.rstrip('/')}/wsnprocess/"
+        super().__init__(self._address, "1.1", timeout_s, retries, _CONNECTIONS, credentials, transport)
+        # Distinguishes messages of one publisher, where somebody puts parts together.
+        self._source = int(time.time())
+        self._numbers = count(1)
+
+    @property
+    def broker(self) -> str:
+        """The address that requests go to."""
+        return self._address
+
+    def create_pull_point(self, name: str = "") -> RemotePullPoint:
+        """An endpoint at the broker: give it as `endpoint` to `subscribe`. Some brokers know it again by its name."""
+        message = f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}">{text(name)}</wsnt:CreatePullPoint>'
+        return self._ask(_WsnProcess(self._to, "", message, _pull_point, repeatable=False))
+
+    def subscribe(self, topic: str, *, to: str | Remote, endpoint: str | Remote | None = None) -> LegacySubscription:
+        """Have what is published on the topic and below it pushed to the address `to`, or kept in the pull point `to`.
+
+        Doing it again does no harm.
+        """
+        path, subscriber = _colon_path(topic), _address_of(to)
+        reference = _NO_ENDPOINT if endpoint is None else _address_of(endpoint)
+        message = (
+            f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:ConsumerReference> '
+            f"<wsa:Address>{text(reference)}</wsa:Address></wsnt:ConsumerReference>"
+            f"{_which(path, subscriber)}</wsnt:Subscribe>"
+        )
+
+        def read(reply: Reply) -> LegacySubscription:
+            if _said(reply, "Subscribe") == _REPEATED:
+                return LegacySubscription(path, subscriber)
+            return LegacySubscription(path, subscriber, _address_in(reply, "Subscribe"))
+
+        return self._ask(_WsnProcess(self._to, "", message, read))
+
+    def notify(self, topic: str, payload: str | bytes, *, plain: bool = False) -> None:
+        """Publish XML, or with `plain` any characters; when this returns the broker has taken it."""
+        try:
+            content = payload.decode() if isinstance(payload, bytes) else payload
+        except UnicodeDecodeError as error:
+            raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
+        message = (
+            f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}">'
+            f'<wsnt:Topic Dialect="{_SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
+            f"<Identification>{self._source}:{next(self._numbers)}</Identification><Fragment>{_WHOLE}</Fragment>"
+            f"</wsnt:Package><wsnt:Message>{text(content) if plain else without_declaration(content)}</wsnt:Message>"
+            "</wsnt:NotificationMessage>"
+        )
+        self._ask(_WsnProcess(self._to, "", message, lambda reply: _done(reply, "Notify"), repeatable=False))
+
+    def unsubscribe(self, subscription: LegacySubscription | str) -> None:
+        """End the subscription, given as `subscribe` returned it, or by the address that the broker calls it."""
+        if isinstance(subscription, str):
+            self._ask(self._calls.unsubscribe(subscription))
+            return
+        message = (
+            f'<wsnt:Unsubscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
+            f"{_which(subscription.topic, subscription.subscriber)}</wsnt:Unsubscribe>"
+        )
+        self._ask(_WsnProcess(self._to, "", message, lambda reply: _done(reply, "Unsubscribe"), repeatable=False))
+
+    def close(self) -> None:
+        """Close the connections; calls of other threads that fail from now on are not repeated."""
+        self._free()
+
+    @property
+    def _to(self) -> Remote:
+        return Remote(self._address)
+
+    def _ask(self, call: Call[ResultT]) -> ResultT:
+        return self._session.perform(call, self._soap)
+
+
+def _which(path: str, subscriber: str) -> str:
+    return (
+        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{_SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
+        f"<wsnt:SubscriberAddress>{text(subscriber)}</wsnt:SubscriberAddress>"
+    )
+
+
+def _colon_path(topic: str) -> str:
+    """Raises ExpressionError for what is not one topic, ClientError for one in a namespace."""
+    path = single_topic(topic)
+    if "{" in path:
+        raise ClientError(f"{topic!r} is in a namespace: old brokers know topics without one only")
+    return path.replace("/", ":")
+
+
+def _address_of(place: str | Remote) -> str:
+    return place if isinstance(place, str) else place.address
+
+
+def _said(reply: Reply, operation: str) -> str:
+    """The broker's words. Raises FaultReceived, UnreadableAnswer."""
+    if reply is None or not reply.name.endswith("}WsnProcessResponse"):
+        raise UnreadableAnswer(
+            f"the answer to {operation} is no WsnProcessResponse: is it the address of an old broker?"
+        )
+    said = "".join(map(str, reply.operation.itertext())).strip()
+    if _REFUSED.search(said) and "Address>" not in said:
+        raise FaultReceived(f"the broker refused the {operation}, it says {said[:200]!r} and no more", "", 200)
+    return said
+
+
+def _done(reply: Reply, operation: str) -> None:
+    _said(reply, operation)
+
+
+def _pull_point(reply: Reply) -> RemotePullPoint:
+    return RemotePullPoint(_address_in(reply, "CreatePullPoint"))
+
+
+def _address_in(reply: Reply, operation: str) -> str:
+    said = _said(reply, operation)
+    # As text, which is how they send it; some frameworks make elements of it.
+    element = None if reply is None else next(reply.operation.iter(wsa("Address")), None)
+    if element is not None and element.text:
+        return element.text.strip()
+    found = _ADDRESS.search(said)
+    if found is None:
+        raise UnreadableAnswer(f"the broker's answer to {operation} holds no address: {said[:200]!r}")
+    return html.unescape(found[1])

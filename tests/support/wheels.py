@@ -1,0 +1,67 @@
+"""Our distributions as others get them: built of a copy of the tree, and laid where nothing else of us is seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+from jobs.install import client_package
+from tests.support.gateway_process import ROOT
+
+CLIENT_NEEDS = ("lxml", "msgspec", "requests-futures")
+
+# What requests-futures stands on.
+_BELOW = ("requests", "urllib3", "certifi", "idna", "charset-normalizer")
+
+_PACKAGES = ("core", "directory", "dispatch", "ingest", "jobs", "topic_model")
+_MADE = shutil.ignore_patterns("arborcast_client", "build", "*.egg-info", "__pycache__")
+
+
+def client_wheel(folder: Path) -> Path:
+    """`arborcast-client`, built in a new folder."""
+    project = folder / "client"
+    shutil.copytree(ROOT / "client", project, ignore=_MADE)
+    client_package.write(ROOT, project)
+    return _built(project)
+
+
+def engine_wheel(folder: Path) -> Path:
+    """`arborcast`, built in a new folder."""
+    project = folder / "engine"
+    for package in _PACKAGES:
+        shutil.copytree(ROOT / package, project / package, ignore=_MADE)
+    for file in ("pyproject.toml", "setup.py", "README.md"):
+        shutil.copy(ROOT / file, project)
+    return _built(project)
+
+
+def link_client_needs(folder: Path) -> None:
+    """Have `folder` show what the client needs, out of this environment, and nothing else of it."""
+    for name in (*CLIENT_NEEDS, *_BELOW):
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            path = Path(str(found.locate_file(top)))
+            if path.exists() and not (folder / top).exists():
+                (folder / top).symlink_to(path)
+
+
+def _built(project: Path) -> Path:
+    # With this environment's setuptools and no network.
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(project / "dist")]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, str(project)],
+        check=True,
+        cwd=project,
+        env=without_ours() | {"SOURCE_COMMIT": "0123456789ab"},
+    )
+    (wheel,) = (project / "dist").glob("*.whl")
+    return wheel
+
+
+def without_ours() -> dict[str, str]:
+    """The variables of a process that shall not find the packages of this tree, nor another engine."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "ARBORCAST_"))}

@@ -128,7 +128,7 @@ class Protection(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     certificate: str = ""
 
 
-class Endpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class BoundEndpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is left of a pull point that a client of HPwsn made for its subscription: its address goes on as one of the
     subscription's. `name` is what the client calls it, empty for nothing."""
 
@@ -161,7 +161,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     owner: str = ""
     pull_point: str = ""
     protection: Protection | None = None
-    endpoint: Endpoint | None = None
+    endpoint: BoundEndpoint | None = None
 
     @property
     def receives(self) -> bool:

@@ -106,7 +106,7 @@ class Telling(Protocol):
     def settle(self, timeout_s: float) -> None: ...
 
 
-class Rows(Protocol):
+class IncomingRows(Protocol):
     """What Spark hands on: value, partition and offset of each notification."""
 
     @property
@@ -127,7 +127,7 @@ class Rows(Protocol):
     def drop_first(self) -> None: ...
 
 
-class Links(NamedTuple):
+class TaskLogs(NamedTuple):
     """The logs of a task. `control_end` says where the control log ends now."""
 
     feeding: Feeding
@@ -169,7 +169,7 @@ class HeldHere:
 class Task:
     """One task. Used by one thread."""
 
-    def __init__(self, job: RealtimeJob, worker: Worker, number: int, links: Links) -> None:
+    def __init__(self, job: RealtimeJob, worker: Worker, number: int, logs: TaskLogs) -> None:
         self._job = job
         self._worker = worker
         self._task = number
@@ -203,13 +203,13 @@ class Task:
         self._beyond = -1  # stamps from here on are of a control log that is no more
         self._slow: dict[str, float] = {}
         self._unstamped = (-1, -1)
-        self._progress = links.progress
-        self._feeding = links.feeding
-        self._control_end = links.control_end
+        self._progress = logs.progress
+        self._feeding = logs.feeding
+        self._control_end = logs.control_end
         self._tell = worker.shown.teller(number)
         self._stopped = False
 
-    def run(self, rows: Rows) -> int | None:
+    def run(self, rows: IncomingRows) -> int | None:
         """Until there are no more; how many were taken in, None when it was asked to stop, and has."""
         while not rows.over:
             liveness.beat()
@@ -221,7 +221,7 @@ class Task:
         self._settle_all(stopped=False)
         return self._taken
 
-    def step(self, rows: Rows) -> float:
+    def step(self, rows: IncomingRows) -> float:
         """Once round; how long there is nothing to do, unless something comes."""
         self._hear()
         if self._told_to_stop:
@@ -280,7 +280,7 @@ class Task:
         allowance = Allowance(self._push.conditions_ms, self._push.owner_conditions_ms)
         return Judge(self._worker.conditions, allowance, unjudged)
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: IncomingRows) -> None:
         """Match what has come, as far as the view allows."""
         self._waits = not self._held.knows(self._feeding.parked)
         if self._view is None or not self._complete or self._waits:
@@ -314,7 +314,7 @@ class Task:
             self._number = number = max(self._number, now)
         return number
 
-    def _stamp_for(self, rows: Rows, offset: int) -> int:
+    def _stamp_for(self, rows: IncomingRows, offset: int) -> int:
         """For a notification without a stamp, of an older Arborcast: it belongs to those who are there when it is
         matched. So the view must have come to where the control log ends now, and that holds for all that is here."""
         last, end = self._unstamped
@@ -427,7 +427,7 @@ class Task:
             self._say(self._next, clean=True, stopped=stopped)
         self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
 
-    def _idle_s(self, rows: Rows) -> float:
+    def _idle_s(self, rows: IncomingRows) -> float:
         if self._marked is not None:
             return _LOOK_S
         if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:

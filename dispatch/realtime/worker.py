@@ -26,7 +26,7 @@ from dispatch.hot.sink import worker_for
 from dispatch.job import heartbeat
 from dispatch.logs.parked import roomy
 from dispatch.realtime.messages import Feed, ProgressLog, decode_feed
-from dispatch.realtime.task import Links, RealtimeJob, Task
+from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,8 +83,8 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         closing(ProgressLog(kafka)) as progress,
         closing(_Feeding(kafka, job.run, wake)) as feeding,
     ):
-        links = Links(feeding, progress, lambda: _end(control))
-        running = Task(job, worker, task.partitionId() if task is not None else 0, links)
+        logs = TaskLogs(feeding, progress, lambda: _end(control))
+        running = Task(job, worker, task.partitionId() if task is not None else 0, logs)
         rows = _Rows(batches, wake)
         feeding.start()
         rows.start()

@@ -243,7 +243,7 @@ def _refuse(why: str) -> NoReturn:
     raise UnknownFilters(f"rim:AdhocQuery: {why}", (QUERY,))
 
 
-class Published(NamedTuple):
+class EntryNotification(NamedTuple):
     """A notification of a publish: `subject` is what conditions are asked about, empty for the payload."""
 
     topic: TopicPath
@@ -251,11 +251,11 @@ class Published(NamedTuple):
     subject: bytes = b""
 
 
-def published(payload: bytes) -> list[Published]:
+def published(payload: bytes) -> list[EntryNotification]:
     """The notifications that a lcm:SubmitObjectsRequest without a topic means. Raises InvalidRequest."""
     root, document = read_xml(payload, what="the lcm:SubmitObjectsRequest")
     source = Source(document, root, 3)
-    made: list[Published] = []
+    made: list[EntryNotification] = []
     for objects in root.iterchildren(f"{{{RIM}}}RegistryObjectList"):
         nodes = source.node(objects).children
         parts = [(part, source.fragment(node)) for part, node in zip(objects, nodes, strict=True)]
@@ -268,12 +268,15 @@ def published(payload: bytes) -> list[Published]:
             if part.tag == f"{{{RIM}}}ExtrinsicObject":
                 entry = _submitted(fragment)
                 reference = f"<rim:ObjectRef id={quoteattr(part.get('id', ''))}/>".encode()
-                made += (Published(FULL_ENTRY, entry), Published(MINIMAL_ENTRY, _submitted(reference), entry))
+                made += (
+                    EntryNotification(FULL_ENTRY, entry),
+                    EntryNotification(MINIMAL_ENTRY, _submitted(reference), entry),
+                )
             elif part.tag == f"{{{RIM}}}RegistryPackage":
                 beside = classified.get(part.get("id", ""), b"")
                 within = part.iterchildren(f"{{{RIM}}}Classification")
                 if beside or any(each.get("classificationNode") == _IS_SET for each in within):
-                    made.append(Published(SUBMISSION_SET, _submitted(fragment + beside)))
+                    made.append(EntryNotification(SUBMISSION_SET, _submitted(fragment + beside)))
     if len(made) > 2 * _MOST:
         raise InvalidRequest(f"a lcm:SubmitObjectsRequest may publish {_MOST} entries and submission sets, not more")
     if not made:

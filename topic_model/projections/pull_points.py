@@ -14,21 +14,21 @@ from topic_model.records.control import (
     pull_point_key,
     subscription_key,
 )
-from topic_model.subscriptions import Endpoint
+from topic_model.subscriptions import BoundEndpoint
 
 _PULL_POINT_KEY = pull_point_key("")
 _SUBSCRIPTION_KEY = subscription_key("")
 
 
-class Endpoints:
+class BoundEndpoints:
     """The endpoints that subscriptions of HPwsn's clients have for a second address."""
 
     def __init__(self) -> None:
-        self._bound: dict[str, tuple[str, Endpoint]] = {}  # subscription to its owner and endpoint
+        self._bound: dict[str, tuple[str, BoundEndpoint]] = {}  # subscription to its owner and endpoint
         self._subscriptions: dict[str, set[str]] = {}  # endpoint to subscriptions
         self._named: dict[tuple[str, str], dict[str, set[str]]] = {}  # by owner and name, endpoint to subscriptions
 
-    def bind(self, subscription_id: str, owner: str, endpoint: Endpoint | None) -> None:
+    def bind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint | None) -> None:
         """The subscription has this endpoint from now on, None for none."""
         old = self._bound.pop(subscription_id, None)
         if old is not None:
@@ -57,7 +57,7 @@ class Endpoints:
         """How many subscriptions have one."""
         return len(self._bound)
 
-    def _unbind(self, subscription_id: str, owner: str, endpoint: Endpoint) -> None:
+    def _unbind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint) -> None:
         _discard(self._subscriptions, endpoint.id, subscription_id)
         if endpoint.name:
             named = self._named[owner, endpoint.name]
@@ -84,7 +84,7 @@ class PullPoints:
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
         self._provisional: dict[str, int] = {}  # pull point to when it ends
-        self.endpoints = Endpoints()
+        self.endpoints = BoundEndpoints()
 
     def apply(self, record: ControlRecord) -> None:
         """Fold one record; those of other kinds change nothing."""

@@ -14,7 +14,14 @@ from itertools import accumulate
 
 import msgspec
 
-from topic_model.subscriptions import Endpoint, EndpointReference, Protection, Subscription, TopicFilter, XPathFilter
+from topic_model.subscriptions import (
+    BoundEndpoint,
+    EndpointReference,
+    Protection,
+    Subscription,
+    TopicFilter,
+    XPathFilter,
+)
 
 _HEADER = struct.Struct("=QQ")
 
@@ -112,7 +119,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     producer: tuple[XPathFilter, ...] = ()
     pull_point: str = ""
     protection: Protection | None = None
-    endpoint: Endpoint | None = None
+    endpoint: BoundEndpoint | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

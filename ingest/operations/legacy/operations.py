@@ -40,7 +40,7 @@ from topic_model import expressions
 from topic_model.namespaces import HPWSN, WSA, WSNT
 from topic_model.records.control import ControlRecord, ending, ending_pull_point
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Endpoint, EndpointReference, Subscription
+from topic_model.subscriptions import BoundEndpoint, EndpointReference, Subscription
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def _named_endpoint(gateway: Gateway, asked: Subscribe) -> str:
     return target.id if target is not None and target.kind is Kind.PULL_POINT and len(target.id) <= _MAX_ID else ""
 
 
-def _bound(gateway: Gateway, named: str, caller: Caller | None) -> tuple[Endpoint | None, list[ControlRecord]]:
+def _bound(gateway: Gateway, named: str, caller: Caller | None) -> tuple[BoundEndpoint | None, list[ControlRecord]]:
     """The endpoint of a subscription that names this pull point, and the records that end the pull point, for which
     nobody has a use any more. None and none where it is in use, or somebody else's."""
     points, owner = gateway.pull_points, owner_of(caller)
@@ -151,10 +151,10 @@ def _bound(gateway: Gateway, named: str, caller: Caller | None) -> tuple[Endpoin
     point = points.get(named)
     if point is None:
         # It was bound before, or ended unused: its address is the subscriber's all the same.
-        return (None if points.is_there(named) else Endpoint(named, points.endpoints.name_of(named, owner))), []
+        return (None if points.is_there(named) else BoundEndpoint(named, points.endpoints.name_of(named, owner))), []
     if not points.is_provisional(named) or not may_manage(caller, point.owner):
         return None, []
-    return Endpoint(named, point.name), ending_pull_point(named, "destroyed", times.to_ms(gateway.now()))
+    return BoundEndpoint(named, point.name), ending_pull_point(named, "destroyed", times.to_ms(gateway.now()))
 
 
 # Whatever may be pushed to today, one can give up what one has.

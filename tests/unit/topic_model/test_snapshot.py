@@ -20,8 +20,8 @@ from topic_model.routing.sharing import Sharing
 from topic_model.snapshot import Overlay, Snapshot, SnapshotView
 from topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
 from topic_model.subscriptions import (
+    BoundEndpoint,
     DeliveryPolicy,
-    Endpoint,
     EndpointReference,
     Protection,
     SigningSecret,
@@ -206,7 +206,7 @@ def test_every_field_survives_packing() -> None:
         "owner",
         "pull-1",
         Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
-        Endpoint("pull-2", "a name"),
+        BoundEndpoint("pull-2", "a name"),
     )
     assert rich == Sharing().compact(rich)
     assert None not in msgspec.structs.astuple(rich), "every field is set here"

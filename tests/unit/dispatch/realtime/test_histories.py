@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from core.security.outbound import AddressPolicy
-from core.settings import KafkaSettings
+from core.settings import KafkaSettings, SecretSettings
 from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
@@ -34,8 +34,8 @@ from dispatch.matching.filters import Conditions
 from dispatch.realtime import task
 from dispatch.realtime.driver import Told, changes_of_told
 from dispatch.realtime.messages import Feed, WorkerProgress
-from dispatch.realtime.task import Links, RealtimeJob, Task
-from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, SecretSettings, TableSettings
+from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
+from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from dispatch.spark.checkpoint_repair import RANGE
 from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World
 from topic_model.records import notifications
@@ -195,8 +195,8 @@ class Running:
         )
         self.messages: deque[Feed] = deque()
         feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)
-        links = Links(cast(Any, feeding), cast(Any, history), lambda: 0)
-        self.task = Task(job, cast(Any, worker), partition, links)
+        logs = TaskLogs(cast(Any, feeding), cast(Any, history), lambda: 0)
+        self.task = Task(job, cast(Any, worker), partition, logs)
         self.task._view = cast(Any, history)
         self.rows = Log()
         for offset, value in enumerate(history.accepted[partition][begin:], begin):
@@ -228,6 +228,7 @@ class Histories(RuleBasedStateMachine):
         self.arrivals_seen = 0
         self.run_number = 0
         self.tasks: list[Running] = []
+        self.told = Told()
         self._start(dict.fromkeys(PARTITIONS, 0), NOTHING)
 
     # What the parts ask for

@@ -35,6 +35,7 @@ _DISPATCH, _SMALL, _OPERATION = "Dispatch", "Parts by themselves", "Operation an
 # In the order of the page, and, but for the long ones, in which they run: what people ask for first comes first.
 PARTS = (
     Part("throughput", "dispatch.throughput", _DISPATCH, "Through the gateway"),
+    Part("gears", "dispatch.latency", _DISPATCH, "Real time and batches"),
     Part("peers", "peers.peers", "Side by side", "Arborcast and others, in one run"),
     Part("scaling", "dispatch.scaling", "Scaling", "One quantity at a time"),
     Part("older", "dispatch.older_system", "Scaling", "The older system's three tests"),

@@ -29,6 +29,7 @@ def _slowest_question(result: Result) -> float | None:
     return max((float(each) for each in taken if isinstance(each, int | float)), default=None)
 
 
+_GEARS = "Both gears"
 _STEADY = "latency at a steady rate"
 _BESIDE = "500/s to one subscriber"
 _SICK = "seven healthy subscribers"
@@ -78,6 +79,18 @@ TARGETS = (
         )
         for rate, p50, p99 in (("50", 100, 250), ("500", 150, 300), ("1,000", 200, 400))
         for share, limit in ((50, p50), (99, p99))
+    ),
+    *(
+        Target(
+            "latency",
+            f"{rate}/s in real time, from the log to one subscriber: p{share}",
+            "gears",
+            "ms",
+            cell(_GEARS, f"p{share} ms", rate=f"{rate}/s", gear="realtime"),
+            most=limit,
+        )
+        for rate in ("5", "50", "500", "1,000")
+        for share, limit in ((50, 12), (99, 40))
     ),
     Target(
         "dispatch",

@@ -67,6 +67,7 @@ class BatchOutcomes:
         self._chance = chance
         self._failures: dict[str, int] = {}  # in a row, by lane
         self._unreachable: set[str] = set()
+        self._unreachable_before: set[str] = set()
         self._silent: dict[str, set[str]] = {}  # endpoints without an answer, by host
         self._answering: set[str] = set()  # hosts
 
@@ -97,7 +98,7 @@ class BatchOutcomes:
     def unreachable(self, subscription: Subscription) -> PutOff | None:
         """Whether this batch has found out that nothing need be tried there, and what is done instead."""
         endpoint = subscription.consumer.address
-        if endpoint in self._unreachable:
+        if endpoint in self._unreachable or endpoint in self._unreachable_before:
             return waits("its endpoint did not answer another push of the same batch")
         if self._silent:
             host = scopes_of(endpoint)[1][1]
@@ -111,8 +112,9 @@ class BatchOutcomes:
         return report
 
     def forget(self) -> None:
-        """Try again what did not answer: by now the driver knows, and has said what is to be left alone."""
-        self._unreachable.clear()
+        """Try again what did not answer when this was asked the last time but one: by now the driver knows of it, and
+        has said what is to be left alone."""
+        self._unreachable_before, self._unreachable = self._unreachable, set()
         self._silent.clear()
         self._answering.clear()
 

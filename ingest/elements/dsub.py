@@ -43,6 +43,9 @@ _TOPICS = (FULL_ENTRY, MINIMAL_ENTRY, SUBMISSION_SET)
 _ENTRY = "rim:RegistryObjectList/rim:ExtrinsicObject"
 _SET = "rim:RegistryObjectList/rim:RegistryPackage"
 
+# Options of a broker that ours does not have.
+_NOT_SENT = ("Folder", "Extended")
+
 _NAMED = re.compile("ihe:(?:Extended)?(?:(?:Full|Minimal)DocumentEntry|SubmissionSetMetadata|(?:Update)?Folder)")
 
 # Of one publish: each becomes notifications, and a small one costs its publisher a few bytes.
@@ -70,7 +73,7 @@ def scope_of(text: str, declared: Mapping[str, str]) -> str | None:
 
 def check_topic(expression: TopicFilter) -> None:
     """Raises TopicNotSupported for the profile's topics on which nothing is ever published here (folders)."""
-    if expression.normal.startswith(f"{{{DSUB}}}") and re.search(r"Folder|Extended", expression.normal):
+    if expression.normal.startswith(f"{{{DSUB}}}") and any(each in expression.normal for each in _NOT_SENT):
         named = ", ".join(topic.rpartition("}")[2] for topic in _TOPICS)
         raise TopicNotSupported(f"the topic {expression.text:.200} is not offered; of IHE's topics these are: {named}")
 

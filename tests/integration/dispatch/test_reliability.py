@@ -138,8 +138,9 @@ def test_hanging_receiver_costs_the_others_one_wait_at_most(own: Own, receiver: 
     rows = own.attempts(42, of_batches=True)
 
     assert firsts(receiver, "/s") == [first, *sent]
-    tried = [row["notification"] for row in rows if row["subscription"] == "hang" and row["number"]]
-    assert tried == [first], "no other batch waits for it"
+    tried = [row for row in rows if row["subscription"] == "hang" and row["number"]]
+    assert tried[0]["notification"] == first
+    assert len({row["push"] for row in tried}) <= 2, "what comes behind it is parked"
 
 
 def test_receiver_that_is_gone_ends_its_subscription(own: Own, receiver: Receiver) -> None:

@@ -27,15 +27,31 @@ _LOOK_AGAIN_MS = 10
 _T = TypeVar("_T")
 
 
+class _Socket(socket.socket):
+    """Closed with its last reference, and not a word about it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no types
-    """A direct connection. kafka-python's own leaves the socket of every refused attempt to the garbage collector.
+    """A direct connection. kafka-python's own leaves the socket of every refused attempt to the garbage collector, and
+    that of a client that is closed while it has something to write.
 
     Subclasses register themselves for the scheme of the `proxy_url` setting, which is the way to replace it.
     """
 
     SCHEMES = ("direct",)
 
-    async def sock_connect(self, net: Any, sock: socket.socket, sockaddr: Any, timeout_at: float | None = None) -> Any:
+    def socket(
+        self,
+        family: int = socket.AF_UNSPEC,
+        sock_type: int = socket.SOCK_STREAM,
+        proto: int = socket.IPPROTO_TCP,
+    ) -> _Socket:
+        return _Socket(family, sock_type, proto)
+
+    async def sock_connect(self, net: Any, sock: _Socket, sockaddr: Any, timeout_at: float | None = None) -> Any:
         try:
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
         except BaseException:

@@ -7,17 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from py4j.clientserver import ClientServerConnection
-from py4j.java_gateway import quiet_close
 from pyspark.sql import SparkSession
 
 from dispatch.settings import DispatchSettings
 from dispatch.spark.properties import properties
 from jobs.install import jars, java
-
-
-def _close(connection: ClientServerConnection) -> None:
-    quiet_close(getattr(connection, "socket", None))
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +21,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["JAVA_HOME"] = str(java.find_java().executable.parent.parent)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # While a call is under way py4j holds its connection in a local variable only, and leaves the socket to the garbage
-    # collector when the call is broken off: a warning then, in whatever test that happens to be.
-    ClientServerConnection.__del__ = _close
     folder = tmp_path_factory.mktemp("spark")
     values = properties(DispatchSettings(task_slots=8), jars=jars.jar_paths("spark"), master="local", local_dir=folder)
     values["spark.sql.warehouse.dir"] = str(folder / "warehouse")

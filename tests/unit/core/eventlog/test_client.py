@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 from kafka import errors
 
 from core.errors import InfrastructureError
 from core.eventlog import client
 from core.eventlog.client import as_infrastructure_error, partition_of_key, translated
+from core.eventlog.client_fixes import ClosingSocket
 from core.eventlog.topics import specifications
 from core.settings import KafkaSettings
 
@@ -95,3 +99,11 @@ def test_words_are_ours(error: Exception, words: str) -> None:
     assert str(caught.value).startswith("the log cannot be read: ")
     assert words in str(caught.value)
     assert "[Error" not in str(caught.value)
+
+
+def test_a_socket_that_a_client_has_forgotten_is_closed_without_a_warning() -> None:
+    sock = ClosingSocket("direct://").socket(socket.AF_INET)
+    number = sock.fileno()
+    del sock
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)

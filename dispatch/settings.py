@@ -22,8 +22,8 @@ class DispatchSettings:
         "batch",
         "How notifications reach the workers. realtime: one by one, within milliseconds, which costs more for each; "
         "batch: many together; auto: realtime as long as it keeps up. Real time is new: after a kill a strict "
-        "subscription of several topics may be pushed one message too early. A Spark cluster, and a log with more partitions "
-        "than dispatch.task_slots, have batch.",
+        "subscription of several topics may be pushed one message too early. A Spark cluster, and a log with "
+        "more partitions than dispatch.task_slots, have batch.",
     )
     round_s: float = setting(
         3.0,

@@ -77,8 +77,17 @@ class Job:
         return self.process.stdout.readline().strip()
 
     def pushes(self) -> list[float]:
-        """When it has pushed."""
-        return [float(line) for line in self.pushes_file.read_text().splitlines() if line]
+        """When it has pushed; nothing before it did."""
+        if not self.pushes_file.exists():
+            return []
+        return [float(line) for line in self.pushes_file.read_text().splitlines()]
+
+    def wait_for_pushes(self, more_than: int = 0) -> None:
+        """Until it has pushed more often than that."""
+        deadline = time.monotonic() + 120
+        while len(self.pushes()) <= more_than:
+            assert time.monotonic() < deadline, f"process {self.process.pid} does not push"
+            time.sleep(0.05)
 
     def release(self) -> None:
         assert self.process.stdin is not None
@@ -137,21 +146,18 @@ def test_who_was_killed_on_this_host_is_replaced_at_once(jobs: Jobs) -> None:
 
     second = jobs.start("a")
     assert second.says() == "has it"
-    while not second.pushes_file.exists():
-        time.sleep(0.05)
+    second.wait_for_pushes()
 
 
 def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
     first = jobs.start("a")
     assert first.says() == "has it"
-    while not first.pushes_file.exists():
-        time.sleep(0.05)
+    first.wait_for_pushes()
     first.send(signal.SIGSTOP)
     second = jobs.start("b")
     assert second.says() == "has it", "after the time that a lease lasts"
     first_pushes = first.pushes()
-    while not second.pushes_file.exists():
-        time.sleep(0.05)
+    second.wait_for_pushes()
     assert second.pushes()[0] - first_pushes[-1] > HOLD_S
 
     first.send(signal.SIGCONT)
@@ -166,15 +172,11 @@ def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
 def test_who_was_stopped_and_is_not_replaced_goes_on(jobs: Jobs) -> None:
     first = jobs.start("a")
     assert first.says() == "has it"
+    first.wait_for_pushes()
     first.send(signal.SIGSTOP)
     time.sleep(HOLD_S + 1)
     first.send(signal.SIGCONT)
-    time.sleep(0.5)
-    count = len(first.pushes())
-    deadline = time.monotonic() + 60
-    while len(first.pushes()) <= count + 10:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    first.wait_for_pushes(more_than=len(first.pushes()) + 10)
 
 
 @pytest.mark.long
@@ -189,7 +191,4 @@ def test_pushes_wait_while_kafka_is_away_and_nobody_is_refused_for_it(own_broker
         time.sleep(1)
         assert len(first.pushes()) == count
         own_broker.start()
-        deadline = time.monotonic() + 120
-        while len(first.pushes()) <= count + 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        first.wait_for_pushes(more_than=count + 10)

@@ -443,3 +443,20 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
 TestHistories = Histories.TestCase
+
+
+def test_what_another_partition_parked_later_does_not_overtake_what_was_under_way_at_a_crash() -> None:
+    state = Histories()
+    state.begin()
+    state.behave(name="strict", how="ok", takes_ms=900)
+    for partition in PARTITIONS:
+        state.accept(partition=partition, count=1)
+        state.step(partition=partition, times=1)
+    state.acknowledge(partition=1, count=6)
+    state.read(count=6)
+    state.pass_time(for_ms=1)
+    assert state.strict == ["1-0"]
+    state.crash(landing=4, driver=True)
+    state.pass_time(for_ms=20_000)
+    assert state.strict == ["1-0", "0-0"]
+    state.teardown()

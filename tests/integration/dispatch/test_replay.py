@@ -51,7 +51,7 @@ def test_one_subscription_gets_it_again_with_its_label_and_all_balances(
             ]
             return sorted(pair for each in pairs for pair in each if pair[1] != "-")
 
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(labels()) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert labels() == [(each, replay.id) for each in sorted(first)]

@@ -47,7 +47,7 @@ def test_ten_lines_subscribe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         (subscription,) = parts.table.subscriptions()
         assert subscription.selector() == "plant//."
         body = soap.envelope(soap.notify(soap.message("t:press", "<n>42</n>")))
-        assert requests.post(subscription.consumer.address, body, timeout=10).status_code == 202
+        assert requests.post(subscription.consumer.address, body, timeout=60).status_code == 202
         return ""
 
     monkeypatch.setattr("builtins.input", push)

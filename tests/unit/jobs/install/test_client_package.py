@@ -102,12 +102,12 @@ push = (
 ).encode()
 with Client(url) as client, Listener(received, verify=SignedWith(secret)) as listener:
     subscription = client.subscribe("a", to=listener.url)
-    assert requests.post(listener.url, push, timeout=10).status_code == 401
+    assert requests.post(listener.url, push, timeout=60).status_code == 401
     now = int(time.time())
     signed = s.sign([s.key_of(secret)], "n1", now, push)
     headers = {{s.ID_HEADER: "n1", s.TIMESTAMP_HEADER: str(now), s.SIGNATURE_HEADER: signed}}
-    assert requests.post(listener.url, push, headers=headers, timeout=10).status_code == 202
-    assert came.wait(10) and got[0].payload == b"<x/>" and got[0].topic == "a"
+    assert requests.post(listener.url, push, headers=headers, timeout=60).status_code == 202
+    assert came.wait(120) and got[0].payload == b"<x/>" and got[0].topic == "a"
     client.notify("a", "<x/>")
     client.unsubscribe(subscription)
     point = client.create_pull_point()
@@ -118,7 +118,7 @@ with Client(url) as client, Listener(received, verify=SignedWith(secret)) as lis
     except ExpressionError as error:
         print("refused")
 with FuturesClient(url, batching=Batching()) as futures:
-    futures.notify("a", "<y/>").result(30)
+    futures.notify("a", "<y/>").result(120)
 """,
         )
     assert said == "refused\n"

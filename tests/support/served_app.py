@@ -36,6 +36,14 @@ def served(
         assert not thread.is_alive(), "the server did not stop"
 
 
+@contextlib.contextmanager
+def served_url(parts: GatewayParts) -> Iterator[str]:
+    """As `served`: the URL, by which the parts call themselves, too."""
+    with served(parts) as port:
+        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+        yield parts.gateway.own.base
+
+
 def exchange(port: int, *pieces: bytes, until: bytes = b"\r\n\r\n", times: int = 1) -> bytes:
     """Send raw bytes, each piece in a packet of its own, and read until `until` came so many times."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:

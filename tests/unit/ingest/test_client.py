@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -34,19 +33,6 @@ from topic_model.subscriptions import DeliveryPolicy, SoapVersion
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
-@pytest.fixture
-def url(parts: GatewayParts) -> Iterator[str]:
-    with served(parts) as port:
-        # The parts tell clients the address of port 8080; the tests go to where they are really served.
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
-        yield parts.gateway.own.base
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])

@@ -24,23 +24,10 @@ from ingest.client import (
     Retries,
 )
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import served
 
 pytestmark = pytest.mark.slow
 
 SHORT = Retries(attempts=3, first_s=0.01, longest_s=1)
-
-
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
-@pytest.fixture
-def url(parts: GatewayParts) -> Iterator[str]:
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
-        yield parts.gateway.own.base
 
 
 @dataclass

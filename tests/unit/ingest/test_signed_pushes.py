@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -19,7 +18,6 @@ from ingest.client.received import SignedWith, new_secret
 from ingest.elements.protection import Protector
 from ingest.soap.times import utc_now
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import served
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
@@ -33,13 +31,6 @@ def parts() -> GatewayParts:
     parts.now = utc_now()  # the listener's clock goes on
     parts.gateway.protector = Protector(SETTINGS, KEYS)
     return parts
-
-
-@pytest.fixture
-def url(parts: GatewayParts) -> Iterator[str]:
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
-        yield parts.gateway.own.base
 
 
 def push(parts: GatewayParts, address: str, now_s: float | None = None, spoil: bytes = b"") -> requests.Response:

@@ -13,7 +13,7 @@ import pytest
 from jobs.install import client_package
 from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
-from tests.support.served_app import served
+from tests.support.served_app import served_url
 from tests.support.wheels import CLIENT_NEEDS, client_wheel, link_client_needs
 
 
@@ -74,8 +74,7 @@ def test_what_it_needs_is_what_it_says() -> None:
 
 def test_it_publishes_subscribes_listens_verifies_and_pulls(target: Path) -> None:
     parts = GatewayParts()
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+    with served_url(parts) as url:
         said = run(
             target,
             f"""
@@ -86,7 +85,7 @@ from arborcast_client.listener import Listener
 from arborcast_client.received import SignedWith, new_secret
 from arborcast_client._engine.core.security import signatures as s
 
-url = "http://127.0.0.1:{port}"
+url = "{url}"
 secret = new_secret()
 came = threading.Event()
 got = []

@@ -47,7 +47,7 @@ def over_logs(
             await log.stop()
 
     ensure_topics(settings)
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 300))
 
 
 def test_what_is_acknowledged_is_found_at_once(kafka_settings: KafkaSettings) -> None:

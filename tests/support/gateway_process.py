@@ -14,8 +14,8 @@ from pathlib import Path
 import requests
 
 from core.settings import KafkaSettings
-from jobs.processes import processes
 from tests.support.certificates import Certificates
+from tests.support.held_port import HeldPort
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ class GatewayRun:
         more: str = "",
         **gateway: object,
     ) -> None:
-        self.port = processes.free_port()
+        self.port = HeldPort().for_life_of(self)
         self.base = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.session = requests.Session()
         # Else authorities that the environment names would count instead of ours.

@@ -56,7 +56,7 @@ def transport(make: Callable[..., Transport]) -> Transport:
 @pytest.fixture
 def hurried(make: Callable[..., Transport]) -> Transport:
     """Gives up soon, but not before a receiver on a busy machine has had its turn."""
-    return make(total_timeout_s=1.5)
+    return make(total_timeout_s=3.0)
 
 
 def finish(transport: Transport, timeout: float = 100.0) -> None:

@@ -17,7 +17,7 @@ import requests
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.received import read_reply, retry_after_s
-from ingest.client.transport import TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
+from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     BrokerUnreachable,
     ClientClosed,
@@ -125,8 +125,6 @@ def _authorization(credentials: Credentials | None) -> str:
     return f"Basic {base64.b64encode(pair).decode()}"
 
 
-_CONNECTIONS = 16
-
 P = ParamSpec("P")
 
 
@@ -226,7 +224,7 @@ class Client(BrokerClient):
         credentials: Credentials | None = None,
         transport: Transport | None = None,
     ) -> None:
-        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS, credentials, transport)
+        super().__init__(url, soap, timeout_s, retries, CONNECTIONS, credentials, transport)
 
     subscribe = performed(Calls.subscribe)
     renew = performed(Calls.renew)

@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 from itertools import count
 
-from ingest.client.calls import Call, ResultT, single_topic, without_declaration
+from ingest.client.calls import Call, ResultT, as_text, single_topic, without_declaration
 from ingest.client.client import BrokerClient
 from ingest.client.received import Reply
-from ingest.client.transport import TIMEOUT_S, Transport
+from ingest.client.transport import CONNECTIONS, TIMEOUT_S, Transport
 from ingest.client.values import (
     ClientError,
     Credentials,
@@ -25,12 +25,9 @@ from ingest.client.values import (
     UnreadableAnswer,
 )
 from ingest.soap.answers import text
-from topic_model.namespaces import SOAP11, WSA, WSNT, wsa
+from topic_model.expressions import SIMPLE
+from topic_model.namespaces import HPWSN, SOAP11, WSA, WSNT, wsa
 from topic_model.subscriptions import SoapVersion
-
-SERVICE = "http://org.apache.servicemix.application"
-
-_SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 
 # What the old system's own clients write where there is no endpoint.
 _NO_ENDPOINT = "endpoint:null"
@@ -44,8 +41,6 @@ _REPEATED = "Repeated subscriptions"
 
 # The old system says faild, and failed.
 _REFUSED = re.compile(r"\bfaile?d\b")
-
-_CONNECTIONS = 16
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class _WsnProcess(Call[ResultT]):
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers."""
         message = (
-            f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{SERVICE}">'
+            f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{HPWSN}">'
             f"<soapenv:Header/><soapenv:Body><org:WsnProcess>{text(self.body)}</org:WsnProcess></soapenv:Body>"
             "</soapenv:Envelope>"
         )
@@ -103,7 +98,7 @@ class LegacyClient(BrokerClient):
     ) -> None:
         has_path = "/" in address.partition("://")[2].rstrip("/")
         self._address = address if has_path else f"{address.rstrip('/')}/wsnprocess/"
-        super().__init__(self._address, "1.1", timeout_s, retries, _CONNECTIONS, credentials, transport)
+        super().__init__(self._address, "1.1", timeout_s, retries, CONNECTIONS, credentials, transport)
         # Distinguishes messages of one publisher, where somebody puts parts together.
         self._source = int(time.time())
         self._numbers = count(1)
@@ -140,13 +135,10 @@ class LegacyClient(BrokerClient):
 
     def notify(self, topic: str, payload: str | bytes, *, plain: bool = False) -> None:
         """Publish XML, or with `plain` any characters; when this returns the broker has taken it."""
-        try:
-            content = payload.decode() if isinstance(payload, bytes) else payload
-        except UnicodeDecodeError as error:
-            raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
+        content = as_text(payload)
         message = (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}">'
-            f'<wsnt:Topic Dialect="{_SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
+            f'<wsnt:Topic Dialect="{SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
             f"<Identification>{self._source}:{next(self._numbers)}</Identification><Fragment>{_WHOLE}</Fragment>"
             f"</wsnt:Package><wsnt:Message>{text(content) if plain else without_declaration(content)}</wsnt:Message>"
             "</wsnt:NotificationMessage>"
@@ -178,7 +170,7 @@ class LegacyClient(BrokerClient):
 
 def _which(path: str, subscriber: str) -> str:
     return (
-        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{_SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
+        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
         f"<wsnt:SubscriberAddress>{text(subscriber)}</wsnt:SubscriberAddress>"
     )
 

@@ -80,7 +80,7 @@ def test_it_publishes_subscribes_listens_verifies_and_pulls(target: Path) -> Non
             f"""
 import threading, time
 import requests
-from arborcast_client import Batching, Client, ExpressionError, FuturesClient
+from arborcast_client import Batching, Client, ExpressionError, FuturesClient, LegacyFuturesClient
 from arborcast_client.listener import Listener
 from arborcast_client.received import SignedWith, new_secret
 from arborcast_client._engine.core.security import signatures as s
@@ -118,7 +118,9 @@ with Client(url) as client, Listener(received, verify=SignedWith(secret)) as lis
         print("refused")
 with FuturesClient(url, batching=Batching()) as futures:
     futures.notify("a", "<y/>").result(120)
+with LegacyFuturesClient(url) as old:
+    old.notify("a", "<z/>").result(120)
 """,
         )
     assert said == "refused\n"
-    assert [one.payload for one in parts.notifications.accepted] == [b"<x/>", b"<y/>"]
+    assert [one.payload for one in parts.notifications.accepted] == [b"<x/>", b"<y/>", b"<z/>"]

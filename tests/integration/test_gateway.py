@@ -49,7 +49,7 @@ def client(gateway: GatewayRun) -> Iterator[Client]:
 def control_records(settings: KafkaSettings) -> list[ControlRecord]:
     seen: list[ControlRecord] = []
     follower = ControlFollower(settings, lambda record, _: seen.append(record))
-    follower.read_to_end(10)
+    follower.read_to_end(120)
     follower.close()
     return seen
 
@@ -170,7 +170,7 @@ def test_what_another_process_writes_is_seen(gateway: GatewayRun, kafka_settings
         key=b"topic:x/y",
         value=b'{"v":1,"record":{"type":"topic","path":"x/y"}}',
     )
-    producer.flush(10)
+    producer.flush(120)
     gateway.wait_for(lambda: gateway.metric("arborcast_topics") == 1, "aware of the topic")
     producer.close()
 
@@ -281,7 +281,7 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
 ) -> None:
     producer = make_producer(kafka_settings)
     producer.send(kafka_settings.topic("control"), key=b"topic:x", value=b'{"v":99,"record":{}}')
-    producer.flush(10)
+    producer.flush(120)
     producer.close()
     assert gateway._process is not None
     assert gateway._process.wait(120) == 1

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import requests
+from lxml import etree
 
 from core.settings import KafkaSettings
+from tests.support import soap_messages as soap
 from tests.support.certificates import Certificates
 from tests.support.held_port import HeldPort
 
@@ -142,3 +144,15 @@ def gateway_run(
         yield run
     finally:
         run.kill()
+
+
+def post(url: str, body: str, version: str = "1.1") -> requests.Response:
+    """The answer to a SOAP body that is taken."""
+    answer = requests.post(url, data=soap.envelope(body, version), timeout=60)
+    assert answer.status_code in (200, 202), answer.text
+    return answer
+
+
+def address(answer: requests.Response) -> str:
+    """Of what was made."""
+    return str(etree.fromstring(answer.content).findtext(".//{*}Address"))

@@ -134,15 +134,15 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
         """Everything happens around the reading of what is parked."""
         if log == "notifications":
             dead.write_dead_letter(*dying)
-            dead.settle(20)
+            dead.settle(120)
             parking.finished(dying[0], tried=False)
-            parking.settle(20)
+            parking.settle(120)
         written = write_log(folder, log, given)
         if log == "notifications":
             assert desk.redrive([meanwhile, delivered, dying]) == 3
             again = delivered[0].place._replace(redrive=delivered[1].at_ms)
             parking.finished(delivered[0]._replace(place=again), tried=False)
-            parking.settle(20)
+            parking.settle(120)
         return written
 
     monkeypatch.setattr(backup, "write_log", write)
@@ -150,9 +150,9 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
     with DeadLetterAdmin(kafka_settings) as desk, closing(parking), closing(dead):
         for each in (stays, sent, purged, meanwhile, delivered):
             dead.write_dead_letter(*each)
-        dead.settle(20)
+        dead.settle(120)
         parking.park(dying[0], dying[1].notification, Tries())
-        parking.settle(20)
+        parking.settle(120)
         desk.redrive([sent])
         desk.purge([purged])
         backup.backup(kafka_settings, tmp_path / "backup", LIMITS)

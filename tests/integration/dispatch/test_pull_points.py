@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
 
 import pytest
 import requests
@@ -13,28 +12,12 @@ from lxml import etree
 from ingest.operations.pull_points import PULL
 from tests.support import soap_messages as soap
 from tests.support.dispatch_job import RunningJob, attempt_rows
-from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.gateway_process import GatewayRun, address, post
 from tests.support.oasis import validate
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
-
-
-@pytest.fixture(scope="module")
-def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
-    with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka) as run:
-        yield run
-
-
-def post(url: str, body: str) -> requests.Response:
-    answer = requests.post(url, data=soap.envelope(body), timeout=60)
-    assert answer.status_code in (200, 202), answer.text
-    return answer
-
-
-def address(answer: requests.Response) -> str:
-    return str(etree.fromstring(answer.content).findtext(".//{*}Address"))
 
 
 def notify(gateway: GatewayRun, topic: str, number: int) -> None:

@@ -78,7 +78,7 @@ class Lot:
             self.place += 1
             message = Notification(each, TopicPath("a"), b"<x/>", int(time.time() * 1000))
             self.log.park(Delivery(name, Place(1, 0, self.place)), message, Tries())
-        self.log.settle(30)
+        self.log.settle(120)
         return PartitionReport(reach=self.log.reach())
 
 
@@ -149,7 +149,7 @@ def ids(receiver: Receiver, path: str) -> list[str]:
 def control(kafka: KafkaSettings) -> list[ControlRecord]:
     records: list[ControlRecord] = []
     with closing(ControlFollower(kafka, lambda record, offset: records.append(record))) as follower:
-        follower.read_to_end(10)
+        follower.read_to_end(120)
     return records
 
 
@@ -185,7 +185,7 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
         receiver.behave("/s", "status/503")
         with running(kafka_settings, path, known) as redeliverer:
             lot.park("s", *names)
-            redeliverer.catch_up(30)
+            redeliverer.catch_up(120)
             until(lambda: redeliverer.health.get(receiver.url("/s")).breaker != "closed")
         tried = len(receiver.received("/s"))
         if file == "lost":
@@ -307,10 +307,10 @@ def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what
             lot.park("s", "n1", "n2")
             until(lambda: "subscription-suspended" in {event.kind for event in told})
             receiver.behave("/s", "status/202")
-            redeliverer.catch_up(30)
+            redeliverer.catch_up(120)
             seen = len(receiver.received("/s"))
             lot.park("s", "n3")
-            redeliverer.catch_up(30)
+            redeliverer.catch_up(120)
             assert redeliverer.statistics().parked == 3
             assert len(receiver.received("/s")) == seen
             (suspended,) = [record for record in control(kafka_settings) if isinstance(record, SubscriptionSuspended)]

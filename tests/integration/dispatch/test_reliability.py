@@ -152,7 +152,7 @@ def test_receiver_that_is_gone_ends_its_subscription(own: Own, receiver: Receive
     own.notify("a")
 
     def ended() -> bool:
-        follower.read_to_end(10)
+        follower.read_to_end(120)
         return any(isinstance(each, SubscriptionEnded) and each.reason == "gone" for each in found)
 
     wait_until(ended, "the control log says that it is gone")

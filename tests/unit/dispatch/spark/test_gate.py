@@ -49,4 +49,4 @@ def test_closing_wakes_those_who_wait_for_it() -> None:
     assert not gate.wait_closed(0.01)
     threading.Timer(0.05, gate.close).start()
 
-    assert gate.wait_closed(10)
+    assert gate.wait_closed(120)

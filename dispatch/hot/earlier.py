@@ -27,7 +27,6 @@ from dispatch.logs.parked import Place
 logger = logging.getLogger(__name__)
 
 Settled = frozenset[tuple[str, str]]
-
 """Subscriptions and notifications of which something is known already."""
 
 # What was written for the batch has a time stamp behind the batch's own, by clocks of several machines.

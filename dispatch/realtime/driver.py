@@ -45,6 +45,9 @@ _ANEW_S = 600.0
 
 _PAUSE_S = 1.0
 
+# A process that was killed ends at once, unless a disk or the like keeps it.
+_ENDS_S = 60.0
+
 
 class SteppingView(Protocol):
     """What is needed of `dispatch.matching.view.RoutingView`."""
@@ -227,11 +230,15 @@ class Hearing:
 
     def end_workers(self) -> None:
         """End the processes of the tasks of this run that are still there. Spark stops a query without waiting for
-        them, and what one of them still parks, or pushes, the next run would not know."""
+        them, and what one of them still parks, or pushes, the next run would not know. Raises InfrastructureError when
+        one does not end."""
         with self._changed:
             there, self._run = set(self._ready.values()), -1
+        deadline = time.monotonic() + _ENDS_S
         for pid, started in there:
             while started and heartbeat.started_at(pid) == started:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(f"the Python worker {pid} was killed and does not end", _PAUSE_S)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 time.sleep(0.005)

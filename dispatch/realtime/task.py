@@ -48,9 +48,6 @@ _LOOK_S = 0.02
 # How long nothing happens without a sign of life.
 _REST_S = 1.0
 
-# The broker holds a question for what is new for so long.
-_WAIT_MS = 2_000
-
 # By then the driver has said which endpoints to leave alone, and those that did not answer may be tried again.
 _FORGET_S = 2.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,13 @@ def test_messages_come_out_as_they_went_in() -> None:
     assert decode_progress(*encode_progress(progress)) == progress
     with pytest.raises(InfrastructureError):
         decode_feed(b"3", b"nonsense")
+
+
+def test_where_a_run_of_the_first_version_was_is_known() -> None:
+    first = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, False, 2, 4, [], ["s"], [], 0, True, 7_200_000]})
+    assert decode_progress(b"1", first) == WorkerProgress(30, 1, 99, 30, 3_600_000, task=-1)
+    clean = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, True]})
+    assert decode_progress(b"1", clean) == WorkerProgress(30, 1, 99, 30, 0, clean=True, task=-1)
 
 
 class Parked:

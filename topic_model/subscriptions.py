@@ -22,6 +22,7 @@ DeliveryForm = Literal["notify", "raw", "legacy"]
 SoapVersion = Literal["1.1", "1.2"]
 Reliability = Literal["strict", "adaptive", "timely"]
 Order = Literal["acceptance", "strict", "none"]
+DeadlinePer = Literal["subscription", "topic"]
 
 
 class EndpointReference(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -92,13 +93,16 @@ class XPathFilter(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a subscriber asked for beyond "push it". None means: the engine's setting."""
+    """What a subscriber asked for beyond "push it". None means: the engine's setting; of `deadline_ms`, after how long
+    without a message the subscriber is told so, that there is none."""
 
     reliability: Reliability = "adaptive"
     order: Order = "acceptance"
     priority: int = 0
     lifespan_ms: int | None = None
     maximum_attempts: int | None = None
+    deadline_ms: int | None = None
+    deadline_per: DeadlinePer = "subscription"
 
     @property
     def strict(self) -> bool:

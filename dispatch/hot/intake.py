@@ -72,6 +72,8 @@ class Intake:
         )
         unjudged: Received | None = None
         for subscription, asked in wanted:
+            if subscription.policy.deadline_ms is not None and not notification.only:
+                self.outcomes.report.matched[subscription.id, notification.topic] = notification.accepted_ms
             if self.earlier.settled and (subscription.id, notification.id) in self.earlier.settled:
                 continue
             if self.earlier.unwritten and (subscription.id, notification.id) in self.earlier.unwritten:

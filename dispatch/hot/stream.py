@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -69,10 +70,13 @@ class HotPath:
         gate: StopGate,
         metrics: JobMetrics,
         under_way: UnderWay | None = None,
+        learn: Callable[[Sequence[PartitionReport]], None] = lambda reports: None,
     ) -> None:
+        """`learn` is called with what the tasks of a round have reported, too."""
         self._settings = settings
         self._kafka = settings.kafka
         self._view = view
+        self._learn = learn
         self._redeliverer = redeliverer
         self._gate = gate
         self._metrics = metrics
@@ -181,6 +185,7 @@ class HotPath:
         reports = self._run(frame, job)
         stages.over("job")
         self._redeliverer.batch_done(reports)
+        self._learn(reports)
         if any(report.repeated for report in reports):
             # What the dead worker has parked was not reported.
             self._redeliverer.catch_up(self._kafka.request_timeout_s)

@@ -2,7 +2,10 @@
 
     {urn:arborcast}system/breaker/{opened,closed}
     {urn:arborcast}system/subscription/{failing,recovered,suspended,gone}
+    {urn:arborcast}system/subscription/{deadline-missed,deadline-met}
     {urn:arborcast}system/dead-letters/growing
+
+What concerns a deadline goes to the subscriber as well, whatever its topics are.
 
 They take the way of all notifications, so they are delivered, retried and recorded like them. They are sent from a
 thread of their own and never waited for: telling that something is wrong must not make it worse.
@@ -14,9 +17,11 @@ import logging
 import queue
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 from xml.sax.saxutils import escape
+
+import msgspec
 
 from core.errors import InfrastructureError
 from core.eventlog.client import partition_of_key
@@ -26,7 +31,8 @@ from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEve
 from topic_model.records import notifications
 from topic_model.records.control import TopicRecord
 from topic_model.records.control_log import ControlLog
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import UNSTAMPED, Notification
+from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -38,8 +44,12 @@ TOPICS: Mapping[EventKind, TopicPath] = {
     "subscription-recovered": TopicPath(f"{SYSTEM}/subscription/recovered"),
     "subscription-suspended": TopicPath(f"{SYSTEM}/subscription/suspended"),
     "subscription-gone": TopicPath(f"{SYSTEM}/subscription/gone"),
+    "deadline-missed": TopicPath(f"{SYSTEM}/subscription/deadline-missed"),
+    "deadline-met": TopicPath(f"{SYSTEM}/subscription/deadline-met"),
     "dead-letters-growing": TopicPath(f"{SYSTEM}/dead-letters/growing"),
 }
+
+_FOR_SUBSCRIBERS: frozenset[EventKind] = frozenset({"deadline-missed", "deadline-met"})
 
 # While Kafka is away events are kept, but not without end.
 _MOST_KEPT = 10_000
@@ -52,11 +62,13 @@ def payload(event: OperatorEvent) -> bytes:
     facts = (
         ("Endpoint", event.endpoint),
         ("Subscription", event.subscription),
+        ("Topic", event.topic),
         ("Count", str(event.count) if event.count else ""),
         ("Detail", event.detail),
     )
     children = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in facts if text)
-    return f'<Event xmlns="{NAMESPACE}" kind="{event.kind}" at="{event.at_ms}">{children}</Event>'.encode()
+    since = f' since="{event.since_ms}"' if event.since_ms else ""
+    return f'<Event xmlns="{NAMESPACE}" kind="{event.kind}" at="{event.at_ms}"{since}>{children}</Event>'.encode()
 
 
 class View(Protocol):
@@ -65,6 +77,8 @@ class View(Protocol):
     def has_topic(self, path: TopicPath) -> bool: ...
 
     def catch_up(self, timeout_s: float) -> int: ...
+
+    def subscription(self, subscription_id: str) -> Subscription | None: ...
 
 
 class OperatorEvents:
@@ -95,7 +109,8 @@ class OperatorEvents:
     def tell(self, event: OperatorEvent) -> None:
         """Publish an event; returns at once."""
         about = {"subscription": event.subscription, "endpoint": event.endpoint}
-        logger.warning("%s", " ".join(filter(None, (event.kind, event.detail))), extra=about)
+        level = logging.INFO if event.kind in _FOR_SUBSCRIBERS else logging.WARNING
+        logger.log(level, "%s", " ".join(filter(None, (event.kind, event.detail))), extra=about)
         try:
             self._queue.put_nowait(event)
         except queue.Full:
@@ -116,19 +131,24 @@ class OperatorEvents:
             try:
                 # Whoever has been told that it is subscribed gets it.
                 control = self._view.catch_up(self._kafka.request_timeout_s)
-                key, value = notifications.encode(
-                    Notification(
-                        uuid.uuid4().hex,
-                        TOPICS[event.kind],
-                        payload(event),
-                        event.at_ms,
-                        publisher=PUBLISHER,
-                        control=control,
-                    )
-                )
-                writer.send(partition_of_key(key, writer.partitions), value, key)
+                for notification in self._notifications(event, control):
+                    key, value = notifications.encode(notification)
+                    writer.send(partition_of_key(key, writer.partitions), value, key)
                 writer.settle(self._kafka.request_timeout_s)
                 self.stored += 1
             except InfrastructureError as error:
                 logger.warning("an event (%s) was not published: %s", event.kind, error)
         writer.close()
+
+    def _notifications(self, event: OperatorEvent, control: int) -> Iterator[Notification]:
+        """For those who subscribe to such events; and for the one subscription that it is about, if it is for it."""
+        told = Notification(
+            uuid.uuid4().hex, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER, control=control
+        )
+        yield told
+        about = self._view.subscription(event.subscription) if event.kind in _FOR_SUBSCRIBERS else None
+        if about is not None:
+            # It belongs to who is there when it is matched: changed a moment ago, it is still the same one.
+            yield msgspec.structs.replace(
+                told, id=uuid.uuid4().hex, only=about.id, selector=about.selector(), control=UNSTAMPED
+            )

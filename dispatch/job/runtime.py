@@ -20,6 +20,7 @@ from dispatch.delivery.credentials import Vault
 from dispatch.delivery.pushes import make_push_spans
 from dispatch.hot.sink import SinkJob
 from dispatch.hot.stream import HotPath, accumulator, run_sink
+from dispatch.job.deadlines import DeadlineWatch
 from dispatch.job.heartbeat import keep_worker_alive
 from dispatch.job.operator_events import OperatorEvents
 from dispatch.logs import attempts
@@ -168,8 +169,17 @@ class DispatchJob:
             recorded=metrics.recorded,
             attempts_before=self._attempts_before,
         )
-        hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way)
-        self.gears = Gears(spark, settings, hot, self._view, self._redeliverer, gate, metrics, self._under_way)
+        self._deadlines = deadlines = DeadlineWatch(
+            settings.kafka,
+            self._view,
+            lambda: self.gears.matched(),
+            lambda: self.gears.gear == "realtime",
+            self._events.tell,
+        )
+        hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way, deadlines.learn)
+        self.gears = Gears(
+            spark, settings, hot, self._view, self._redeliverer, gate, metrics, self._under_way, deadlines.learn
+        )
         self._hot = self.gears.supervisor
         watched = {
             "push": Watched("notifications", self._progress),
@@ -208,6 +218,7 @@ class DispatchJob:
             if self._hot.wait_running(_START_S) and self.gears.wait_ready(_START_S):
                 ready()
             self.gears.watch()
+            self._deadlines.start()
             self._recording.start()
             self._keep_warm()
         finally:
@@ -273,6 +284,7 @@ class DispatchJob:
 
     def _stop(self) -> None:
         self._gate.close()
+        self._deadlines.stop()
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         self.gears.stop(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S)
         if not self._gate.wait_empty(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S):

@@ -231,7 +231,8 @@ class Judge:
     def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:
         """Of those who match its topic those who want it, and those who were not asked; with each, whether it was."""
         matched = list(candidates)
-        asking = [each for each in matched if each.content or each.producer]
+        # What is found by its selector is about the subscription, not for its conditions.
+        asking = [each for each in matched if each.content or each.producer] if not notification.selector else []
         if not asking:
             return [(each, True) for each in matched]
         subject = Subject(self._conditions, notification)
@@ -267,6 +268,8 @@ def judged(
 def wanting(recipients: Recipients, conditions: Conditions, notification: Notification) -> Found:
     """Who gets a notification, by the rule of the sink, whatever asking costs: audit and trace judge by this."""
     found = recipients.of(notification)
+    if notification.selector:
+        return found
     for part in found:
         for each in part:
             if each.content or each.producer:

@@ -51,11 +51,11 @@ class ControlState(ControlView):
         super().__init__(history=history)
         # How many subscriptions are pushed to each endpoint: forty bytes for each, the addresses are the table's own.
         self._at: dict[str, int] = {}
-        self._listener: SubscriptionListener | None = None
+        self._listeners: list[SubscriptionListener] = []
 
     def listen(self, listener: SubscriptionListener) -> None:
-        """Have somebody told of all changes from now on, in place of whoever was until now."""
-        self._listener = listener
+        """Have somebody told of all changes from now on."""
+        self._listeners.append(listener)
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
         changed = subscription_of(record)
@@ -63,8 +63,8 @@ class ControlState(ControlView):
         super().apply(record, offset)
         if changed:
             self._moved(_endpoint(before), _endpoint(self.table.get(changed)))
-            if self._listener is not None:
-                self._listener.subscription_changed(changed)
+            for each in self._listeners:
+                each.subscription_changed(changed)
 
     def subscription(self, subscription_id: str) -> Subscription | None:
         """The subscription, if it is in force."""
@@ -92,8 +92,8 @@ class ControlState(ControlView):
             self._at[before] -= 1
             if not self._at[before]:
                 del self._at[before]
-                if self._listener is not None:
-                    self._listener.endpoint_released(before)
+                for each in self._listeners:
+                    each.endpoint_released(before)
 
 
 def _endpoint(subscription: Subscription | None) -> str:

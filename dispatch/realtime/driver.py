@@ -289,21 +289,9 @@ class Hearing:
         self._follower.close()
 
     def _hear(self, progress: WorkerProgress, offset: int) -> None:
-        if progress.is_newer_than(self.known.get(progress.partition)):
-            self.known[progress.partition] = progress
         self.heard = time.monotonic()
-        if progress.run != self._run:
-            return
-        if progress.task < 0:
-            return  # we have said it ourselves
-        with self._changed:
-            known = self._ready.get(progress.task)
-            if known is None or known[0] != progress.pid:
-                self._ready[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
-            if progress.stopped:
-                self._stopped.add(progress.task)
-            self._changed.notify_all()
-        if progress.signs or progress.gone or progress.costly or progress.notifications:
+        of_task = progress.run == self._run and progress.task >= 0  # else we have said it ourselves
+        if of_task and (progress.signs or progress.gone or progress.costly or progress.notifications):
             self._report(
                 PartitionReport(
                     signs=list(progress.signs),
@@ -311,5 +299,17 @@ class Hearing:
                     costly=set(progress.costly),
                     notifications=progress.notifications,
                     deliveries=progress.deliveries,
+                    matched={(subscription, topic): at_ms for subscription, topic, at_ms in progress.matched},
                 )
             )
+        # Known before somebody who waits for the task looks; but not before what has matched until there is reported.
+        if progress.is_newer_than(self.known.get(progress.partition)):
+            self.known[progress.partition] = progress
+        if of_task:
+            with self._changed:
+                known = self._ready.get(progress.task)
+                if known is None or known[0] != progress.pid:
+                    self._ready[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
+                if progress.stopped:
+                    self._stopped.add(progress.task)
+                self._changed.notify_all()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -73,7 +73,10 @@ class Gears:
         gate: StopGate,
         metrics: JobMetrics,
         under_way: UnderWay | None,
+        learn: Callable[[Sequence[PartitionReport]], None],
     ) -> None:
+        """`learn` is called with what the workers report."""
+        self._tell_reports = learn
         self._spark = spark
         self._settings = settings
         self._kafka = settings.kafka
@@ -135,6 +138,13 @@ class Gears:
         if not known:
             known = settled(self._checkpoint, self._kafka.topic("notifications"))
         return None if known is None else {**known, **self._hot.positions}
+
+    def matched(self) -> Mapping[int, int] | None:
+        """The offsets behind what is matched, and was reported, by partition; None when that is not known."""
+        if self.gear == "realtime":
+            known = self._hearing.known
+            return {number: max(each.position, each.taken) for number, each in known.items()}
+        return self.positions()
 
     def worker_processes(self) -> set[int]:
         """Those that have a task of the real-time gear."""
@@ -323,6 +333,7 @@ class Gears:
 
     def _learn(self, report: PartitionReport) -> None:
         self._redeliverer.batch_done([report])
+        self._tell_reports([report])
         self._metrics.dispatched(report.notifications, report.deliveries)
 
     def _watch(self) -> None:

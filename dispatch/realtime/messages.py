@@ -74,7 +74,8 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     `signs` were seen of endpoints, the receivers of `gone` have ended their subscriptions, and the conditions of
     `costly` cost more than they may. A `task` tells by its first message that it is ready; then, and as long as it has
     had no notification, it does not know its partition, and says -1. `stopped` is said by its last message, when it was
-    asked to stop. `pid` is its process.
+    asked to stop. `pid` is its process. Everything before `taken` is matched; `matched` are subscription and topic,
+    where there is a deadline, and when the last such notification was accepted.
     """
 
     run: int
@@ -91,6 +92,8 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     task: int = 0
     stopped: bool = False
     pid: int = 0
+    taken: int = -1
+    matched: tuple[tuple[str, str, int], ...] = ()
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:
         """Whether it says more of its partition. A worker that was cut off may come behind the one that took its place;

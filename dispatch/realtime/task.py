@@ -369,6 +369,8 @@ class Task:
                 self._task,
                 stopped,
                 os.getpid(),
+                self._next,
+                tuple((*each, accepted_ms) for each, accepted_ms in report.matched.items()),
             )
         )
 

@@ -17,6 +17,8 @@ EventKind = Literal[
     "subscription-recovered",  # all of it is through
     "subscription-suspended",  # its endpoint failed for too long, or its conditions cost too much
     "subscription-gone",  # its receiver has ended it (410)
+    "deadline-missed",  # nothing has matched for as long as the subscription's deadline; the subscriber is told, too
+    "deadline-met",  # something has again
     "dead-letters-growing",  # deliveries were given up; `count` is how many since the last such event
 ]
 
@@ -32,6 +34,8 @@ class OperatorEvent:
     subscription: str = ""
     count: int = 0
     detail: str = ""
+    topic: str = ""
+    since_ms: int = 0
 
 
 EventListener = Callable[[OperatorEvent], None]

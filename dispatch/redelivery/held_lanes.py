@@ -22,8 +22,9 @@ class PartitionReport:
     """`reach` is how far each lane with something untried in it reaches into the `parked` log (partition, offset);
     `signs` what was seen of endpoints, where the driver does not take it for granted; `gone` the subscriptions whose
     receivers have ended them, `costly` those whose conditions cost more than they may. `repeated` says that a worker
-    died before this one, and its report with it. `notifications` were matched, and came to so many `deliveries`. `rest`
-    says that there are more, for the next round: those behind the offsets `done`, by partition."""
+    died before this one, and its report with it. `notifications` were matched, and came to so many `deliveries`; by
+    subscription and topic, where there is a deadline, `matched` is when the last one was accepted. `rest` says that
+    there are more, for the next round: those behind the offsets `done`, by partition."""
 
     reach: dict[str, tuple[int, int]] = field(default_factory=dict)
     signs: list[tuple[str, Sign]] = field(default_factory=list)
@@ -32,6 +33,7 @@ class PartitionReport:
     repeated: bool = False
     notifications: int = 0
     deliveries: int = 0
+    matched: dict[tuple[str, str], int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     rest: bool = False
 

@@ -17,7 +17,15 @@ from ingest.soap import times
 from topic_model.expressions.conditions import check_content, check_producer
 from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
 from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, wsnt
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, Order, TopicFilter, XPathFilter
+from topic_model.subscriptions import (
+    DEFAULT_POLICY,
+    DeadlinePer,
+    DeliveryForm,
+    DeliveryPolicy,
+    Order,
+    TopicFilter,
+    XPathFilter,
+)
 
 DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
 
@@ -25,30 +33,67 @@ _ORDERS = ("acceptance", "strict")
 
 _MOST_ATTEMPTS = 1_000
 
-_LONGEST_LIFESPAN_S = 366 * 86_400
+_ATTRIBUTES = ("Order", "MaximumAttempts", "Lifespan", "Deadline", "DeadlinePer")
+
+_DEADLINES_PER = ("subscription", "topic")
+
+_LONGEST_S = 366 * 86_400
+
+_SHORTEST_LIFESPAN_S = 0.001
+
+# What has matched is known a quarter of a second later.
+_SHORTEST_DEADLINE_S = 0.5
 
 
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest.
 
-        <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H"/>
+        <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H" Deadline="PT5M"/>
 
     Each attribute may be left out; then the engine's setting holds.
     """
     element = policy.find(DELIVERY)
     if element is None:
         return DEFAULT_POLICY
-    unknown = sorted(set(map(str, element.attrib)) - {"Order", "MaximumAttempts", "Lifespan"})
+    unknown = sorted(set(map(str, element.attrib)) - set(_ATTRIBUTES))
     if unknown:
-        raise InvalidRequest(f"p:Delivery has Order, MaximumAttempts and Lifespan, no {unknown[0]:.100}")
+        raise InvalidRequest(f"p:Delivery has {', '.join(_ATTRIBUTES)}, no {unknown[0]:.100}")
     order = element.get("Order", "acceptance")
     if order not in _ORDERS:
         raise InvalidRequest(f"p:Delivery: Order is acceptance or strict, not {order:.100}")
+    deadline_per = element.get("DeadlinePer", "subscription")
+    if deadline_per not in _DEADLINES_PER:
+        raise InvalidRequest(f"p:Delivery: DeadlinePer is subscription or topic, not {deadline_per:.100}")
+    deadline_ms = _duration_ms("Deadline", element.get("Deadline"), _SHORTEST_DEADLINE_S, "half a second")
+    if deadline_ms is None and "DeadlinePer" in element.attrib:
+        raise InvalidRequest("p:Delivery: DeadlinePer needs a Deadline")
     return DeliveryPolicy(
         order=cast(Order, order),
-        lifespan_ms=_lifespan_ms(element.get("Lifespan")),
+        lifespan_ms=_duration_ms("Lifespan", element.get("Lifespan"), _SHORTEST_LIFESPAN_S, "a thousandth of a second"),
         maximum_attempts=_attempts(element.get("MaximumAttempts")),
+        deadline_ms=deadline_ms,
+        deadline_per=cast(DeadlinePer, deadline_per),
     )
+
+
+def write_delivery_policy(policy: DeliveryPolicy) -> str:
+    """What `read_delivery_policy` would read so; empty for what the engine's settings say."""
+    written = {
+        "Order": "strict" if policy.strict else "",
+        "MaximumAttempts": "" if policy.maximum_attempts is None else str(policy.maximum_attempts),
+        "Lifespan": _seconds(policy.lifespan_ms),
+        "Deadline": _seconds(policy.deadline_ms),
+        "DeadlinePer": "topic" if policy.deadline_per == "topic" else "",
+    }
+    attributes = "".join(f' {name}="{text}"' for name, text in written.items() if text)
+    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{attributes}/>' if attributes else ""
+
+
+def _seconds(ms: int | None) -> str:
+    if ms is None:
+        return ""
+    parts = f"{ms // 1000}.{ms % 1000:03}".rstrip("0").removesuffix(".")
+    return f"PT{parts}S"
 
 
 def _attempts(text: str | None) -> int | None:
@@ -59,15 +104,15 @@ def _attempts(text: str | None) -> int | None:
     return int(text)
 
 
-def _lifespan_ms(text: str | None) -> int | None:
+def _duration_ms(attribute: str, text: str | None, least_s: float, least: str) -> int | None:
     if text is None:
         return None
     try:
         seconds = times.duration_s(text, datetime.now(UTC))
     except ValueError as error:
-        raise InvalidRequest(f"p:Delivery: Lifespan: {error}") from error
-    if not 0 < seconds <= _LONGEST_LIFESPAN_S:
-        raise InvalidRequest(f"p:Delivery: Lifespan is more than nothing and at most a year, not {text:.100}")
+        raise InvalidRequest(f"p:Delivery: {attribute}: {error}") from error
+    if not least_s <= seconds <= _LONGEST_S:
+        raise InvalidRequest(f"p:Delivery: {attribute} is at least {least} and at most a year, not {text:.100}")
     return int(seconds * 1000)
 
 

@@ -22,6 +22,7 @@ from lxml import etree
 from ingest.access.grants import Caller
 from ingest.addresses import Kind, Target
 from ingest.elements.endpoints import reference_content
+from ingest.elements.filters import write_delivery_policy
 from ingest.errors import InvalidRequest, OperationRefused, UnacceptableTermination
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.operations.notification_broker import requested_termination
@@ -210,7 +211,7 @@ def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
 def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
     created = times.written(times.from_ms(subscription.created_ms))
     consumer = reference_content(subscription.consumer)
-    policy = "<wsnt:UseRaw/>" if subscription.form == "raw" else ""
+    policy = "<wsnt:UseRaw/>" * (subscription.form == "raw") + write_delivery_policy(subscription.policy)
     return _Resource(
         "wsnt:SubscriptionManagerRP",
         {

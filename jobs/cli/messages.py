@@ -89,6 +89,11 @@ def subscribe(
     ] = False,
     attempts: Annotated[int | None, typer.Option("--attempts", help="Try so many times.", min=1, max=1_000)] = None,
     lifespan: Annotated[int | None, typer.Option("--lifespan", help="Try for so many seconds.", min=1)] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option("--deadline", help="Tell the subscriber when nothing has come for so many seconds.", min=0.5),
+    ] = None,
+    per_topic: Annotated[bool, typer.Option("--per-topic", help="That of each topic of which something came.")] = False,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -98,8 +103,13 @@ def subscribe(
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
     from ingest.client import Credentials, Delivery
 
-    wishes = strict or attempts is not None or lifespan is not None
-    delivery = Delivery(strict, attempts, timedelta(seconds=lifespan) if lifespan else None) if wishes else None
+    delivery = Delivery(
+        strict,
+        attempts,
+        timedelta(seconds=lifespan) if lifespan else None,
+        timedelta(seconds=deadline) if deadline else None,
+        per_topic,
+    )
 
     with _client(url, config, home) as client:
         subscription = client.subscribe(
@@ -112,7 +122,7 @@ def subscribe(
             signed=signed,
             secret=_read_secret(secret_file),
             credentials=Credentials(bearer=_read_secret(bearer_file)) if bearer_file else None,
-            delivery=delivery,
+            delivery=None if delivery == Delivery() else delivery,
         )
     if json:
         secret = {"secret": subscription.secret} if subscription.secret else {}

@@ -101,6 +101,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 3, "notification": NOTIFICATION | {"id": "n1~r1", "only": "s1", "replay": "r1"}},
     {"v": 4, "notification": NOTIFICATION | {"unjudged": True}},
     {"v": 5, "notification": NOTIFICATION | {"subject": b"<e/>"}},
+    {"v": 6, "notification": NOTIFICATION | {"only": "s1", "selector": "a//."}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},

@@ -13,11 +13,14 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.topics import TopicPath
 
-VERSION = 5
+VERSION = 6
 
 # What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
 # replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
-# it; since 5 that conditions are asked about something else than the payload.
+# it; since 5 that conditions are asked about something else than the payload; since 6 that its topic does not lead to
+# its recipient.
+_VERSION_WITH_SUBJECT = 5
+
 _VERSION_UNJUDGED = 4
 
 _VERSION_REPLAYED = 3
@@ -51,7 +54,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it. `prefixes`
     are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has said; readers who do not
     know them use others. `subject` is what conditions are asked about, a fragment like the payload; empty where that is
-    the payload itself. It does not leave the engine.
+    the payload itself. It does not leave the engine. `selector`, of what is for `only` one, is how that
+    one is found where the topic does not lead there; empty where it does.
     """
 
     id: str
@@ -70,6 +74,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     control: int = UNSTAMPED
     prefixes: str = ""
     subject: bytes = b""
+    selector: str = ""
 
     @property
     def original_id(self) -> str:
@@ -114,8 +119,10 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.subject:
+    if notification.selector:
         return VERSION
+    if notification.subject:
+        return _VERSION_WITH_SUBJECT
     if notification.unjudged:
         return _VERSION_UNJUDGED
     if notification.replay:

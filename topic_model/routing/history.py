@@ -207,7 +207,8 @@ class Recipients:
         """To be asked of a view that has come at least as far as the position that the notification is stamped with.
         One without a stamp belongs to those whom the view has."""
         at, accepted_ms = notification.control, notification.accepted_ms
-        matched = self.view.match(notification.topic)
+        selector = notification.selector
+        matched = self.view.members_of(selector) if selector else self.view.match(notification.topic)
         if 0 <= at <= self._newest:
             found = self._then(notification, matched)
         else:

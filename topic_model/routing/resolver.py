@@ -51,6 +51,10 @@ class Resolver(ABC):
         answer = self._answers.get(path)
         return self._resolve(path) if answer is None else answer
 
+    def members_of(self, selector: str) -> Answer:
+        """The subscriptions of a selector that receive, whatever it selects."""
+        return self._active(selector)
+
     def selectors_at(self, path: TopicPath) -> list[str]:
         """The selectors that match a topic, sorted; some may have nobody who receives."""
         self._prepare()

@@ -25,11 +25,11 @@ from dispatch.settings import JobSettings
 from dispatch.tables import ATTEMPTS
 from jobs.processes import processes
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
-from tests.support.receiver import Receiver, refusing_url
+from tests.support.receiver import Received, Receiver, refusing_url
 from topic_model.expressions.conditions import XPATH_1
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Protection, SigningSecret, XPathFilter
+from topic_model.subscriptions import DeliveryPolicy, Protection, SigningSecret, XPathFilter
 from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -316,3 +316,30 @@ def test_large_notification_passes(own: Own, receiver: Receiver) -> None:
     (request,) = receiver.wait_for(1, "/s")
 
     assert payload in request.body
+
+
+def test_a_subscriber_is_told_when_nothing_comes_and_when_something_does_again(own: Own, receiver: Receiver) -> None:
+    policy = DeliveryPolicy(deadline_ms=1_000)
+    wanted = XPathFilter(XPATH_1, "false() or name(/*) = 'x'")
+    own.subscribe("asks", receiver.url("/asks"), "dl//.", form="raw", policy=policy, content=(wanted,))
+    own.subscribe("asks-not", receiver.url("/asks-not"), "dl//.", form="raw")
+    first = own.notify("dl/a", b"<x/>")
+
+    def kinds(count: int) -> list[str]:
+        events = map(event, receiver.wait_for(count, "/asks", timeout=240))
+        return ["x" if each is None else each.get("kind", "") for each in events]
+
+    assert kinds(2) == ["x", "deadline-missed"]
+    missed = event(receiver.received("/asks")[1])
+    assert missed is not None
+    assert int(missed.get("since", "")) <= int(missed.get("at", "")) - 1_000
+    own.notify("dl/b", b"<y/>")  # it does not match
+    own.notify("dl/b", b"<x/>")
+    assert sorted(kinds(4)[2:4]) == ["deadline-met", "x"]
+    assert wait_for_ids(receiver, "/asks-not", 3)[0] == first
+    assert [event(each) for each in receiver.received("/asks-not")] == [None] * 3
+
+
+def event(request: Received) -> etree._Element | None:
+    """What the engine says of itself."""
+    return etree.fromstring(request.body).find(".//{urn:arborcast}Event")

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from lxml import etree
 
+from ingest.elements.filters import read_delivery_policy, write_delivery_policy
 from ingest.settings import GatewaySettings, TopicSettings
 from tests.support import oasis
 from tests.support import soap_messages as soap
@@ -240,12 +242,16 @@ def asking_for(attributes: str) -> bytes:
             'MaximumAttempts="3" Lifespan="PT2H"',
             DeliveryPolicy(maximum_attempts=3, lifespan_ms=7_200_000),
         ),
+        ('Deadline="PT0.5S"', DeliveryPolicy(deadline_ms=500)),
+        ('Deadline="PT1M" DeadlinePer="topic"', DeliveryPolicy(deadline_ms=60_000, deadline_per="topic")),
     ],
 )
 def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPolicy) -> None:
     parts = GatewayParts()
     assert parts.post(asking_for(attributes)).status == 200
     assert only_subscription(parts).policy == policy
+    written = etree.fromstring(f"<x>{write_delivery_policy(policy)}</x>")
+    assert read_delivery_policy(written) == policy, "as the property SubscriptionPolicy shows it"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +268,12 @@ def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPoli
         'Lifespan="P2Y"',
         'Lifespan="tomorrow"',
         'Order="strict" Color="red"',
+        'Deadline="PT0.4S"',
+        'Deadline="-PT5S"',
+        'Deadline="P2Y"',
+        'Deadline="soon"',
+        'DeadlinePer="topic"',
+        'Deadline="PT1M" DeadlinePer="message"',
     ],
 )
 def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:

@@ -1,0 +1,282 @@
+"""Deadlines: a subscriber that asks for it is told when nothing has matched for so long, and when something does again.
+
+Matching is the workers' business, so they report when something has matched for who has a deadline. A silence counts
+when all that was accepted before its end is known to be matched: a job that is behind, or has no worker, tells nobody
+that there was nothing. A restart begins every silence anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+from core.errors import ArborcastError
+from core.eventlog.consumer import LogConsumer
+from core.settings import KafkaSettings
+from dispatch.redelivery.events import EventListener, OperatorEvent
+from dispatch.redelivery.held_lanes import PartitionReport
+from dispatch.redelivery.timer_queue import TimerQueue
+from topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
+
+_Kind = Literal["deadline-missed", "deadline-met"]
+_T = TypeVar("_T")
+
+# Of a subscription that has a deadline for each topic: beyond so many topics nothing is told.
+_MOST_TOPICS = 10_000
+
+_LOOK_S = 0.1
+
+# Without a deadline anywhere: how often it is looked whether somebody asks for one.
+_IDLE_S = 1.0
+
+_PAUSE_S = 5.0
+
+
+class Silence(NamedTuple):
+    """What nothing has come for: a subscription, and one of its topics if it has a deadline for each."""
+
+    subscription: str
+    topic: str = ""
+
+    @property
+    def name(self) -> str:
+        """For a queue of times."""
+        return f"{self.subscription}\t{self.topic}"
+
+
+class _Asked(NamedTuple):
+    """What a subscription asks for, and when something has come last, by topic ("" is all of them)."""
+
+    deadline_ms: int
+    per_topic: bool
+    since_ms: dict[str, int]
+
+
+class Deadlines:
+    """Who has been without a message for too long. Pure; times are milliseconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, _Asked] = {}
+        self._turns = TimerQueue()
+        self._missed: dict[Silence, int] = {}  # since when nothing has come
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def watch(self, subscription: Subscription, since_ms: int) -> None:
+        """A subscription is there, or has changed: who is watched for the same deadline already goes on."""
+        policy = subscription.policy
+        if policy.deadline_ms is None:
+            self.forget(subscription.id)
+            return
+        per_topic = policy.deadline_per == "topic"
+        known = self._asked.get(subscription.id)
+        if known is not None and known[:2] == (policy.deadline_ms, per_topic):
+            return
+        self.forget(subscription.id)
+        self._asked[subscription.id] = _Asked(policy.deadline_ms, per_topic, {})
+        if not per_topic:
+            self._came(Silence(subscription.id), since_ms)
+
+    def forget(self, subscription: str) -> None:
+        """It is over, paused or suspended."""
+        known = self._asked.pop(subscription, None)
+        for topic in known.since_ms if known is not None else ():
+            silence = Silence(subscription, topic)
+            self._turns.cancel(silence.name)
+            self._missed.pop(silence, None)
+
+    def matched(self, subscription: str, topic: str, accepted_ms: int) -> Silence | None:
+        """Something has come; the silence that it ends, if that was told."""
+        known = self._asked.get(subscription)
+        if known is None:
+            return None
+        silence = Silence(subscription, topic if known.per_topic else "")
+        last_ms = known.since_ms.get(silence.topic)
+        if last_ms is None and len(known.since_ms) >= _MOST_TOPICS:
+            return None
+        if last_ms is not None and accepted_ms <= last_ms:
+            return None
+        self._came(silence, accepted_ms)
+        return silence if self._missed.pop(silence, None) is not None else None
+
+    def over(self, now_ms: int) -> Iterator[Silence]:
+        """Those whose deadline has passed. Each is named once, until `missed` or `again` is said of it."""
+        while (name := self._turns.pop(now_ms)) is not None:
+            subscription, _, topic = name.partition("\t")
+            yield Silence(subscription, topic)
+
+    def missed(self, silence: Silence, now_ms: int) -> int | None:
+        """Whether it is as long now as the deadline says; since when, if it is. It ends with the next message."""
+        known = self._asked.get(silence.subscription)
+        since_ms = None if known is None else known.since_ms.get(silence.topic)
+        if known is None or since_ms is None or silence in self._missed:
+            return None
+        if since_ms + known.deadline_ms > now_ms:
+            self._turns.set(silence.name, since_ms + known.deadline_ms)
+            return None
+        self._missed[silence] = since_ms
+        return since_ms
+
+    def _came(self, silence: Silence, at_ms: int) -> None:
+        known = self._asked[silence.subscription]
+        known.since_ms[silence.topic] = at_ms
+        self._turns.set(silence.name, at_ms + known.deadline_ms)
+
+
+class View(Protocol):
+    """What is needed of `matching.view.RoutingView`."""
+
+    def listen(self, listener: DeadlineWatch) -> None: ...
+
+    def catch_up(self, timeout_s: float) -> object: ...
+
+    def subscription(self, subscription_id: str) -> Subscription | None: ...
+
+    def suspended(self, subscription_id: str) -> bool: ...
+
+
+class _Checked(NamedTuple):
+    """A silence, and where the log of notifications ended when its deadline had passed."""
+
+    silence: Silence
+    ends: Mapping[int, int]
+
+
+class DeadlineWatch:
+    """Watches in a thread of its own. `positions` says behind which offsets of the `notifications` log everything is
+    matched, and reported, by partition; `follows` whether somebody else reads the control log as it grows."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        view: View,
+        positions: Callable[[], Mapping[int, int] | None],
+        follows: Callable[[], bool],
+        tell: EventListener,
+    ) -> None:
+        self._kafka = kafka
+        self._view = view
+        self._positions = positions
+        self._follows = follows
+        self._tell = tell
+        self._deadlines = Deadlines()
+        self._known: set[str] = set()  # those with a deadline, watched or not
+        self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Mapping[tuple[str, str], int]] = queue.SimpleQueue()
+        self._checked: list[_Checked] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="deadlines", daemon=True)
+        view.listen(self)
+
+    def start(self) -> None:
+        """Begin every silence now."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _IDLE_S)
+
+    def learn(self, reports: Iterable[PartitionReport]) -> None:
+        """What has matched. In any thread."""
+        for report in reports:
+            if report.matched:
+                self._reports.put(report.matched)
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        """See `SubscriptionListener`."""
+        subscription = self._view.subscription(subscription_id)
+        asks = subscription is not None and subscription.policy.deadline_ms is not None
+        if asks or subscription_id in self._known:
+            self._known.add(subscription_id)
+            self._changed.put(subscription_id)
+
+    def endpoint_released(self, endpoint: str) -> None:
+        """See `SubscriptionListener`."""
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with closing(LogConsumer(self._kafka, "notifications")) as log:
+                    self._watch(log)
+            except ArborcastError as error:
+                logger.info("deadlines are looked at again in %g s: %s", _PAUSE_S, error)
+            except Exception:
+                logger.exception("deadlines are looked at again in %g s", _PAUSE_S)
+            self._stopping.wait(_PAUSE_S)
+
+    def _watch(self, log: LogConsumer) -> None:
+        looked = 0.0
+        while not self._stopping.wait(_LOOK_S if self._deadlines else _IDLE_S):
+            if not self._follows() and time.monotonic() - looked > _IDLE_S:
+                looked = time.monotonic()
+                self._view.catch_up(self._kafka.request_timeout_s)
+            self._take_changes()
+            self._take_reports()
+            now_ms = _now_ms()
+            if over := list(self._deadlines.over(now_ms)):
+                ends = log.ends()
+                self._checked += [_Checked(each, ends) for each in over]
+            if self._checked:
+                self._check(now_ms)
+
+    def _take_changes(self) -> None:
+        for name in _taken(self._changed):
+            subscription = self._view.subscription(name)
+            if subscription is None or subscription.policy.deadline_ms is None:
+                self._known.discard(name)
+                self._deadlines.forget(name)
+            elif subscription.paused or self._view.suspended(name):
+                self._deadlines.forget(name)
+            else:
+                self._deadlines.watch(subscription, _now_ms())
+
+    def _take_reports(self) -> None:
+        for matched in _taken(self._reports):
+            for (subscription, topic), accepted_ms in matched.items():
+                ended = self._deadlines.matched(subscription, topic, accepted_ms)
+                if ended is not None:
+                    self._tell_of("deadline-met", ended, accepted_ms)
+
+    def _check(self, now_ms: int) -> None:
+        """Of those whose deadline has passed: what all is matched for that was there by then."""
+        at = self._positions() or {}
+        # What was matched is reported before, or with, the position; so it is taken in now.
+        self._take_reports()
+        left: list[_Checked] = []
+        for each in self._checked:
+            if any(at.get(number, 0) < end for number, end in each.ends.items()):
+                left.append(each)
+                continue
+            subscription = self._view.subscription(each.silence.subscription)
+            if subscription is None or subscription.expired(now_ms):
+                self._deadlines.forget(each.silence.subscription)
+            elif (since_ms := self._deadlines.missed(each.silence, now_ms)) is not None:
+                self._tell_of("deadline-missed", each.silence, since_ms)
+        self._checked = left
+
+    def _tell_of(self, kind: _Kind, silence: Silence, since_ms: int) -> None:
+        self._tell(
+            OperatorEvent(kind, _now_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
+        )
+
+
+def _taken(waiting: queue.SimpleQueue[_T]) -> Iterator[_T]:
+    while True:
+        try:
+            yield waiting.get_nowait()
+        except queue.Empty:
+            return
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.settings import KafkaSettings
+from dispatch.job import deadlines
+from dispatch.job.deadlines import Deadlines, DeadlineWatch, Silence
+from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.held_lanes import PartitionReport
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+
+
+def asking(name: str, deadline_ms: int | None = 1_000, **policy: Any) -> Subscription:
+    return Subscription(
+        name, EndpointReference(f"http://{name}/"), policy=DeliveryPolicy(deadline_ms=deadline_ms, **policy)
+    )
+
+
+def missed(made: Deadlines, now_ms: int) -> dict[Silence, int]:
+    return {each: since for each in made.over(now_ms) if (since := made.missed(each, now_ms)) is not None}
+
+
+def test_a_silence_is_told_once_and_its_end_once() -> None:
+    made = Deadlines()
+    made.watch(asking("s"), 0)
+    assert missed(made, 999) == {}
+    assert missed(made, 1_000) == {Silence("s"): 0}
+    assert missed(made, 9_000) == {}
+    assert made.matched("s", "a", 9_500) == Silence("s")
+    assert made.matched("s", "b", 9_600) is None
+    assert missed(made, 10_599) == {}
+    assert missed(made, 10_600) == {Silence("s"): 9_600}
+
+
+def test_what_comes_late_is_counted_by_when_it_was_accepted() -> None:
+    made = Deadlines()
+    made.watch(asking("s"), 0)
+    (over,) = made.over(1_200)
+    assert made.matched("s", "a", 900) is None, "accepted in time, and told of when the deadline had passed"
+    assert made.missed(over, 1_200) is None
+    assert missed(made, 1_900) == {Silence("s"): 900}
+    assert made.matched("s", "a", 800) is None, "it ends nothing: it came before the silence"
+
+
+def test_each_topic_by_itself_once_something_has_come_of_it() -> None:
+    made = Deadlines()
+    made.watch(asking("s", deadline_per="topic"), 0)
+    assert missed(made, 10_000) == {}
+    made.matched("s", "a", 10_000)
+    made.matched("s", "b", 10_500)
+    assert missed(made, 11_000) == {Silence("s", "a"): 10_000}
+    assert missed(made, 11_500) == {Silence("s", "b"): 10_500}
+    assert made.matched("s", "a", 12_000) == Silence("s", "a")
+
+
+def test_topics_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "_MOST_TOPICS", 2)
+    made = Deadlines()
+    made.watch(asking("s", deadline_per="topic"), 0)
+    for number in range(9):
+        made.matched("s", f"t{number}", 100)
+    assert missed(made, 5_000) == {Silence("s", "t0"): 100, Silence("s", "t1"): 100}
+
+
+def test_a_renewal_begins_no_silence_and_another_deadline_does() -> None:
+    made = Deadlines()
+    made.watch(asking("s"), 0)
+    made.watch(msgspec.structs.replace(asking("s"), terminates_ms=99), 500)
+    assert missed(made, 1_000) == {Silence("s"): 0}
+    made.watch(asking("s", 300), 2_000)
+    assert missed(made, 2_299) == {}
+    assert missed(made, 2_300) == {Silence("s"): 2_000}
+    made.forget("s")
+    assert made.matched("s", "a", 3_000) is None
+    assert missed(made, 99_000) == {}
+
+
+@given(st.lists(st.tuples(st.integers(1, 3_000), st.booleans())))
+def test_misses_and_mets_take_turns_whatever_comes(steps: list[tuple[int, bool]]) -> None:
+    made, now_ms, last_ms, told = Deadlines(), 0, 0, False
+    made.watch(asking("s"), 0)
+    for wait_ms, comes in steps:
+        now_ms += wait_ms
+        found = missed(made, now_ms)
+        assert bool(found) == (not told and now_ms - last_ms >= 1_000)
+        told = told or bool(found)
+        if comes:
+            assert (made.matched("s", "a", now_ms) is not None) == told
+            last_ms, told = now_ms, False
+
+
+class View:
+    """A control log that is read."""
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        self.sleeping: set[str] = set()
+
+    def listen(self, listener: DeadlineWatch) -> None:
+        self._listener = listener
+
+    def change(self, subscription: Subscription) -> None:
+        self.subscriptions[subscription.id] = subscription
+        self._listener.subscription_changed(subscription.id)
+
+    def end(self, name: str) -> None:
+        del self.subscriptions[name]
+        self._listener.subscription_changed(name)
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        return self.subscriptions.get(subscription_id)
+
+    def suspended(self, subscription_id: str) -> bool:
+        return subscription_id in self.sleeping
+
+
+class Watching:
+    """A watch without its thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.view = View()
+        self.now_ms = 1_000_000
+        self.end = 5
+        self.at: Mapping[int, int] | None = {0: 5}
+        self.told: list[OperatorEvent] = []
+        self.watch = DeadlineWatch(
+            KafkaSettings(), cast(Any, self.view), lambda: self.at, lambda: True, self.told.append
+        )
+        monkeypatch.setattr(deadlines, "_now_ms", lambda: self.now_ms)
+        monkeypatch.setattr(deadlines, "_LOOK_S", 0.0)
+        monkeypatch.setattr(deadlines, "_IDLE_S", 0.0)
+
+    def round(self, after_ms: int = 0) -> list[str]:
+        """Some time passes, and the watch comes round once; what it tells."""
+        self.now_ms += after_ms
+        rounds = iter((False, True))
+        self.watch._stopping = cast(Any, SimpleNamespace(wait=lambda timeout: next(rounds)))
+        before = len(self.told)
+        self.watch._watch(cast(Any, SimpleNamespace(ends=lambda: {0: self.end})))
+        return [f"{each.kind} {each.subscription}" for each in self.told[before:]]
+
+    def comes(self, name: str) -> None:
+        self.watch.learn([PartitionReport(matched={(name, "a"): self.now_ms}), PartitionReport()])
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
+    return Watching(monkeypatch)
+
+
+def test_nobody_is_told_of_a_silence_before_all_that_was_there_is_matched(watching: Watching) -> None:
+    watching.view.change(asking("s"))
+    assert watching.round() == []
+    watching.end = 9
+    assert watching.round(1_500) == []
+    assert watching.round(60_000) == []
+    watching.at = None
+    assert watching.round() == []
+    watching.at = {0: 9}
+    watching.end = 12  # that came later
+    assert watching.round() == ["deadline-missed s"]
+    assert watching.told[0].since_ms == 1_000_000
+    watching.comes("s")
+    assert watching.round() == ["deadline-met s"]
+
+
+def test_what_was_matched_meanwhile_counts(watching: Watching) -> None:
+    watching.view.change(asking("s"))
+    watching.round()
+    watching.end = 9
+    watching.round(1_500)
+    watching.comes("s")
+    watching.at = {0: 9}
+    assert watching.round() == []
+    assert watching.round(1_000) == ["deadline-missed s"]
+
+
+def test_who_is_paused_suspended_or_over_is_left_alone(watching: Watching) -> None:
+    plain = asking("s")
+    watching.view.change(plain)
+    watching.view.change(msgspec.structs.replace(asking("over"), terminates_ms=watching.now_ms + 500))
+    watching.round()
+    watching.view.change(msgspec.structs.replace(plain, paused=True))
+    assert watching.round(5_000) == []
+    watching.view.change(plain)
+    assert watching.round() == [], "resumed: the silence begins anew"
+    assert watching.round(1_000) == ["deadline-missed s"]
+    watching.view.sleeping.add("s")
+    watching.view.change(plain)
+    assert watching.round(5_000) == []
+    watching.view.sleeping.clear()
+    watching.view.change(plain)
+    watching.round()
+    watching.view.end("s")
+    assert watching.round(5_000) == []
+    watching.view.change(asking("none", None))
+    assert watching.round(5_000) == []

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -47,6 +47,7 @@ class Response:
     status: int
     body: bytes = b""
     content_type: str = ""
+    headers: Sequence[tuple[str, str]] = ()
 
 
 Handle = Callable[[Mapping[str, str], bytes], Awaitable[Response]]
@@ -241,6 +242,7 @@ def _write(writer: asyncio.StreamWriter, response: Response, *, lasting: bool) -
     ]
     if response.content_type:
         lines.append(f"Content-Type: {response.content_type}")
+    lines += [f"{name}: {value}" for name, value in response.headers]
     if response.status == 405:
         lines.append("Allow: POST")
     if response.status == 503:

@@ -99,10 +99,12 @@ class KeyRing:
         return f"{self.current}.{self._mark(self.current, data, context)}"
 
     def is_marked(self, mark: str, data: bytes, context: str) -> bool:
-        """Whether a holder of the keys has made this mark. Raises UnknownKey."""
+        """Whether a holder of the keys has made this mark. Raises UnknownKey, when it says to be of another key."""
         key_id, _, given = mark.partition(".")
         if key_id not in self._keys:
-            raise UnknownKey("it was marked with a key that is not in the key file")
+            if _KEY_ID.fullmatch(key_id):
+                raise UnknownKey(f"it was marked with the key {key_id!r}, which is not in the key file")
+            return False
         return hmac.compare_digest(given.encode(), self._mark(key_id, data, context).encode())
 
     def _mark(self, key_id: str, data: bytes, context: str) -> str:

@@ -292,7 +292,9 @@ class JobMetrics:
         )
         self._push_seconds = registry.histogram("arborcast_push_seconds", "HTTP pushes, whatever came of them.")
         self._pushes = registry.counter(
-            "arborcast_pushes_total", "HTTP pushes by class of failure, empty for those that were taken.", ("error",)
+            "arborcast_pushes_total",
+            "HTTP pushes by class of failure, empty for those that were taken; later: taken, the result is to come.",
+            ("error",),
         )
         registry.gauges(
             "arborcast_pushes_in_flight",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ingest.client.transport import HttpAnswer, Transport
@@ -72,6 +72,10 @@ class OpenPush:
         self._texts: list[str] = []
         self._answered: bool | None = None  # None: not yet; else whether the result is to come
 
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        # A message may be copied, or handed to another process; how its push ended is said here.
+        return _nothing, ()
+
     def later(self) -> Later:
         """One of its messages is to be settled later. Raises ClientError."""
         if not self._address:
@@ -121,6 +125,10 @@ class OpenPush:
                     return
                 wait_s = max(wait_s, min(_asked_s(answer), _LONGEST_WAIT_S))
             time.sleep(wait_s)
+
+
+def _nothing() -> None:
+    """What a copied message has of its push."""
 
 
 def open_push(headers: Mapping[str, str], transport: Transport) -> OpenPush:

@@ -20,7 +20,7 @@ from core.errors import InfrastructureError, PeerError, SecretError
 from core.eventlog.topics import RESULTS_LOG
 from core.eventlog.writers import LogWriter
 from core.recent import Recent
-from core.security.keyring import KeyFile, Marks
+from core.security.keyring import KeyFile, Marks, UnknownKey
 from core.settings import KafkaSettings, SecretSettings
 from ingest.errors import MalformedMessage, ResultRefused
 from ingest.operations import publish
@@ -41,6 +41,10 @@ _REMEMBERED = 4 * 1024 * 1024
 
 # Appends wait in threads, and share the broker's answers.
 _WRITERS = 16
+
+
+# When to come again with an address that was marked with a key that is not here.
+_NEW_KEY_S = 5.0
 
 
 class _Body(msgspec.Struct):
@@ -74,6 +78,9 @@ class PushResults:
         """Return when a result is in the log. Raises ResultRefused, MalformedMessage, or InfrastructureError."""
         try:
             promise = results.read_promise(path.removeprefix(PATH), self._keys)
+        except UnknownKey as error:
+            # While keys are changed workers have the new one first.
+            raise InfrastructureError(f"{error} of this gateway", _NEW_KEY_S) from error
         except SecretError as error:
             raise ResultRefused(f"{error}: take the one in the push's Arborcast-Callback", 403) from error
         said = _read(body)

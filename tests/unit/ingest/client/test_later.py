@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -174,6 +176,15 @@ def test_where_no_result_is_wanted_the_callback_is_told(headers: dict[str, str])
     assert "this push names" in str(errors[0])
     with pytest.raises(ClientError, match="pushed to a listener"):
         ReceivedMessage(b"<a/>").later()
+
+
+def test_a_message_may_still_be_copied_and_handed_to_another_process() -> None:
+    kept: list[ReceivedMessage] = []
+    answered(ListenerApp(kept.append, transport=Broker()))
+    for copied in (pickle.loads(pickle.dumps(kept[0])), copy.deepcopy(kept[0])):  # noqa: S301  # our own
+        assert copied == kept[0]
+        with pytest.raises(ClientError, match="pushed to a listener"):
+            copied.later()
 
 
 def test_later_is_called_while_the_message_is_handled() -> None:

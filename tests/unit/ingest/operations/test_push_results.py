@@ -93,6 +93,13 @@ def test_only_who_got_the_push_may_say_how_it_ended() -> None:
     assert parts.results.taken == []
 
 
+def test_a_key_that_the_gateway_does_not_have_yet_is_waited_for() -> None:
+    parts = GatewayParts()
+    answer = post(parts, PATH + write_promise(PROMISE, KeyRing({"next": b"n" * 32})), state="delivered")
+    assert (answer.status, answer.headers[b"retry-after"], parts.results.taken) == (503, b"5", [])
+    assert b"the key 'next', which is not in the key file of this gateway" in answer.body
+
+
 def test_long_words_are_cut() -> None:
     parts = GatewayParts()
     assert post(parts, state="failed", text="x" * 600).status == 204

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import threading
 import time
@@ -19,6 +18,7 @@ from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from core.eventlog.writers import LogWriter
 from core.settings import KafkaSettings
 from dispatch.job import heartbeat
+from dispatch.matching.bases import FileBase, SharedBase
 from dispatch.matching.view import Advance
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feed
 from dispatch.redelivery.held_lanes import PartitionReport
@@ -162,12 +162,12 @@ class Feeder:
         diverted = list(changes_of_told(before, told))
         if advance.base is None and not (advance.steps or diverted) and control == self._control:
             return []
-        found: list[tuple[bytes, ViewStep | None, Diverted | None]]
-        found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
+        found: list[tuple[str, ViewStep | None, Diverted | None]]
+        found = [("", None, each) for each in diverted] + [("", each, None) for each in advance.steps]
         if advance.base is not None:
-            found.insert(0, (pickle.dumps(advance.base), None, None))
+            found.insert(0, (_file_of(advance.base), None, None))
         if not found:
-            found.append((b"", None, None))  # the position alone
+            found.append(("", None, None))  # the position alone
         began, last = (-1 if advance.base is not None else self._began), len(found) - 1
         return [
             Feed(run, began, number, control, base, step, diversion, complete=number == last)
@@ -176,6 +176,12 @@ class Feeder:
 
     def _write(self, messages: list[Feed]) -> int:
         return self._log.append_encoded([encode_feed(each) for each in messages])
+
+
+def _file_of(base: SharedBase) -> str:
+    if isinstance(base, FileBase):
+        return base.file
+    raise TypeError(f"in real time the workers are on the driver's host, and see its files: {type(base).__name__}")
 
 
 class Hearing:

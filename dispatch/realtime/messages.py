@@ -43,17 +43,17 @@ class Diverted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True):
-    """The next message to the workers of a run. One with a `base` begins anew: what was said before does not count,
-    and nothing is pushed before one is `complete`. `base` is a pickled SharedBase. `control` is how far the driver has
-    read the control log. A worker that comes later begins with the last message that has a base: that is at the offset
-    `began` or, where this is -1 since that one is written together with this, so many messages `back`. `stop` asks the
-    workers to take nothing more, and to settle what they have."""
+    """The next message to the workers of a run. One with a `base`, the file of a snapshot, begins anew: what was said
+    before does not count, and nothing is pushed before one is `complete`. `control` is how far the driver has read the
+    control log. A worker that comes later begins with the last message that has a base: that is at the offset `began`
+    or, where this is -1 since that one is written together with this, so many messages `back`. `stop` asks the workers
+    to take nothing more, and to settle what they have."""
 
     run: int
     began: int
     back: int
     control: int
-    base: bytes = b""
+    base: str = ""
     step: ViewStep | None = None
     diverted: Diverted | None = None
     complete: bool = True

@@ -5,7 +5,7 @@
     client      `Client`: each call returns when it is done; and what both repeat
     transport   how requests travel; may be replaced
     futures     `FuturesClient`: each call returns a future at once; notifications travel together
-    legacy      `LegacyClient`: for old brokers of the HPwsn family
+    legacy      `LegacyClient`, `LegacyFuturesClient`: the same for old brokers of the HPwsn family
     received    reading answers and pushes
     later       saying later how a push ended
     listener    receiving pushes; on http_server, a small HTTP server
@@ -19,7 +19,7 @@ from __future__ import annotations
 from core.errors import ArborcastError, ExpressionError, SecretError, SignatureError
 from ingest.client.client import Client
 from ingest.client.futures import FuturesClient
-from ingest.client.legacy import LegacyClient, LegacySubscription
+from ingest.client.legacy import LegacyClient, LegacyFuturesClient, LegacySubscription
 from ingest.client.transport import HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     Batching,
@@ -54,6 +54,7 @@ __all__ = [
     "FuturesClient",
     "HttpAnswer",
     "LegacyClient",
+    "LegacyFuturesClient",
     "LegacySubscription",
     "Remote",
     "RemotePullPoint",

@@ -1,4 +1,4 @@
-"""The synchronous client, and what both clients have in common: repetitions and the operations."""
+"""The synchronous client, and what all clients have in common: repetitions and the operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ import requests
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.received import read_reply, retry_after_s
-from ingest.client.transport import TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
+from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     BrokerUnreachable,
     ClientClosed,
@@ -30,7 +30,7 @@ from topic_model.subscriptions import SoapVersion
 
 
 class BrokerSession(requests.Session):
-    """One request and its repetitions, for both clients; several threads may use it.
+    """One request and its repetitions, for all clients; several threads may use it.
 
     It is a requests.Session because that is what requests-futures runs; the connections are the transport's."""
 
@@ -125,17 +125,26 @@ def _authorization(credentials: Credentials | None) -> str:
     return f"Basic {base64.b64encode(pair).decode()}"
 
 
-_CONNECTIONS = 16
-
 P = ParamSpec("P")
 
 
-class BrokerClient(ABC):
-    """What both clients are: the requests to one broker, a session, and something to close."""
+class BrokerCalls(Protocol):
+    """Requests to one broker, as methods that return a Call."""
+
+    @property
+    def broker(self) -> Remote:
+        """Where they go."""
+
+
+CallsT = TypeVar("CallsT", bound=BrokerCalls)
+
+
+class BrokerClient(ABC, Generic[CallsT]):
+    """What all clients are: the requests to one broker, a session, and something to close."""
 
     def __init__(
         self,
-        url: str,
+        calls: CallsT,
         soap: SoapVersion,
         timeout_s: tuple[float, float],
         retries: Retries | None,
@@ -143,9 +152,9 @@ class BrokerClient(ABC):
         credentials: Credentials | None,
         transport: Transport | None,
     ) -> None:
-        self._calls = Calls(url)
+        self._calls = calls
         self._soap = soap
-        proof = (self._calls.broker.address, _authorization(credentials))
+        proof = (calls.broker.address, _authorization(credentials))
         own: RequestsTransport | None = None
         if transport is None:
             transport = own = RequestsTransport(timeout_s, connections)
@@ -154,7 +163,7 @@ class BrokerClient(ABC):
 
     @property
     def broker(self) -> str:
-        """The address of the NotificationBroker."""
+        """The address that requests to the broker go to."""
         return self._calls.broker.address
 
     @abstractmethod
@@ -183,18 +192,36 @@ def describe(method: Callable[..., object], make: Callable[..., Call[Any]], resu
     method.__dict__["__signature__"] = inspect.signature(make).replace(return_annotation=result.format(returned))
 
 
-def performed(make: Callable[Concatenate[Calls, P], Call[ResultT]]) -> Callable[Concatenate[Client, P], ResultT]:
-    """The method of Client that makes this request and returns its result."""
+def performed(
+    make: Callable[Concatenate[CallsT, P], Call[ResultT]],
+) -> Callable[Concatenate[SynchronousClient[CallsT], P], ResultT]:
+    """The method of a synchronous client that makes this request and returns its result."""
 
     @wraps(make)
-    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+    def method(self: SynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return self._perform(make(self._calls, *args, **kwargs))
 
     describe(method, make, "{}")
     return method
 
 
-class Client(BrokerClient):
+class SynchronousClient(BrokerClient[CallsT]):
+    """Each call returns when it is done; see `performed`."""
+
+    def close(self) -> None:
+        """Close the connections; calls of other threads that fail from now on are not repeated."""
+        self._free()
+
+    def _perform(self, call: Call[ResultT]) -> ResultT:
+        return self._exchange(call)[0]
+
+    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
+        """What every request goes through: the call's result, and the answer that it was read from."""
+        answer = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
+        return result_of(call, answer), answer
+
+
+class Client(SynchronousClient[Calls]):
     """Talks to one broker; several threads may share it.
 
         with Client("http://127.0.0.1:8080") as client:
@@ -226,7 +253,7 @@ class Client(BrokerClient):
         credentials: Credentials | None = None,
         transport: Transport | None = None,
     ) -> None:
-        super().__init__(url, soap, timeout_s, retries, _CONNECTIONS, credentials, transport)
+        super().__init__(Calls(url), soap, timeout_s, retries, CONNECTIONS, credentials, transport)
 
     subscribe = performed(Calls.subscribe)
     renew = performed(Calls.renew)
@@ -277,15 +304,3 @@ class Client(BrokerClient):
         _, answer = self._exchange(call)
         ids = answer.header("Arborcast-Notification-Id")
         return [each.strip() for each in ids.split(",")] if ids else []
-
-    def close(self) -> None:
-        """Close the connections; calls of other threads that fail from now on are not repeated."""
-        self._free()
-
-    def _perform(self, call: Call[ResultT]) -> ResultT:
-        return self._exchange(call)[0]
-
-    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
-        """What every request goes through: the call's result, and the answer that it was read from."""
-        answer = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
-        return result_of(call, answer), answer

@@ -17,8 +17,8 @@ from typing import Concatenate
 from requests_futures.sessions import FuturesSession
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from ingest.client.client import BrokerClient, P, arguments_of, describe, result_of
-from ingest.client.transport import TIMEOUT_S, HttpAnswer, Transport
+from ingest.client.client import BrokerClient, CallsT, P, arguments_of, describe, result_of
+from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
 from ingest.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
 
@@ -72,25 +72,114 @@ class Gathering:
 
 logger = logging.getLogger(__name__)
 
+MAX_WAITING = 10_000
+
 _CLOSED = "the client is closed"
 
 _GIVEN_UP = "the client was closed before the broker took this"
 
 
 def submitted(
-    make: Callable[Concatenate[Calls, P], Call[ResultT]],
-) -> Callable[Concatenate[FuturesClient, P], Future[ResultT]]:
-    """The method of FuturesClient that makes this request and returns the future of its result."""
+    make: Callable[Concatenate[CallsT, P], Call[ResultT]],
+) -> Callable[Concatenate[AsynchronousClient[CallsT], P], Future[ResultT]]:
+    """The method of an asynchronous client that makes this request and returns the future of its result."""
 
     @wraps(make)
-    def method(self: FuturesClient, /, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
+    def method(self: AsynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         return self._submit(make(self._calls, *args, **kwargs))
 
     describe(method, make, "Future[{}]")
     return method
 
 
-class FuturesClient(BrokerClient):
+class AsynchronousClient(BrokerClient[CallsT]):
+    """Each call returns a future at once; see `submitted`."""
+
+    def __init__(
+        self,
+        calls: CallsT,
+        soap: SoapVersion,
+        timeout_s: tuple[float, float],
+        retries: Retries | None,
+        workers: int,
+        max_waiting: int,
+        credentials: Credentials | None,
+        transport: Transport | None,
+    ) -> None:
+        super().__init__(calls, soap, timeout_s, retries, workers, credentials, transport)
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
+        self._futures = FuturesSession(executor=self._workers, session=self._session)
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._closed = False
+        self._changed = threading.Condition()  # guards the two above
+        self._in_callback = threading.local()
+
+    def close(self, timeout_s: float = 30.0) -> int:
+        """Take no further calls, send what waits to be sent, and wait for the answers, at most `timeout_s`.
+
+        Returns how many calls were given up; their futures fail with ClientClosed. Not from a callback.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._send_rest()
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting == 0, timeout_s)
+            given_up = self._waiting
+        if given_up:
+            logger.warning("closed with %d calls unanswered; their futures fail", given_up)
+        self._session.stop_repeating()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._free()
+        return given_up
+
+    def _send_rest(self) -> None:
+        """Send what was taken and not sent yet; no more is taken now."""
+
+    def _submit(self, call: Call[ResultT]) -> Future[ResultT]:
+        future: Future[ResultT] = self._begin()
+        self._send(call, lambda sent: self._settle(future, partial(_outcome, call, sent)))
+        return future
+
+    def _send(self, call: Call[ResultT], answered: Callable[[Future[HttpAnswer]], object]) -> None:
+        try:
+            sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
+        except RuntimeError:
+            # The workers are gone: somebody closed the client meanwhile.
+            sent = Future()
+            sent.cancel()
+        sent.add_done_callback(answered)
+
+    def _begin(self) -> Future[ResultT]:
+        """Somebody begins to wait. Raises ClientClosed."""
+        with self._changed:
+            if not getattr(self._in_callback, "yes", False):
+                self._changed.wait_for(lambda: self._waiting < self._max_waiting or self._closed)
+            if self._closed:
+                raise ClientClosed(_CLOSED, sent=False)
+            self._waiting += 1
+        future: Future[ResultT] = Future()
+        future.set_running_or_notify_cancel()
+        return future
+
+    def _settle(self, future: Future[ResultT], outcome: Callable[[], ResultT]) -> None:
+        self._in_callback.yes = True
+        try:
+            try:
+                result = outcome()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        finally:
+            self._in_callback.yes = False
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+
+class FuturesClient(AsynchronousClient[Calls]):
     """Talks to one broker without waiting for it; several threads may share it.
 
         with FuturesClient("http://127.0.0.1:8080", batching=Batching()) as client:
@@ -115,20 +204,13 @@ class FuturesClient(BrokerClient):
         soap: SoapVersion = "1.1",
         timeout_s: tuple[float, float] = TIMEOUT_S,
         retries: Retries | None = None,
-        workers: int = 16,
+        workers: int = CONNECTIONS,
         batching: Batching | None = None,
-        max_waiting: int = 10_000,
+        max_waiting: int = MAX_WAITING,
         credentials: Credentials | None = None,
         transport: Transport | None = None,
     ) -> None:
-        super().__init__(url, soap, timeout_s, retries, workers, credentials, transport)
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
-        self._futures = FuturesSession(executor=self._workers, session=self._session)
-        self._max_waiting = max_waiting
-        self._waiting = 0
-        self._closed = False
-        self._changed = threading.Condition()  # guards the two above
-        self._in_callback = threading.local()
+        super().__init__(Calls(url), soap, timeout_s, retries, workers, max_waiting, credentials, transport)
         self._gathering = Gathering(batching) if batching is not None else None
         # Reentrant: a callback that runs under it may publish.
         self._gathered = threading.Condition(threading.RLock())
@@ -172,31 +254,10 @@ class FuturesClient(BrokerClient):
             for batch in self._gathering.take() if self._gathering is not None else []:
                 self._send_batch(batch)
 
-    def close(self, timeout_s: float = 30.0) -> int:
-        """Take no further calls, send what has gathered, and wait for the answers, at most `timeout_s`.
-
-        Returns how many calls were given up; their futures fail with ClientClosed. Not from a callback.
-        """
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+    def _send_rest(self) -> None:
         self.flush()
         with self._gathered:
             self._gathered.notify()
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting == 0, timeout_s)
-            given_up = self._waiting
-        if given_up:
-            logger.warning("closed with %d calls unanswered; their futures fail", given_up)
-        self._session.stop_repeating()
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        self._free()
-        return given_up
-
-    def _submit(self, call: Call[ResultT]) -> Future[ResultT]:
-        future: Future[ResultT] = self._begin()
-        self._send(call, lambda sent: self._settle(future, partial(_outcome, call, sent)))
-        return future
 
     def _send_batch(self, batch: NotifyBatch) -> None:
         call = self._calls.notify(batch.messages)
@@ -219,42 +280,6 @@ class FuturesClient(BrokerClient):
         else:
             for future in batch.futures:
                 self._settle(future, _nothing)
-
-    def _send(self, call: Call[ResultT], answered: Callable[[Future[HttpAnswer]], object]) -> None:
-        try:
-            sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
-        except RuntimeError:
-            # The workers are gone: somebody closed the client meanwhile.
-            sent = Future()
-            sent.cancel()
-        sent.add_done_callback(answered)
-
-    def _begin(self) -> Future[ResultT]:
-        """Somebody begins to wait. Raises ClientClosed."""
-        with self._changed:
-            if not getattr(self._in_callback, "yes", False):
-                self._changed.wait_for(lambda: self._waiting < self._max_waiting or self._closed)
-            if self._closed:
-                raise ClientClosed(_CLOSED, sent=False)
-            self._waiting += 1
-        future: Future[ResultT] = Future()
-        future.set_running_or_notify_cancel()
-        return future
-
-    def _settle(self, future: Future[ResultT], outcome: Callable[[], ResultT]) -> None:
-        self._in_callback.yes = True
-        try:
-            try:
-                result = outcome()
-            except Exception as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-        finally:
-            self._in_callback.yes = False
-            with self._changed:
-                self._waiting -= 1
-                self._changed.notify_all()
 
     def _linger(self, gathering: Gathering) -> None:
         """Send what has waited long enough."""

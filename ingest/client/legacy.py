@@ -11,10 +11,11 @@ import time
 from dataclasses import dataclass
 from itertools import count
 
-from ingest.client.calls import Call, ResultT, single_topic, without_declaration
-from ingest.client.client import BrokerClient
+from ingest.client.calls import Call, Calls, ResultT, as_text, single_topic, without_declaration
+from ingest.client.client import SynchronousClient, performed
+from ingest.client.futures import MAX_WAITING, AsynchronousClient, submitted
 from ingest.client.received import Reply
-from ingest.client.transport import TIMEOUT_S, Transport
+from ingest.client.transport import CONNECTIONS, TIMEOUT_S, Transport
 from ingest.client.values import (
     ClientError,
     Credentials,
@@ -25,12 +26,9 @@ from ingest.client.values import (
     UnreadableAnswer,
 )
 from ingest.soap.answers import text
-from topic_model.namespaces import SOAP11, WSA, WSNT, wsa
+from topic_model.expressions import SIMPLE
+from topic_model.namespaces import HPWSN, SOAP11, WSA, WSNT, wsa
 from topic_model.subscriptions import SoapVersion
-
-SERVICE = "http://org.apache.servicemix.application"
-
-_SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 
 # What the old system's own clients write where there is no endpoint.
 _NO_ENDPOINT = "endpoint:null"
@@ -44,8 +42,6 @@ _REPEATED = "Repeated subscriptions"
 
 # The old system says faild, and failed.
 _REFUSED = re.compile(r"\bfaile?d\b")
-
-_CONNECTIONS = 16
 
 
 @dataclass(frozen=True)
@@ -68,14 +64,79 @@ class _WsnProcess(Call[ResultT]):
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers."""
         message = (
-            f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{SERVICE}">'
+            f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{HPWSN}">'
             f"<soapenv:Header/><soapenv:Body><org:WsnProcess>{text(self.body)}</org:WsnProcess></soapenv:Body>"
             "</soapenv:Envelope>"
         )
         return message.encode(), {"Content-Type": "text/xml; charset=utf-8", "SOAPAction": '""'}
 
 
-class LegacyClient(BrokerClient):
+class LegacyCalls:
+    """The requests to one old broker. `address` is the one that clients of those brokers append /wsnprocess/ to, or a
+    full address that is taken as it is.
+
+    What is not one topic raises ExpressionError, a topic in a namespace, or a payload that is not UTF-8, ClientError.
+    """
+
+    def __init__(self, address: str) -> None:
+        has_path = "/" in address.partition("://")[2].rstrip("/")
+        self.broker = Remote(address if has_path else f"{address.rstrip('/')}/wsnprocess/")
+        self._standard = Calls(self.broker.address)
+        # Distinguishes messages of one publisher, where somebody puts parts together.
+        self._source = int(time.time())
+        self._numbers = count(1)
+
+    def create_pull_point(self, name: str = "") -> Call[RemotePullPoint]:
+        """An endpoint at the broker: give it as `endpoint` to `subscribe`. Some brokers know it again by its name."""
+        message = f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}">{text(name)}</wsnt:CreatePullPoint>'
+        return _WsnProcess(self.broker, "", message, _pull_point, repeatable=False)
+
+    def subscribe(
+        self, topic: str, *, to: str | Remote, endpoint: str | Remote | None = None
+    ) -> Call[LegacySubscription]:
+        """Have what is published on the topic and below it pushed to the address `to`, or kept in the pull point `to`.
+
+        Doing it again does no harm.
+        """
+        path, subscriber = _colon_path(topic), _address_of(to)
+        reference = _NO_ENDPOINT if endpoint is None else _address_of(endpoint)
+        message = (
+            f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:ConsumerReference> '
+            f"<wsa:Address>{text(reference)}</wsa:Address></wsnt:ConsumerReference>"
+            f"{_which(path, subscriber)}</wsnt:Subscribe>"
+        )
+
+        def read(reply: Reply) -> LegacySubscription:
+            if _said(reply, "Subscribe") == _REPEATED:
+                return LegacySubscription(path, subscriber)
+            return LegacySubscription(path, subscriber, _address_in(reply, "Subscribe"))
+
+        return _WsnProcess(self.broker, "", message, read)
+
+    def notify(self, topic: str, payload: str | bytes, *, plain: bool = False) -> Call[None]:
+        """Publish XML, or with `plain` any characters; when this is done the broker has taken it."""
+        content = as_text(payload)
+        message = (
+            f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}">'
+            f'<wsnt:Topic Dialect="{SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
+            f"<Identification>{self._source}:{next(self._numbers)}</Identification><Fragment>{_WHOLE}</Fragment>"
+            f"</wsnt:Package><wsnt:Message>{text(content) if plain else without_declaration(content)}</wsnt:Message>"
+            "</wsnt:NotificationMessage>"
+        )
+        return _WsnProcess(self.broker, "", message, lambda reply: _done(reply, "Notify"), repeatable=False)
+
+    def unsubscribe(self, subscription: LegacySubscription | str) -> Call[None]:
+        """End the subscription, given as `subscribe` returned it, or by the address that the broker calls it."""
+        if isinstance(subscription, str):
+            return self._standard.unsubscribe(subscription)
+        message = (
+            f'<wsnt:Unsubscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
+            f"{_which(subscription.topic, subscription.subscriber)}</wsnt:Unsubscribe>"
+        )
+        return _WsnProcess(self.broker, "", message, lambda reply: _done(reply, "Unsubscribe"), repeatable=False)
+
+
+class LegacyClient(SynchronousClient[LegacyCalls]):
     """Talks to one old broker; several threads may share it.
 
         with LegacyClient("http://127.0.0.1:8080") as client:
@@ -101,84 +162,49 @@ class LegacyClient(BrokerClient):
         credentials: Credentials | None = None,
         transport: Transport | None = None,
     ) -> None:
-        has_path = "/" in address.partition("://")[2].rstrip("/")
-        self._address = address if has_path else f"{address.rstrip('/')}/wsnprocess/"
-        super().__init__(self._address, "1.1", timeout_s, retries, _CONNECTIONS, credentials, transport)
-        # Distinguishes messages of one publisher, where somebody puts parts together.
-        self._source = int(time.time())
-        self._numbers = count(1)
+        super().__init__(LegacyCalls(address), "1.1", timeout_s, retries, CONNECTIONS, credentials, transport)
 
-    @property
-    def broker(self) -> str:
-        """The address that requests go to."""
-        return self._address
+    create_pull_point = performed(LegacyCalls.create_pull_point)
+    subscribe = performed(LegacyCalls.subscribe)
+    notify = performed(LegacyCalls.notify)
+    unsubscribe = performed(LegacyCalls.unsubscribe)
 
-    def create_pull_point(self, name: str = "") -> RemotePullPoint:
-        """An endpoint at the broker: give it as `endpoint` to `subscribe`. Some brokers know it again by its name."""
-        message = f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}">{text(name)}</wsnt:CreatePullPoint>'
-        return self._ask(_WsnProcess(self._to, "", message, _pull_point, repeatable=False))
 
-    def subscribe(self, topic: str, *, to: str | Remote, endpoint: str | Remote | None = None) -> LegacySubscription:
-        """Have what is published on the topic and below it pushed to the address `to`, or kept in the pull point `to`.
+class LegacyFuturesClient(AsynchronousClient[LegacyCalls]):
+    """Talks to one old broker without waiting for it; several threads may share it.
 
-        Doing it again does no harm.
-        """
-        path, subscriber = _colon_path(topic), _address_of(to)
-        reference = _NO_ENDPOINT if endpoint is None else _address_of(endpoint)
-        message = (
-            f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:ConsumerReference> '
-            f"<wsa:Address>{text(reference)}</wsa:Address></wsnt:ConsumerReference>"
-            f"{_which(path, subscriber)}</wsnt:Subscribe>"
-        )
+        with LegacyFuturesClient("http://127.0.0.1:8080") as client:
+            for alarm in alarms:
+                client.notify("all:alarm:alarm1", alarm).add_done_callback(report)
 
-        def read(reply: Reply) -> LegacySubscription:
-            if _said(reply, "Subscribe") == _REPEATED:
-                return LegacySubscription(path, subscriber)
-            return LegacySubscription(path, subscriber, _address_in(reply, "Subscribe"))
+    The calls are those of LegacyClient, and so are the errors, which the futures carry; what cannot be written as a
+    message is raised at once. `workers`, `max_waiting` and `close` are those of FuturesClient. Each notification is a
+    request of its own, as the old envelope wants it; with one worker their order is kept.
+    """
 
-        return self._ask(_WsnProcess(self._to, "", message, read))
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+        retries: Retries | None = None,
+        workers: int = CONNECTIONS,
+        max_waiting: int = MAX_WAITING,
+        credentials: Credentials | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        calls = LegacyCalls(address)
+        super().__init__(calls, "1.1", timeout_s, retries, workers, max_waiting, credentials, transport)
 
-    def notify(self, topic: str, payload: str | bytes, *, plain: bool = False) -> None:
-        """Publish XML, or with `plain` any characters; when this returns the broker has taken it."""
-        try:
-            content = payload.decode() if isinstance(payload, bytes) else payload
-        except UnicodeDecodeError as error:
-            raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
-        message = (
-            f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}">'
-            f'<wsnt:Topic Dialect="{_SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
-            f"<Identification>{self._source}:{next(self._numbers)}</Identification><Fragment>{_WHOLE}</Fragment>"
-            f"</wsnt:Package><wsnt:Message>{text(content) if plain else without_declaration(content)}</wsnt:Message>"
-            "</wsnt:NotificationMessage>"
-        )
-        self._ask(_WsnProcess(self._to, "", message, lambda reply: _done(reply, "Notify"), repeatable=False))
-
-    def unsubscribe(self, subscription: LegacySubscription | str) -> None:
-        """End the subscription, given as `subscribe` returned it, or by the address that the broker calls it."""
-        if isinstance(subscription, str):
-            self._ask(self._calls.unsubscribe(subscription))
-            return
-        message = (
-            f'<wsnt:Unsubscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
-            f"{_which(subscription.topic, subscription.subscriber)}</wsnt:Unsubscribe>"
-        )
-        self._ask(_WsnProcess(self._to, "", message, lambda reply: _done(reply, "Unsubscribe"), repeatable=False))
-
-    def close(self) -> None:
-        """Close the connections; calls of other threads that fail from now on are not repeated."""
-        self._free()
-
-    @property
-    def _to(self) -> Remote:
-        return Remote(self._address)
-
-    def _ask(self, call: Call[ResultT]) -> ResultT:
-        return self._session.perform(call, self._soap)
+    create_pull_point = submitted(LegacyCalls.create_pull_point)
+    subscribe = submitted(LegacyCalls.subscribe)
+    notify = submitted(LegacyCalls.notify)
+    unsubscribe = submitted(LegacyCalls.unsubscribe)
 
 
 def _which(path: str, subscriber: str) -> str:
     return (
-        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{_SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
+        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
         f"<wsnt:SubscriberAddress>{text(subscriber)}</wsnt:SubscriberAddress>"
     )
 

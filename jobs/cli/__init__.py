@@ -3,7 +3,8 @@
     engine, configuration           the embedded engine; settings, and what a Spark cluster gets
     messages, topics, subscriptions a client for the shell; what the engine knows
     users                           who may come in, and who might not any more
-    trace, audit, dead_letters      what became of notifications, and what to do about it
+    trace, audit, waiting           what became of notifications
+    dead_letters                    what was given up, and what to do about it
     watching, maintenance           how it is; backups and keys
     common, topics_work, listening  what several of them share; the subscription of `listen`
 
@@ -30,11 +31,12 @@ from jobs.cli import (
     maintenance,
     messages,
     subscriptions,
-    topics,
     trace,
     users,
+    waiting,
     watching,
 )
+from jobs.cli.topics import group as topics
 from jobs.terminal import error_console, guard, say
 
 app = typer.Typer(
@@ -68,7 +70,7 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, trace, audit, dead_letters),
+    *(engine, messages, topics, subscriptions, trace, audit, waiting, dead_letters),
     *(configuration, watching, maintenance, users),
 ):
     module.register(app)

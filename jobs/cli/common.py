@@ -74,6 +74,8 @@ NamespaceOption = Annotated[
     typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
 ]
 
+TopicArgument = Annotated[str, typer.Argument(help="For instance a/b, a:b, {urn:x}a/b, or p:a/b with -n p=urn:x.")]
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -84,7 +84,7 @@ def backup(
 
     with ProgressShown() as progress:
         manifest = back_up_logs(kafka_of(config, home), folder, pull_limits(settings), progress)
-    _tell(manifest, folder, "backed up to", json)
+    tell_of_backup(manifest, folder, "backed up to", json)
 
 
 def restore(
@@ -112,7 +112,7 @@ def restore(
 
     with ProgressShown() as progress:
         manifest = fill(folder, kafka_of(config, home), progress)
-    _tell(manifest, folder, "restored from", json)
+    tell_of_backup(manifest, folder, "restored from", json)
 
 
 def _tell_files(files: Iterable[Path], json: bool) -> None:
@@ -123,14 +123,26 @@ def _tell_files(files: Iterable[Path], json: bool) -> None:
         console().print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _tell(manifest: Manifest, folder: Path, done: str, json: bool) -> None:
+def tell_of_backup(manifest: Manifest, folder: Path, done: str, json: bool) -> None:
     if json:
         print_json({"made_ms": manifest.made_ms, "records": {log: each.records for log, each in manifest.logs.items()}})
         return
     out = console()
     out.print(f"{done} {folder}, as of {moment(manifest.made_ms)}:", highlight=False, soft_wrap=True)
     for log, contents in manifest.logs.items():
-        out.print(f"  {log:<14}{contents.records:>12,} records", highlight=False)
+        noun = "record " if contents.records == 1 else "records"
+        line = f"  {log:<14}{contents.records:>12,} {noun}  {_HELD.get(log, '')}"
+        out.print(line.rstrip(), highlight=False, soft_wrap=True)
+
+
+# Of most logs a backup holds a part, so a number alone would look like a loss.
+_HELD = {
+    "notifications": "not delivered yet, and those of the last batch",
+    "dead": "dead letters",
+    "pullpoints": "not fetched yet",
+    "retained": "current messages",
+    "control": "topics, subscriptions, pull points, registrations",
+}
 
 
 def new(

@@ -20,8 +20,9 @@ from directory.entries import ldif
 from directory.entries.changes import Put, Workspace, in_writing_order
 from directory.entries.dn import parse_dn
 from directory.entries.entries import EntrySet
-from directory.entries.mapping import NAMES, Listing
+from directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
 from directory.entries.reader import read_listing
+from directory.entries.units import Units
 from topic_model.control_view import ControlView
 from topic_model.documents import (
     read_json,
@@ -224,3 +225,39 @@ def plan_import(
         more = f"; and {len(refused) - _MAX_NAMED} more" if len(refused) > _MAX_NAMED else ""
         raise TopicError(f"nothing was imported, {len(refused)} topics cannot be: {named}{more}")
     return Import(tuple(records), added, changed, len(gone))
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What the units of another system come to: topics to add, how many were there already and stay as they are, and
+    what cannot be, or not wholly."""
+
+    topics: tuple[TopicRecord, ...]
+    unchanged: int
+    problems: tuple[EntryProblem, ...]
+
+
+def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
+    """The topics that are not there yet. One whose code is somebody else's comes without it. Changes `tree` as it
+    goes."""
+    added: list[TopicRecord] = []
+    problems = list(units.problems)
+    unchanged = 0
+    for number, topic in enumerate(units.topics):
+        progress("comparing topics", number, len(units.topics))
+        if topic.path in tree:
+            unchanged += 1
+            continue
+        owners = tree.paths_with_code(topic.code) if topic.code else ()
+        if owners:
+            reason = f"its code {topic.code!r} belongs to {owners[0]} here: imported without it"
+            problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, topic.path, reason, topic.path))
+            topic = TopicRecord(topic.path)
+        try:
+            plan_create(tree, topic)
+        except TopicError as error:
+            problems.append(EntryProblem(ProblemKind.BELOW_FINAL, topic.path, str(error), topic.path))
+            continue
+        tree.put(topic)
+        added.append(topic)
+    return Additions(tuple(added), unchanged, tuple(problems))

@@ -238,7 +238,7 @@ def test_both_sides_survive_a_broker_that_is_killed(own_broker: KafkaBroker) -> 
         assert follower.poll(0.1) == 0
 
     own_broker.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             last = log.append([topic(3)])

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.stack]
 
 CONVERSATION = """
 import queue, sys
-from arborcast_client import Client, LegacyClient
+from arborcast_client import Client, LegacyClient, LegacyFuturesClient
 from arborcast_client.listener import Listener
 
 url, came = sys.argv[1], queue.Queue()
@@ -30,6 +30,9 @@ with Listener(came.put) as new, Listener(came.put) as old, Client(url) as client
     client.unsubscribe(subscription)
     subscription = legacy.subscribe("tour", to=old.url)
     legacy.notify("tour:b", "<n>2</n>")
+    print(came.get(timeout=300).payload.decode())
+    with LegacyFuturesClient(url) as later:
+        later.notify("tour:b", "<n>3</n>").result(300)
     print(came.get(timeout=300).payload.decode())
     legacy.unsubscribe(subscription)
 """
@@ -120,4 +123,4 @@ def test_an_installed_client_talks_to_it(engine: Installed, tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     published, *received = done.stdout.splitlines()
-    assert received == [f"tour/a <n>1</n> {published}", "<n>2</n>"]
+    assert received == [f"tour/a <n>1</n> {published}", "<n>2</n>", "<n>3</n>"]

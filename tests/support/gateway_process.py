@@ -14,8 +14,8 @@ from pathlib import Path
 import requests
 
 from core.settings import KafkaSettings
-from jobs.processes import processes
 from tests.support.certificates import Certificates
+from tests.support.held_port import HeldPort
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ class GatewayRun:
         more: str = "",
         **gateway: object,
     ) -> None:
-        self.port = processes.free_port()
+        self.port = HeldPort().for_life_of(self)
         self.base = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.session = requests.Session()
         # Else authorities that the environment names would count instead of ours.
@@ -90,13 +90,13 @@ class GatewayRun:
     def health(self, which: str) -> int:
         """Status of /health/live or /health/ready, 0 when nobody answers."""
         try:
-            return self.session.get(f"{self.base}/health/{which}", timeout=5).status_code
+            return self.session.get(f"{self.base}/health/{which}", timeout=60).status_code
         except requests.RequestException:
             return 0
 
     def metric(self, name: str) -> float:
         """A metric without labels."""
-        for line in self.session.get(f"{self.base}/metrics", timeout=5).text.splitlines():
+        for line in self.session.get(f"{self.base}/metrics", timeout=60).text.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         raise KeyError(name)
@@ -114,7 +114,7 @@ class GatewayRun:
             return 0
         if self._process.poll() is None:
             os.killpg(self._process.pid, number)
-        return self._process.wait(15)
+        return self._process.wait(120)
 
 
 def _tls_section(tls: Certificates) -> str:

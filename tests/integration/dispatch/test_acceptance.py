@@ -120,7 +120,7 @@ def test_recipients_are_those_of_the_acceptance(
             brief = log.accept("brief")
             log.end("brief")
             rows = attempt_rows(settings, len(steps.expected) + 1)
-            report = audit(kafka_settings, steps.now_ms - 120_000, deep=True)
+            report = audit(kafka_settings, steps.now_ms - 120_000, deep=True, patience_s=120)
         pushed = {path: len(receiver.received(path)) for path in ("/pulled", "/paused", "/ended")}
 
     found = {(row["subscription"], row["notification"], row["state"]) for row in rows}

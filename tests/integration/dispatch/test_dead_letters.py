@@ -98,8 +98,8 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
 
     with closing(ParkedStore(None)) as store:
-        for key, value in everything(kafka_settings, "parked"):
-            store.apply(key, value)
+        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
+            store.apply(key, value, offset)
         first, second = store.untried("s1", 10)
     assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0, redrive=AT_MS)), Tries())
     assert [first.notification.id, second.notification.id] == ["n1", "n2"]
@@ -123,8 +123,8 @@ def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redrive
         late.settle(30)
 
     with closing(ParkedStore(None)) as store:
-        for key, value in everything(kafka_settings, "parked"):
-            store.apply(key, value)
+        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
+            store.apply(key, value, offset)
         assert [waiting.notification.id for waiting in store.untried("s1", 10)] == ["n1"]
 
 
@@ -141,8 +141,8 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
         assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
     assert found(kafka_settings) == []
     with closing(ParkedStore(None)) as store:
-        for key, value in everything(kafka_settings, "parked"):
-            store.apply(key, value)
+        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
+            store.apply(key, value, offset)
         assert store.count == 1
 
 

@@ -58,7 +58,7 @@ def test_a_reference_reaches_the_pull_point_of_who_asked_for_the_patient(gateway
         f"<rim:RegistryObjectList>{entries}</rim:RegistryObjectList></l:SubmitObjectsRequest>"
         "</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     references: list[etree._Element] = []
     while not references:
         assert time.monotonic() < deadline

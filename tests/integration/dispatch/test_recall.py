@@ -6,7 +6,7 @@ from contextlib import closing
 from core.eventlog.topics import ensure_topics
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
-from dispatch.hot.earlier import newest_batch, recall
+from dispatch.hot.earlier import newest_batch, recall, recall_since
 from dispatch.logs import attempts
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Matched
 from topic_model.topics import TopicPath
@@ -50,6 +50,9 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
     assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
         "it is only looked for since it was planned"
     )
+    later = {("s", "of the redelivery")}
+    assert recall_since(kafka_settings, 6, now_ms, 20) == later, "the redelivery has tried what an earlier run parked"
+    assert recall_since(kafka_settings, 5, now_ms, 20) == written | later
 
 
 def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafka_settings: KafkaSettings) -> None:

@@ -17,11 +17,6 @@ from tests.support.pulling import create, fill, get, payloads
 from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
 
 
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
 async def finished(parts: GatewayParts, work: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
     answer = await work()
     await parts.pulls.close()

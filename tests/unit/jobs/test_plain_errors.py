@@ -57,6 +57,7 @@ LOGS = {
     "subscriptions list": "",
     "subscriptions resume": "x",
     "access check": "",
+    "waiting list": "",
     "dead-letters list": "",
     "dead-letters show": ID,
     "dead-letters redrive": "--yes",

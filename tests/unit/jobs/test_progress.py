@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import jobs.cli.topics
 import jobs.cli.topics_work
 import jobs.progress
 from core.printable import is_printable

@@ -18,12 +18,16 @@ from typer.testing import CliRunner
 import dispatch.operations.audit
 import jobs.cli.dead_letters
 import jobs.cli.topics_work
+import jobs.cli.waiting
 import jobs.engine.doctor
 from core.errors import ArborcastError
 from core.printable import is_printable
 from core.telemetry import log_format
+from dispatch.logs.attempts import Attempt
 from dispatch.logs.dead_letters import DeadLetter
+from dispatch.logs.parked import Delivery, Place, Tries
 from dispatch.operations.audit.report import Problem, Report
+from dispatch.operations.waiting import Wait
 from dispatch.tables import NOTIFICATIONS
 from ingest.client.received import ReceivedMessage
 from jobs import terminal
@@ -79,9 +83,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An engine that does not run, with a topic, a suspended subscription and a dead letter of the same kind."""
+    """An engine that does not run, with a topic, a suspended subscription, and deliveries of the same kind."""
     notification = Notification("n1", TOPIC, ODD.encode(), 0, ODD.encode(), ODD, ODD)
     letter = DeadLetter("s1", ENDPOINT, notification, "dead", 0, 3, "client-error", ODD, 400, "p1", ODD.encode())
+    last = Attempt("n1", "s1", TOPIC, ENDPOINT, 3, "p1", "parked", 0, 0, 1.0, "client-error", ODD, 400)
+    wait = Wait(Delivery("s1", Place(0, 0, 0)), "n1", TOPIC, 0, 0, Tries(3, 3), last)
     table, suspensions = RoutingTable(), Suspensions()
     for each in (
         TopicRecord(TOPIC, code=ODD, message_types=(ODD,)),
@@ -93,6 +99,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
     audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
     monkeypatch.setattr(jobs.cli.dead_letters, "_search", lambda *_: iter([(None, letter)]))
+    monkeypatch.setattr(jobs.cli.waiting, "_search", lambda *_: ([wait], 0, True))
     monkeypatch.setattr(jobs.cli.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda *_: table.topics)
     monkeypatch.setattr(dispatch.operations.audit, "audit", lambda *_, **__: audited)
@@ -104,6 +111,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMMANDS = [
+    ["waiting", "list"],
     ["dead-letters", "list"],
     ["dead-letters", "show", "n1"],
     ["subscriptions", "list"],

@@ -1,9 +1,11 @@
-"""`LegacyClient` against our gateway at its old address, and against the words of others."""
+"""`LegacyClient`, `LegacyFuturesClient`: against our gateway at its old address, and against the words of others."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+import inspect
+import threading
+from collections.abc import Mapping
 
 import pytest
 from lxml import etree
@@ -13,35 +15,25 @@ from dispatch.delivery.envelope import Envelope
 from ingest.client import (
     BrokerUnavailable,
     BrokerUnreachable,
+    ClientClosed,
     ClientError,
     FaultReceived,
     HttpAnswer,
     LegacyClient,
+    LegacyFuturesClient,
     LegacySubscription,
     Retries,
     UnreadableAnswer,
 )
+from ingest.client.legacy import LegacyCalls
 from ingest.client.listener import read_push
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import served
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 SERVICE = "http://org.apache.servicemix.application"
 ADDRESS = "http://host:9002/wsn-subscribe?a=1&b=2"
 ALARM = "all:alarm:alarm1"
-
-
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
-@pytest.fixture
-def url(parts: GatewayParts) -> Iterator[str]:
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
-        yield parts.gateway.own.base
 
 
 def test_a_subscriber_comes_and_goes(parts: GatewayParts, url: str) -> None:
@@ -178,3 +170,77 @@ def test_a_listener_reads_old_pushes(parts: GatewayParts, url: str, payload: byt
     push = Envelope(subscription, None).request([Notification("n1", TopicPath("all"), payload, 0)], 1, None)
     (message,) = read_push(push.body, b"text/xml", "n1")
     assert (message.payload, message.topic, message.notification_id) == (seen, None, "n1")
+
+
+def test_both_forms_offer_every_operation_with_its_parameters_and_their_own_result() -> None:
+    operations = [name for name in vars(LegacyCalls) if not name.startswith("_")]
+    assert sorted(operations) == ["create_pull_point", "notify", "subscribe", "unsubscribe"]
+    for name in operations:
+        made = inspect.signature(getattr(LegacyCalls, name))
+        result = made.return_annotation.removeprefix("Call[").removesuffix("]")
+        future = made.replace(return_annotation=f"Future[{result}]")
+        assert inspect.signature(getattr(LegacyClient, name)) == made.replace(return_annotation=result)
+        assert inspect.signature(getattr(LegacyFuturesClient, name)) == future
+
+
+def test_futures_of_all_calls(parts: GatewayParts, url: str) -> None:
+    with LegacyFuturesClient(url) as client:
+        assert client.broker == f"{url}/wsnprocess/"
+        point = client.create_pull_point("north").result(30)
+        assert point.address.startswith(f"{url}/wsn/pullpoints/")
+        made = client.subscribe(ALARM, to=ADDRESS).result(30)
+        (subscription,) = parts.table.subscriptions()
+        assert made == LegacySubscription(ALARM, ADDRESS, subscription.address)
+        assert client.subscribe(ALARM, to=ADDRESS).result(30) == LegacySubscription(ALARM, ADDRESS)
+        client.unsubscribe(made).result(30)
+        assert not list(parts.table.subscriptions())
+        refused = client.unsubscribe(made).exception(30)
+        assert isinstance(refused, FaultReceived)
+        assert "refused the Unsubscribe, it says 'faild'" in str(refused)
+        client.unsubscribe(client.subscribe(ALARM, to=ADDRESS).result(30).address).result(30)
+        assert not list(parts.table.subscriptions())
+
+
+def test_one_worker_publishes_in_order_and_the_block_waits_for_all(parts: GatewayParts, url: str) -> None:
+    told: list[int] = []
+    with LegacyFuturesClient(url, workers=1) as client:
+        for number in range(200):
+            published = client.notify(ALARM, f"<n>{number}</n>")
+            published.add_done_callback(lambda done, number=number: told.append(number))  # type: ignore[misc]
+    stored = [one.payload.decode() for one in parts.notifications.accepted]
+    assert stored == [f"<n>{number}</n>" for number in range(200)]
+    assert told == [*range(200)]
+
+
+def test_futures_carry_what_is_wrong_and_what_cannot_be_written_is_refused_at_once(
+    parts: GatewayParts, url: str
+) -> None:
+    with LegacyFuturesClient(url, retries=Retries(attempts=1)) as client:
+        with pytest.raises(ExpressionError):
+            client.notify("all:*", "<n/>")
+        with pytest.raises(ClientError, match="in a namespace"):
+            client.notify("{urn:a}all", "<n/>")
+        assert isinstance(client.subscribe(ALARM, to="nowhere").exception(30), FaultReceived)
+        parts.notifications.error = InfrastructureError("no broker", retry_after=7)
+        assert isinstance(client.notify("all", "<n/>").exception(30), BrokerUnavailable)
+    with pytest.raises(ClientClosed):
+        client.notify("all", "<n/>")
+
+
+def test_futures_travel_by_a_transport_of_ones_own() -> None:
+    """One method; several requests at a time; nothing again that may have arrived."""
+    both = threading.Barrier(2, timeout=60)
+
+    class Together(Old):
+        def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+            both.wait()
+            return super().post(url, headers, body)
+
+    old = Together("success!", "success!")
+    with LegacyFuturesClient("http://old:9000/wsn-core", transport=old, workers=2) as client:
+        for done in [client.notify("all", "<x/>"), client.notify("all", "<y/>")]:
+            done.result(60)
+    lost = Old(BrokerUnreachable("no answer"))
+    with LegacyFuturesClient("http://old", transport=lost, retries=Retries(first_s=0.0)) as client:
+        assert isinstance(client.notify("all", "<x/>").exception(60), BrokerUnreachable)
+    assert (len(old.sent), len(lost.sent)) == (2, 1)

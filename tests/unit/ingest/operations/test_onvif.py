@@ -72,11 +72,6 @@ def numbers(answer: HttpAnswer) -> list[int]:
     return [int(element.text or "") for element in answer.root.iterfind(".//n")]
 
 
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
 def test_the_subscription_is_its_own_pull_point(parts: GatewayParts) -> None:
     path = create(parts, "<tev:InitialTerminationTime>PT10M</tev:InitialTerminationTime>")
     (subscription,) = parts.table.subscriptions()

@@ -29,7 +29,7 @@ class SlowConsumer:
         self.questions += 1
         answer = self.end
         self.asked.set()
-        assert self.let.wait(10)
+        assert self.let.wait(120)
         if self.broken:
             raise OSError("gone")
         return dict.fromkeys(partitions, answer)

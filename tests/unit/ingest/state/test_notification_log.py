@@ -104,7 +104,7 @@ async def connected(settings: GatewaySettings | None = None, kafka: KafkaSetting
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)

@@ -14,6 +14,7 @@ from dispatch.logs import dead_letters, parked
 from dispatch.logs.attempts import Evaluation, Matched, encode_evaluation
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tries
+from jobs.cli.maintenance import tell_of_backup
 from jobs.maintenance import backup
 from jobs.maintenance.archive import BackupRecord, Contents, read_log, write_log
 from topic_model.projections.pull_store import PullLimits
@@ -46,6 +47,11 @@ class Logs:
         for batch, offset in ((1, before - 1), (2, before)):
             (value,) = encode_evaluation(Evaluation(0, batch, 0, [Matched("n", TopicPath("a"), 1_000, offset, 0)]))
             self.of("attempts").append(Written(len(self.of("attempts")), b"", value))
+
+    def publish(self, name: str) -> None:
+        log = self.of("notifications")
+        key, value = notifications.encode(Notification(name, TopicPath("a"), b"<x/>", 1_000))
+        log.append(Written(len(log), key, value))
 
     def park(self, delivery: Delivery, letter: DeadLetter) -> None:
         self._add("parked", delivery, parked.encode(Parked(letter.notification, Tries())))
@@ -131,6 +137,7 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
         return written
 
     monkeypatch.setattr(backup, "LogScan", logs.reading)
+    monkeypatch.setattr(backup, "read_progress", lambda _kafka: {})
     monkeypatch.setattr(backup, "write_log", write)
     for each in (stays, sent, purged, meanwhile, delivered):
         logs.bury(*each)
@@ -147,3 +154,26 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
     assert owed == {"sent before", "dying meanwhile"} | ({"sent meanwhile"} if reaches_parked else set())
     assert kept == {"stays", "sent meanwhile", "delivered meanwhile", "dying meanwhile"}, "no more, and no fewer"
     assert {delivery.place.redrive for delivery, _ in letters} == {DIED_MS}
+
+
+def test_what_is_counted_is_what_may_be_undelivered_and_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the last batch nobody knows how far it has come, so it is in the backup; what lies before it is not."""
+    logs = Logs()
+    for name in ("delivered", "in the last batch"):
+        logs.publish(name)
+    logs.dispatched(1)
+    monkeypatch.setattr(backup, "LogScan", logs.reading)
+    monkeypatch.setattr(backup, "read_progress", lambda _kafka: {})
+    manifest = backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
+
+    tell_of_backup(manifest, tmp_path, "backed up to", json=False)
+
+    owed = [notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")]
+    assert owed == ["in the last batch"]
+    said = capsys.readouterr().out
+    assert " 1 record   not delivered yet, and those of the last batch\n" in said
+    assert " 0 records  dead letters\n" in said
+    lines = [line.split() for line in said.splitlines()[1:]]
+    assert [line[0] for line in lines] == [*manifest.logs]

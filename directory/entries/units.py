@@ -1,0 +1,96 @@
+"""The topic tree of another system, kept as organizational units: HPwsn and its relatives have theirs so. Pure.
+
+    ou=all_test,dc=wsn,dc=com                             the base: no topic, or the one that it is said to stand for
+    ou=alarm1,ou=alarm,ou=all_test,dc=wsn,dc=com          alarm/alarm1 below that; its description is its code,
+                                                          when it is one word
+
+Nothing of ours is in such a tree, so it is read once and imported, and not kept in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from core.errors import TopicError
+from directory.entries.dn import Dn, fold, format_dn, is_below
+from directory.entries.entries import Entry
+from directory.entries.mapping import EntryProblem, ProblemKind
+from topic_model.records.control import TopicRecord
+from topic_model.topics import Step, TopicPath, make_path, split_path
+from topic_model.tree.plans import check_record
+
+_ALIAS, _REFERRAL = "alias", "referral"
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a tree of units says. `topics` are in the order of their depth; `others` counts entries that are no units,
+    and those below them."""
+
+    topics: tuple[TopicRecord, ...]
+    problems: tuple[EntryProblem, ...]
+    others: int = 0
+
+
+def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None) -> Units:
+    """The topics that the units below `base` stand for; `root` is the topic that the base itself is. Never raises for
+    what the entries hold: what can be no topic is a problem, and what is below it."""
+    start = fold(base)
+    steps: dict[Dn, tuple[Step, ...] | None] = {start: tuple(split_path(root)) if root is not None else ()}
+    topics: dict[TopicPath, TopicRecord] = {}
+    codes: dict[str, TopicPath] = {}
+    problems: list[EntryProblem] = []
+    others = 0
+    for entry in sorted(entries, key=lambda entry: len(entry.key)):
+        if entry.key == start:
+            above: tuple[Step, ...] | None = steps[start]
+            if root is None:
+                continue
+            name = ""
+        elif is_below(entry.key, start):
+            above = steps.get(entry.key[1:])
+            name = _name_of(entry)
+            if not name:
+                others += 1
+                continue
+        else:
+            continue
+        if entry.key != start and entry.key[1:] not in steps:
+            others += 1  # below what is no unit nothing is looked for
+            continue
+        steps[entry.key] = None
+        if above is None:
+            problems.append(EntryProblem(ProblemKind.ORPHAN, format_dn(entry.dn), "the entry above is no topic"))
+            continue
+        own = (*above, ("" if not above else above[-1][0], name)) if name else above
+        try:
+            path = make_path(own)
+            record = check_record(TopicRecord(path, code=_code_of(entry)))
+        except TopicError as error:
+            problems.append(EntryProblem(ProblemKind.ILLEGAL_NAME, format_dn(entry.dn), str(error)))
+            continue
+        if path in topics:
+            reason = f"topic {path} has another entry already"
+            problems.append(EntryProblem(ProblemKind.DUPLICATE_TOPIC, format_dn(entry.dn), reason, path))
+            continue
+        steps[entry.key] = own
+        if record.code and codes.setdefault(record.code, path) != path:
+            reason = f"its code {record.code!r} belongs to topic {codes[record.code]}: imported without it"
+            problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, format_dn(entry.dn), reason, path))
+            record = TopicRecord(path)
+        topics[path] = record
+    return Units(tuple(topics.values()), tuple(problems), others)
+
+
+def _name_of(entry: Entry) -> str:
+    """What the entry's own RDN calls the unit, blanks around it cut off as old clients do; empty for what is none."""
+    if entry.has_class(_ALIAS) or entry.has_class(_REFERRAL):
+        return ""
+    return next((value.strip() for kind, value in entry.dn[0] if kind == "ou"), "")
+
+
+def _code_of(entry: Entry) -> str:
+    """The old systems keep it where others describe the unit for people, in words."""
+    words = (entry.text("description") or "").split()
+    return words[0] if len(words) == 1 else ""

@@ -1,0 +1,139 @@
+"""Topics added, moved and removed, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from core.printable import one_line
+from jobs.cli.common import (
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    TopicArgument,
+    kafka_of,
+    namespaces_of,
+)
+from jobs.terminal import console, print_json
+
+if TYPE_CHECKING:
+    from topic_model.records.control import ControlRecord
+    from topic_model.tree.tree import TopicTree
+
+
+def register(topics_app: typer.Typer) -> None:
+    """Add the commands to the group."""
+    for command in (add, remove, move, rename):
+        topics_app.command()(command)
+
+
+def add(
+    topic: TopicArgument,
+    code: Annotated[str, typer.Option("--code", help="Short code, unique in the tree.")] = "",
+    message_type: Annotated[list[str] | None, typer.Option("--type", help="A message type; may be repeated.")] = None,
+    final: Annotated[bool, typer.Option("--final", help="No topics may be added below.")] = False,
+    retain: Annotated[
+        bool | None,
+        typer.Option(
+            "--retain/--no-retain",
+            help="Keep the last notification for later subscribers, or do not; default: as topics.retain_all says.",
+        ),
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", help="Default priority of notifications.")] = 0,
+    routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
+    publisher: Annotated[
+        list[str] | None,
+        typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Replace the facts of a topic that is there.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add a topic, with its facts. Topics above need not be there."""
+    from jobs.cli import topics_work as commands
+    from topic_model.records.control import TopicPolicy, TopicRecord
+    from topic_model.tree.plans import plan_create, plan_update
+
+    record = TopicRecord(
+        path=commands.one_topic(topic, namespaces_of(namespace)),
+        code=code,
+        message_types=tuple(message_type or ()),
+        final=final,
+        policy=TopicPolicy(retain=retain, priority=priority, routing=routing, publishers=tuple(publisher or ())),
+    )
+
+    def plan(tree: TopicTree) -> list[ControlRecord]:
+        return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
+
+    _report(commands.change_tree(kafka_of(config, home), plan), json)
+
+
+def remove(
+    topic: TopicArgument,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="And every topic below.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a topic."""
+    from jobs.cli import topics_work as commands
+    from topic_model.tree.plans import plan_remove
+
+    path = commands.one_topic(topic, namespaces_of(namespace))
+    kafka = kafka_of(config, home)
+    _report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
+
+
+def move(
+    topic: TopicArgument,
+    target: Annotated[str, typer.Argument(help="Its new path, which must be free.")],
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move a topic with all below it."""
+    from jobs.cli import topics_work as commands
+    from topic_model.tree.plans import plan_move
+
+    namespaces = namespaces_of(namespace)
+    old, new = commands.one_topic(topic, namespaces), commands.one_topic(target, namespaces)
+    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_move(tree, old, new)), json)
+
+
+def rename(
+    topic: TopicArgument,
+    name: Annotated[str, typer.Argument(help="Its new name: b, or {urn:x}b for another namespace.")],
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give a topic another name, where it is."""
+    from jobs.cli import topics_work as commands
+    from topic_model.tree.plans import plan_rename
+
+    path = commands.one_topic(topic, namespaces_of(namespace))
+    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_rename(tree, path, name)), json)
+
+
+def _report(records: Iterable[ControlRecord], json: bool) -> None:
+    """What was appended, in a line for people or as JSON."""
+    from topic_model.records.control import TopicRecord, TopicRemoved
+
+    put = [record.path for record in records if isinstance(record, TopicRecord)]
+    removed = [record.path for record in records if isinstance(record, TopicRemoved)]
+    if json:
+        print_json({"put": put, "removed": removed})
+        return
+    for word, paths in (("put", put), ("removed", removed)):
+        for path in paths:
+            console().print(one_line(f"{word} {path}"), markup=False, highlight=False, soft_wrap=True)
+    if not put and not removed:
+        console().print("nothing to change")

@@ -1,0 +1,17 @@
+"""The commands of `arborcast topics` together."""
+
+from __future__ import annotations
+
+import typer
+
+from jobs.cli.common import SUBSCRIBING
+from jobs.cli.topics import changing, documents, showing
+
+topics_app = typer.Typer(help="Look at the topic tree and change it.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for module in (showing, changing, documents):
+        module.register(topics_app)
+    app.add_typer(topics_app, name="topics", rich_help_panel=SUBSCRIBING)

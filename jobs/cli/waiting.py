@@ -1,0 +1,142 @@
+"""`arborcast waiting`: what waits to be tried again, or for its turn."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from core.printable import one_line
+from jobs.cli.common import (
+    FATES,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    ListedOption,
+    NamespaceOption,
+    SubscriptionOption,
+    TopicsOption,
+    kafka_of,
+    moment,
+    namespaces_of,
+    tell_of_more,
+    topic_test,
+)
+from jobs.terminal import console, error_console, print_json
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from core.settings import KafkaSettings
+    from dispatch.operations.waiting import Asked, Wait
+    from topic_model.projections.suspensions import Suspensions
+    from topic_model.routing import RoutingTable
+
+waiting_app = typer.Typer(help="Deliveries that wait to be tried, or tried again.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(waiting_app, name="waiting", rich_help_panel=FATES)
+
+
+@waiting_app.command("list")
+def list_waiting(
+    subscription: SubscriptionOption = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL")
+    ] = None,
+    topic: TopicsOption = None,
+    notification: Annotated[
+        str | None, typer.Option("--notification", help="Only of this notification.", metavar="ID")
+    ] = None,
+    limit: ListedOption = 100,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List deliveries that wait, those that wait longest first, with what became of the last try."""
+    from core.security.uris import to_uri
+    from dispatch.operations.waiting import Asked
+    from jobs.cli.topics_work import read_subscriptions
+
+    # The last part of an address is the id.
+    name = subscription.rstrip("/").rpartition("/")[2] if subscription else ""
+    is_meant = topic_test(topic, namespaces_of(namespace))
+    kafka = kafka_of(config, home)
+    table, suspensions = read_subscriptions(kafka)
+
+    def asked(each: str) -> bool:
+        known = table.get(each)
+        there = known.consumer.address if known is not None else ""
+        return (not name or each == name) and (endpoint is None or to_uri(there) == to_uri(endpoint))
+
+    waits, more, complete = _search(kafka, Asked(asked, is_meant, notification or ""), limit)
+    now_ms = time.time_ns() // 1_000_000
+    facts = [_facts(each, table, suspensions, now_ms) for each in waits]
+    if json:
+        print_json({"waiting": facts, "more": more})
+    else:
+        for wait, each in zip(waits, facts, strict=True):
+            console().print(_line(wait, each, now_ms), soft_wrap=True)
+        if not facts:
+            error_console().print("nothing waits", highlight=False)
+        tell_of_more(more)
+    if not complete:
+        hint = "not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit"
+        error_console().print(hint, highlight=False, soft_wrap=True)
+
+
+def _search(kafka: KafkaSettings, asked: Asked, limit: int) -> tuple[list[Wait], int, bool]:
+    from dispatch.operations.waiting import Waiting
+
+    waiting = Waiting(kafka)
+    waits, more = waiting.oldest(asked, limit)
+    waits, complete = waiting.with_last(waits)
+    return waits, more, complete
+
+
+def _facts(wait: Wait, table: RoutingTable, suspensions: Suspensions, now_ms: int) -> dict[str, Any]:
+    name = wait.delivery.subscription
+    known = table.get(name)
+    last, tries = wait.last, wait.tries
+    return {
+        "notification": wait.notification,
+        "subscription": name,
+        "state": suspensions.state_of(known, now_ms) if known is not None else "over",
+        "endpoint": known.consumer.address if known is not None else "",
+        "topic": wait.topic,
+        "accepted": moment(wait.accepted_ms),
+        "since": moment(wait.since_ms),
+        "attempts": tries.number,
+        "next": moment(tries.due_ms) if tries.due_ms else "",
+        "error": last.error if last is not None else "",
+        "detail": last.detail if last is not None else "",
+        "status": (last.status if last is not None else 0) or "",
+    }
+
+
+def _line(wait: Wait, facts: dict[str, Any], now_ms: int) -> Text:
+    # In lines rather than columns: cut off, an id would be of no use.
+    from rich.text import Text
+
+    number = wait.tries.number
+    state = "" if facts["state"] == "active" else f" ({facts['state']})"
+    where = f" at {one_line(facts['endpoint'])}" if facts["endpoint"] else ""
+    line = Text.assemble(
+        (facts["since"], "dim"),
+        f"  {wait.notification}  ",
+        (one_line(wait.topic), "cyan"),
+        f"  for {facts['subscription']}{state}{where}, {number} {'try' if number == 1 else 'tries'}, ",
+    )
+    if not number:
+        line.append("next in its turn")
+    elif wait.tries.is_due(now_ms):
+        line.append("due now")
+    else:
+        line.append(f"next {facts['next']}")
+    if facts["error"]:
+        line.append(": ").append(facts["error"], "bold").append(f", {one_line(facts['detail'])}")
+    return line

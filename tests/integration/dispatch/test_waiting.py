@@ -1,0 +1,200 @@
+"""`arborcast waiting list`, on logs in a real Kafka, and on what a real job has parked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
+from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass
+from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
+from dispatch.operations.waiting import Asked, Waiting
+from jobs.cli import app
+from tests.support.dispatch_job import job_settings, logs, running, subscription
+from tests.support.receiver import Receiver
+from topic_model.records.control import SubscriptionSuspended
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+NOW_MS = int(time.time() * 1000)
+HOUR_MS = 3_600_000
+EVERYTHING = Asked(lambda _subscription: True, lambda _topic: True)
+
+
+def notification(name: str, topic: str = "a/b") -> Notification:
+    return Notification(name, TopicPath(topic), b"<x/>" * 1_000, NOW_MS - 5)
+
+
+def row(
+    name: str, to: str, number: int, error: ErrorClass, detail: str = "", status: int = 0, batch: int = 1
+) -> Attempt:
+    return Attempt(
+        notification=name,
+        subscription=to,
+        topic=TopicPath("a/b"),
+        endpoint=f"http://r/{to}",
+        number=number,
+        push="p",
+        state="parked",
+        accepted_ms=NOW_MS,
+        started_ms=NOW_MS,
+        duration_ms=1.0,
+        error=error,
+        detail=detail,
+        status=status,
+        batch=batch,
+    )
+
+
+@pytest.fixture
+def parking(kafka_settings: KafkaSettings) -> Iterator[ParkingLog]:
+    ensure_topics(kafka_settings)
+    with closing(ParkingLog(kafka_settings)) as log:
+        yield log
+
+
+@pytest.fixture
+def tried(kafka_settings: KafkaSettings) -> Iterator[AttemptsLog]:
+    log = AttemptsLog(kafka_settings)
+    log.connect()
+    with closing(log):
+        yield log
+
+
+@pytest.fixture
+def run(kafka_settings: KafkaSettings, tmp_path: Path) -> Callable[..., str]:
+    config = tmp_path / "arborcast.toml"
+    config.write_text(
+        f'[stack]\nbroker = "external"\n[kafka]\nbootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
+        f'prefix = "{kafka_settings.prefix}"\n'
+    )
+
+    def command(*arguments: str) -> str:
+        options = ["--config", str(config), "--home", str(tmp_path / "home")]
+        result = CliRunner().invoke(app, ["waiting", "list", *arguments, *options], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return command
+
+
+def test_what_waits_is_found_with_what_became_of_it_last(
+    kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog, run: Callable[..., str]
+) -> None:
+    with logs(kafka_settings) as log:
+        log.subscribe(
+            subscription("s1", "http://r/s1", "//."),
+            subscription("s2", "http://bücher.example/s2", "//."),
+            subscription("held", "http://r/held", "//."),
+        )
+        log.control(SubscriptionSuspended("held", "away", NOW_MS, NOW_MS))
+    twice, once = Delivery("s1", Place(1, 0, 1)), Delivery("s1", Place(1, 0, 2))
+    parking.park(twice, notification("twice"), Tries(1, 1, NOW_MS + 1, NOW_MS))
+    parking.settle(20)
+    parking.park(once, notification("once", "c"), Tries(1, 1, NOW_MS + HOUR_MS, NOW_MS))
+    parking.park(Delivery("s1", Place(1, 0, 3)), notification("delivered"), Tries())
+    parking.park(Delivery("s2", Place(1, 0, 1)), notification("twice"), Tries())
+    parking.park(Delivery("held", Place(1, 0, 1)), notification("twice"), Tries())
+    parking.park(Delivery("over", Place(1, 0, 1)), notification("twice"), Tries())
+    parking.tried(twice, Tries(2, 2, NOW_MS + 2 * HOUR_MS, NOW_MS))
+    parking.finished(Delivery("s1", Place(1, 0, 3)), tried=False)
+    parking.settle(20)
+    # A batch that is repeated: what is known of its tries stays, and since when it waits.
+    parking.park(twice, notification("twice"), Tries(1, 1, NOW_MS + 1, NOW_MS))
+    parking.settle(20)
+    for each in (
+        row("twice", "s1", 2, "timeout", detail="no answer", batch=NO_BATCH),
+        row("twice", "s1", 1, "server-error", detail="HTTP 500", status=500),
+        row("once", "s1", 1, "server-error", detail="HTTP 503", status=503),
+        row("twice", "s2", 0, "waiting", detail="its lane is served by the redelivery"),
+        row("delivered", "s1", 1, "server-error", detail="HTTP 500", status=500),
+    ):
+        tried.add(each)
+    tried.settle(20)
+
+    found = json.loads(run("--json"))
+    assert found["more"] == 0
+    by_delivery = {(each["notification"], each["subscription"]): each for each in found["waiting"]}
+    assert next(iter(by_delivery)) == ("twice", "s1"), "it waits longest"
+    assert {*by_delivery} == {("twice", "s1"), ("once", "s1"), *(("twice", each) for each in ("s2", "held", "over"))}
+    last = by_delivery["twice", "s1"]
+    assert (last["attempts"], last["error"], last["detail"]) == (2, "timeout", "no answer"), "not the batch's own row"
+    assert (last["topic"], last["endpoint"], last["state"]) == ("a/b", "http://r/s1", "active")
+    assert last["next"] > last["since"] >= last["accepted"]
+    assert by_delivery["once", "s1"]["status"] == 503
+    waits = by_delivery["twice", "s2"]
+    assert (waits["attempts"], waits["next"], waits["error"]) == (0, "", "waiting")
+    assert by_delivery["twice", "held"]["state"] == "suspended"
+    assert (by_delivery["twice", "over"]["state"], by_delivery["twice", "over"]["endpoint"]) == ("over", "")
+
+    def listed(*arguments: str) -> list[tuple[str, str]]:
+        shown = json.loads(run("--json", *arguments))["waiting"]
+        return sorted((each["notification"], each["subscription"]) for each in shown)
+
+    assert listed("--subscription", "s1") == [("once", "s1"), ("twice", "s1")]
+    assert listed("--subscription", "http://broker.example/wsn/subscriptions/s1", "--topic", "c") == [("once", "s1")]
+    assert listed("--endpoint", "http://bücher.example/s2") == [("twice", "s2")]
+    assert listed("--notification", "once") == [("once", "s1")]
+    assert listed("--endpoint", "http://nobody/") == []
+    short = json.loads(run("--json", "--limit", "2"))
+    assert ([*by_delivery][:2], short["more"]) == (
+        [(each["notification"], each["subscription"]) for each in short["waiting"]],
+        3,
+    )
+
+    lines = run("--subscription", "s1")
+    assert "twice  a/b  for s1 at http://r/s1, 2 tries, next " in lines
+    assert ": timeout, no answer\n" in lines
+    assert (
+        "for s2 at http://xn--bcher-kva.example/s2, 0 tries, next in its turn: waiting, " in run() or "bücher" in run()
+    )
+    assert "for held (suspended) at http://r/held" in run("--subscription", "held")
+    assert "and 4 more: --limit shows them" in run("--limit", "1")
+    assert "nothing waits" in run("--subscription", "nobody")
+
+
+def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(
+    kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog
+) -> None:
+    """An old row of the same delivery is none of its last try, and a long log is given up in time."""
+    parking.park(Delivery("s1", Place(1, 0, 1)), notification("n"), Tries(1, 1, NOW_MS, NOW_MS - HOUR_MS))
+    parking.settle(20)
+    waiting = Waiting(kafka_settings)
+    (wait,), _ = waiting.oldest(EVERYTHING, 10)
+    assert waiting.with_last([wait]) == ([wait], True), "the log has forgotten it"
+    tried.add(row("n", "s1", 1, "timeout"))
+    tried.settle(20)
+    (named,), complete = waiting.with_last([wait])
+    assert complete
+    assert named.last is not None
+    assert named.last.error == "timeout"
+    assert waiting.with_last([wait], within_s=-1.0)[1] is False
+    assert waiting.with_last([]) == ([], True)
+
+
+@pytest.mark.spark
+def test_what_a_job_could_not_deliver_waits(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, run: Callable[..., str]
+) -> None:
+    with Receiver() as receiver, logs(kafka_settings) as log:
+        log.subscribe(subscription("s1", receiver.url("/status/503"), "a//."))
+        with running(spark, job_settings(tmp_path / "job", kafka_settings, "batch")):
+            first, second = log.notify("a"), log.notify("a")
+            deadline = time.monotonic() + 120
+            shown: list[dict[str, Any]] = []
+            while len(shown) < 2 or shown[0]["attempts"] < 2:
+                assert time.monotonic() < deadline, shown
+                shown = json.loads(run("--endpoint", receiver.url("/status/503"), "--json"))["waiting"]
+    assert [each["notification"] for each in shown] == [first, second]
+    assert (shown[0]["error"], shown[0]["status"], shown[0]["topic"]) == ("server-error", 503, "a")

@@ -1,0 +1,193 @@
+"""`arborcast topics import --from-ldap`: the tree of an old system, from a real OpenLDAP into a real Kafka."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from core.errors import ArborcastError, ConfigError
+from core.settings import KafkaSettings
+from directory.errors import DirectoryError
+from jobs.cli import app
+from tests.support.directory import topic
+from tests.support.slapd import ADMIN_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
+from topic_model.records.control_log import ControlLog
+
+pytestmark = [pytest.mark.ldap, pytest.mark.kafka]
+
+_trees = itertools.count()
+
+OLD = {"": "1", "ou=alarm": "2", "ou=graphic": "3", "ou=alarm1,ou=alarm": "5", "ou=alarm2,ou=alarm": "6"}
+
+
+class Old:
+    """The old system's tree, and the command that brings it in."""
+
+    def __init__(self, slapd: Slapd, base: str, config: Path, home: Path) -> None:
+        self.slapd = slapd
+        self.base = base
+        self._options = ["--config", str(config), "--home", str(home)]
+
+    def add(self, dn: str, code: str = "", classes: str = "organizationalUnit", **more: str) -> None:
+        facts = {**more, **({"description": code} if code else {})}
+        with self.slapd.admin() as connection:
+            connection.add(f"{dn},{self.base}" if dn else self.base, ["top", classes], facts)
+
+    def add_many(self, names: list[str]) -> None:
+        with self.slapd.admin() as connection:
+            for name in names:
+                connection.add(f"ou={name},{self.base}", ["organizationalUnit"], {})
+
+    def invoke(self, *arguments: str, url: str = "", base: str = "", typed: str = "") -> Result:
+        where = ["--from-ldap", url or self.slapd.url, "--base", base or self.base]
+        command = ["topics", "import", *where, *arguments, *self._options]
+        return CliRunner().invoke(app, command, input=typed, catch_exceptions=False)
+
+    def __call__(self, *arguments: str, **more: str) -> Any:
+        """As the engine's user there, whose paged searches have no limit."""
+        result = self.invoke(
+            "--bind-dn", ENGINE_DN, "--stdin", "--json", *arguments, typed=f"{ENGINE_PASSWORD}\n", **more
+        )
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def topics(self) -> dict[str, str]:
+        result = CliRunner().invoke(app, ["topics", "list", "--json", *self._options], catch_exceptions=False)
+        return {each["path"]: each["code"] for each in json.loads(result.stdout)}
+
+
+@pytest.fixture
+def old(slapd: Slapd, kafka_settings: KafkaSettings, tmp_path: Path) -> Old:
+    with closing(ControlLog(kafka_settings)) as log:
+        log.ensure_created()
+        log.append([topic("all", code="mine"), topic("taken", code="3")])
+    config = tmp_path / "arborcast.toml"
+    config.write_text(
+        f'[stack]\nbroker = "external"\n[kafka]\nbootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
+        f'prefix = "{kafka_settings.prefix}"\n'
+    )
+    tree = Old(slapd, f"ou=old{os.getpid()}-{next(_trees)},{SUFFIX}", config, tmp_path / "home")
+    for dn, code in OLD.items():
+        tree.add(dn, code)
+    return tree
+
+
+def test_units_become_topics_once_and_what_is_there_stays(old: Old) -> None:
+    old.add("cn=somebody", "x", "person", sn="somebody")
+    old.add("ou=hall 1", "9")
+    old.add("ou=below,ou=hall 1", "10")
+    before = old.topics()
+
+    planned = old("--root", "all", "--dry-run")
+    assert planned == {
+        "added": 4,
+        "unchanged": 1,
+        "skipped": 3,
+        "other_entries": 1,
+        "topics": ["all/alarm", "all/graphic", "all/alarm/alarm1", "all/alarm/alarm2"],
+    }
+    assert old.topics() == before, "only said"
+
+    assert old("--root", "all") == planned
+    # The root's own code stays, and 3 belongs to another topic here.
+    codes = {"all/alarm": "2", "all/graphic": "", "all/alarm/alarm1": "5", "all/alarm/alarm2": "6"}
+    assert old.topics() == before | codes
+    again = old("--root", "all")
+    assert (again["added"], again["unchanged"], again["topics"]) == (0, 5, [])
+
+    old.add("ou=later,ou=alarm", "11")
+    assert old("--root", "all")["topics"] == ["all/alarm/later"]
+
+
+def test_what_is_said_to_people(old: Old) -> None:
+    old.add("ou=hall 1", "9")
+    with_password = {"typed": f"{ENGINE_PASSWORD}\n"}
+    said = old.invoke("--root", "{urn:old}all", "--dry-run", "--bind-dn", ENGINE_DN, **with_password)
+    assert said.exit_code == 0
+    assert f"Password of {ENGINE_DN}" in said.stderr, "it is asked for"
+    assert ENGINE_PASSWORD not in said.output
+    assert "would add {urn:old}all/alarm/alarm1 5\n" in said.stdout
+    assert said.stdout.endswith("5 added, 0 unchanged, 2 skipped\n")
+    assert f"skipped ou=hall 1,{old.base}: 'hall 1' is not a legal topic name (an NCName is needed)" in said.stderr
+    assert "skipped {urn:old}all/graphic: its code '3' belongs to taken here: imported without it" in said.stderr
+
+
+def test_without_a_root_the_units_below_the_base_are_root_topics(old: Old) -> None:
+    old("--dry-run")
+    assert old()["topics"] == ["alarm", "graphic", "alarm/alarm1", "alarm/alarm2"]
+
+
+def test_a_tree_larger_than_the_servers_limits_is_read_in_pages(old: Old) -> None:
+    """The server gives 100 entries at once, and to the engine's user any number page by page."""
+    old.add_many([f"n{number}" for number in range(1_200)])
+    assert old("--root", "all")["added"] == 1_204
+    with pytest.raises(DirectoryError, match="size or time limit for anonymous"):
+        old.invoke("--root", "all")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bind-dn", ENGINE_DN, "--stdin"], "refuses the bind as .*check --bind-dn and its password"),
+        (
+            ["--bind-dn", ADMIN_DN, "--stdin", "--start-tls"],
+            "no secure connection .*check --ca-file.*host of --from-ldap",
+        ),
+    ],
+)
+def test_what_the_server_refuses_is_said_in_words_of_the_options(old: Old, options: list[str], message: str) -> None:
+    with pytest.raises(DirectoryError, match=message) as refused:
+        old.invoke(*options, typed="wrong\n")
+    assert "directory." not in str(refused.value)
+
+
+def test_an_empty_password_is_not_sent(old: Old) -> None:
+    with pytest.raises(DirectoryError, match="the password is empty; cn=engine"):
+        old.invoke("--bind-dn", ENGINE_DN, "--stdin", typed="\n")
+
+
+def test_through_tls(old: Old) -> None:
+    for options in (["--start-tls"], []):
+        url = old.slapd.url if options else old.slapd.tls_url
+        found = old("--dry-run", "--ca-file", old.slapd.ca_file, *options, url=url)
+        assert found["added"] == 4
+
+
+def test_a_base_that_is_not_there(old: Old) -> None:
+    with pytest.raises(ConfigError, match=r"has no entry ou=none,dc=arborcast: check --base.*everybody may"):
+        old.invoke(base=f"ou=none,{SUFFIX}")
+
+
+def test_nobody_listens(old: Old) -> None:
+    with pytest.raises(DirectoryError, match=r"127\.0\.0\.1:1 cannot be reached"):
+        old.invoke(url="ldap://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "a file, or --from-ldap"),
+        (["x.ldif", "--root", "a"], "a file, or --from-ldap"),
+        (["x.ldif", "--from-ldap", "ldap://h", "--base", "ou=a"], "takes the place of a file"),
+        (["--from-ldap", "ldap://h", "--base", "ou=a", "--replace"], "takes the place of a file"),
+        (["--from-ldap", "ldap://h"], "needs --base"),
+        (["--from-ldap", "http://h", "--base", "ou=a"], "ldaps://HOST"),
+        (["--from-ldap", "ldap://h/ou=a", "--base", "ou=a"], "only the server"),
+        (["--from-ldap", "ldap://cn=x:secret@h", "--base", "ou=a"], "no user in the address"),
+        (["--from-ldap", "ldap://h", "--base", "all_test"], "no DN"),
+        (["--from-ldap", "ldap://h", "--base", "ou=a", "--stdin"], "--bind-dn"),
+        (["--from-ldap", "ldaps://h", "--base", "ou=a", "--start-tls"], "secured already"),
+        (["--from-ldap", "ldap://h", "--base", "ou=a", "--root", "a//."], "more than one topic"),
+    ],
+)
+def test_options_that_make_no_sense(old: Old, arguments: list[str], message: str) -> None:
+    with pytest.raises(ArborcastError, match=message) as refused:
+        CliRunner().invoke(app, ["topics", "import", *arguments, *old._options], catch_exceptions=False)
+    assert "secret" not in str(refused.value)

@@ -162,12 +162,12 @@ class Feeder:
         diverted = list(changes_of_told(before, told))
         if advance.base is None and not (advance.steps or diverted) and control == self._control:
             return []
-        found: list[tuple[str, ViewStep | None, Diverted | None]]
-        found = [("", None, each) for each in diverted] + [("", each, None) for each in advance.steps]
+        found: list[tuple[bytes, ViewStep | None, Diverted | None]]
+        found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
         if advance.base is not None:
             found.insert(0, (_file_of(advance.base), None, None))
         if not found:
-            found.append(("", None, None))  # the position alone
+            found.append((b"", None, None))  # the position alone
         began, last = (-1 if advance.base is not None else self._began), len(found) - 1
         return [
             Feed(run, began, number, control, base, step, diversion, complete=number == last)
@@ -178,9 +178,9 @@ class Feeder:
         return self._log.append_encoded([encode_feed(each) for each in messages])
 
 
-def _file_of(base: SharedBase) -> str:
+def _file_of(base: SharedBase) -> bytes:
     if isinstance(base, FileBase):
-        return base.file
+        return os.fsencode(base.file)
     raise TypeError(f"in real time the workers are on the driver's host, and see its files: {type(base).__name__}")
 
 

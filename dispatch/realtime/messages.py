@@ -53,7 +53,7 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     began: int
     back: int
     control: int
-    base: str = ""
+    base: bytes = b""
     step: ViewStep | None = None
     diverted: Diverted | None = None
     complete: bool = True

@@ -237,7 +237,7 @@ class Task:
                 self._held.begin()
                 self._complete = False
                 try:
-                    self._view = SteppedView(Snapshot.open(Path(feed.base)))
+                    self._view = SteppedView(Snapshot.open(Path(os.fsdecode(feed.base))))
                 except FileNotFoundError:
                     self._view = None  # there is a newer one, and the message that says so
             if feed.step is not None and self._view is not None:

@@ -29,7 +29,7 @@ LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)])
 
 
 def test_messages_come_out_as_they_went_in() -> None:
-    feed = Feed(3, -1, 2, 17, base="/somewhere/x.base", step=ViewStep(17, Overlay("x")), complete=False, stop=True)
+    feed = Feed(3, -1, 2, 17, base=b"/somewhere/x.base", step=ViewStep(17, Overlay("x")), complete=False, stop=True)
     assert decode_feed(*encode_feed(feed)) == feed
     progress = WorkerProgress(3, 1, 99, 3, 5, signs=(("http://e/", Sign("slow")),), gone=frozenset({"s"}), stopped=True)
     assert decode_progress(*encode_progress(progress)) == progress

@@ -137,6 +137,14 @@ class PushSettings:
     max_notify_bytes: int = setting(
         262_144, "And at most this many bytes of payload together.", minimum=1, unit="bytes"
     )
+    callback_s: float = setting(
+        600.0,
+        "A receiver may take a push and say how it ended within this time, at the address in the push's "
+        "Arborcast-Callback; without a word by then the push has failed. 0: pushes name no such address.",
+        minimum=0,
+        maximum=86_400,
+        unit="s",
+    )
     max_response_bytes: int = setting(16_384, "How much of an answer is read.", minimum=0, unit="bytes")
     keep_response_bytes: int = setting(512, "How much of an answer the attempts log keeps.", minimum=0, unit="bytes")
     tls_ca_file: str = setting(

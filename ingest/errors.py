@@ -17,6 +17,7 @@ PeerError
 ├── UnsupportedPolicy              a subscription policy element that cannot be honoured here
 ├── ConsumerRefused                an address that we will not push to
 ├── NotRegistered                  a Notify by somebody who is not registered, where that is required
+├── ResultRefused                  what a receiver says of a push that it may not, or not any more (HTTP 403, 409, 410)
 ├── OperationRefused               an operation that we know and do not perform; names its declared fault
 └── AccessRefused                  because of who asks; knows the HTTP status and the headers that go with it
     ├── TooManyRequests                (429) over the rate; when to come again
@@ -175,6 +176,14 @@ class PublisherUnreachable(DeliveryError):
 
 class PublisherRefused(DeliveryError):
     """A publisher answered with a fault, or with something that cannot be understood."""
+
+
+class ResultRefused(PeerError):
+    """The result of a push is not taken, for a reason that has this HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class OperationRefused(PeerError):

@@ -94,6 +94,7 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         LogSpecification(kafka.topic("retained"), 1, True, latest_of_each, ordered=True),
         # One partition here too: the order of the claims decides who hands out what.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
+        LogSpecification(kafka.topic(RESULTS_LOG), 1, False, kept_for_a_while),
         LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, False, lease, ordered=True),
         # Steps build on those before them.
@@ -161,3 +162,5 @@ FEED_LOG = "feed"
 PROGRESS_LOG = "progress"
 
 PULL_LOG = "pullpoints"
+
+RESULTS_LOG = "results"

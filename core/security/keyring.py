@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import hmac
 import logging
 import os
 import re
@@ -20,11 +21,14 @@ import stat
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from core.errors import SecretError
 from core.files import Stamp, stamp_of, write_atomically
 from core.reasons import reason_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +38,21 @@ _PRIVATE = 0o600
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
+_MARK_BYTES = 16
 
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
-class Keys(Protocol):
-    """What seals and opens secrets."""
+class Marks(Protocol):
+    """What marks data as our own, and knows it again."""
+
+    def mark(self, data: bytes, context: str) -> str: ...
+
+    def is_marked(self, mark: str, data: bytes, context: str) -> bool: ...
+
+
+class Keys(Marks, Protocol):
+    """What seals and opens secrets, too."""
 
     def seal(self, plain: bytes, context: str) -> str: ...
 
@@ -50,18 +63,17 @@ class KeyRing:
     """Keys by their ids; the first one seals. Raises SecretError when there is none."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
-        # Here, because most processes never see a secret, and it takes 30 ms and 5 MB.
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
         if not keys:
             raise SecretError("there is no key to seal secrets with")
-        self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
+        self._keys = dict(keys)
+        self._ciphers: dict[str, AESGCM] = {}
+        self._marking: dict[tuple[str, str], bytes] = {}
         self.current = next(iter(keys))
 
     def seal(self, plain: bytes, context: str) -> str:
         """The ciphertext, with the id of its key. Never the same twice."""
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = self._ciphers[self.current].encrypt(nonce, plain, context.encode())
+        sealed = self._cipher(self.current).encrypt(nonce, plain, context.encode())
         return f"{self.current}:{base64.b64encode(nonce + sealed).decode()}"
 
     def open(self, sealed: str, context: str) -> bytes:
@@ -69,8 +81,7 @@ class KeyRing:
         from cryptography.exceptions import InvalidTag
 
         key_id, _, text = sealed.partition(":")
-        cipher = self._ciphers.get(key_id)
-        if cipher is None:
+        if key_id not in self._keys:
             # What is no id may be a secret that somebody has stored as it is.
             shown = repr(key_id) if _KEY_ID.fullmatch(key_id) else "of no id"
             raise UnknownKey(f"a secret was sealed with the key {shown}, which is not in the key file")
@@ -78,9 +89,41 @@ class KeyRing:
             data = base64.b64decode(text, validate=True)
             if len(data) < _NONCE_BYTES + _TAG_BYTES:
                 raise SecretError("a sealed secret is cut short")
-            return cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
+            return self._cipher(key_id).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
         except (InvalidTag, binascii.Error, ValueError):
             raise SecretError(f"a secret sealed with the key {key_id!r} was changed, or is not this one's") from None
+
+    def mark(self, data: bytes, context: str) -> str:
+        """What only a holder of the keys can put beside this data, with the id of its key. Always the same, and without
+        a nonce: to be made as often as need be."""
+        return f"{self.current}.{self._mark(self.current, data, context)}"
+
+    def is_marked(self, mark: str, data: bytes, context: str) -> bool:
+        """Whether a holder of the keys has made this mark. Raises UnknownKey, when it says to be of another key."""
+        key_id, _, given = mark.partition(".")
+        if key_id not in self._keys:
+            if _KEY_ID.fullmatch(key_id):
+                raise UnknownKey(f"it was marked with the key {key_id!r}, which is not in the key file")
+            return False
+        return hmac.compare_digest(given.encode(), self._mark(key_id, data, context).encode())
+
+    def _mark(self, key_id: str, data: bytes, context: str) -> str:
+        derived = self._marking.get((key_id, context))
+        if derived is None:
+            # One key for each use: what seals is used for nothing else.
+            derived = hmac.digest(self._keys[key_id], f"mark\n{context}".encode(), "sha256")
+            self._marking[key_id, context] = derived
+        made = hmac.digest(derived, data, "sha256")[:_MARK_BYTES]
+        return base64.urlsafe_b64encode(made).decode().rstrip("=")
+
+    def _cipher(self, key_id: str) -> AESGCM:
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            # Here, because most processes never see a secret, and it takes 30 ms and 5 MB.
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+            cipher = self._ciphers[key_id] = AESGCM(self._keys[key_id])
+        return cipher
 
 
 class UnknownKey(SecretError):
@@ -110,6 +153,17 @@ class KeyFile:
             return self._current(fresh=False).open(sealed, context)
         except UnknownKey:
             return self._current(fresh=True).open(sealed, context)
+
+    def mark(self, data: bytes, context: str) -> str:
+        """See KeyRing.mark; with the file's first key as it is now. Raises SecretError."""
+        return self._current(fresh=True).mark(data, context)
+
+    def is_marked(self, mark: str, data: bytes, context: str) -> bool:
+        """See KeyRing.is_marked. Raises SecretError."""
+        try:
+            return self._current(fresh=False).is_marked(mark, data, context)
+        except UnknownKey:
+            return self._current(fresh=True).is_marked(mark, data, context)
 
     def _current(self, *, fresh: bool) -> KeyRing:
         with self._lock:

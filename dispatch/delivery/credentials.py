@@ -33,7 +33,7 @@ class Vault:
 
     def __init__(self, settings: SecretSettings, keys: Keys | None = None) -> None:
         self._certificates = settings.client_certificates
-        self._keys = keys or KeyFile(Path(settings.key_file))
+        self.keys = keys or KeyFile(Path(settings.key_file))
 
     def guard(self, subscription: Subscription) -> Guard | None:
         """For the pushes of a subscription; None when it asks for no protection. Raises SecretError."""
@@ -41,13 +41,13 @@ class Vault:
         if protection is None:
             return None
         context = subscription.sealing_context()
-        signing = [(self._keys.open(each.sealed, context), each.until_ms) for each in protection.secrets]
+        signing = [(self.keys.open(each.sealed, context), each.until_ms) for each in protection.secrets]
         return Guard(signing, self._authorization(protection, context), self._certificate(protection, subscription))
 
     def _authorization(self, protection: Protection, context: str) -> bytes:
         if not protection.authorization:
             return b""
-        value = self._keys.open(protection.authorization, context)
+        value = self.keys.open(protection.authorization, context)
         if not _HEADER_VALUE.fullmatch(value):
             raise SecretError("the stored credentials are no value of an HTTP header")
         return value

@@ -29,6 +29,7 @@ from core.errors import SecretError
 from core.recent import Recent
 from core.telemetry import tracing
 from core.telemetry.tracing import shared
+from dispatch.delivery.callbacks import callback_of
 from dispatch.delivery.credentials import Guard, Vault
 from dispatch.delivery.transport.contract import PushRequest
 from topic_model.expressions import CONCRETE, write_topic
@@ -64,9 +65,11 @@ _VERBATIM = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:
 class Envelope:
     """The prepared form of the pushes to one subscription. Never changes, so it may be kept as long as that does."""
 
-    def __init__(self, subscription: Subscription, vault: Vault | None = None) -> None:
-        """Raises SecretError when what protects the pushes cannot be opened: then none may leave."""
+    def __init__(self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0) -> None:
+        """Raises SecretError when what protects the pushes cannot be opened: then none may leave. For `callback_s` a
+        receiver may say how a push ended, 0 for not at all."""
         self._guard = _guard(subscription, vault)
+        self._callback = None if vault is None else callback_of(subscription, vault.keys, callback_s)
         self._url = subscription.consumer.address
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
@@ -94,13 +97,15 @@ class Envelope:
         attempt: int,
         now_s: float | None = None,
         traceparent: str | None = None,
+        push: str = "",
     ) -> PushRequest:
         """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one.
 
         `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
         refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
-        push itself, that of the notifications when left out.
+        push itself, that of the notifications when left out; `push` its id.
         """
+        now_s = time.time() if now_s is None else now_s
         ids = _header_value(",".join([notification.original_id for notification in notifications]))
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
         if any(notification.replay for notification in notifications):
@@ -109,12 +114,16 @@ class Envelope:
         context = shared([each.traceparent for each in notifications]) if traceparent is None else traceparent
         if context:
             headers += ((tracing.HEADER, _header_value(context)),)
+        by_ms = 0
+        if self._callback is not None and push:
+            named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
+            headers += named
         body = self._body(notifications, attempt)
         if self._guard is None:
-            return PushRequest(self._url, headers, body)
+            return PushRequest(self._url, headers, body, result_by_ms=by_ms)
         message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}"
-        signature = self._guard.signature(message_id, body, time.time() if now_s is None else now_s)
-        return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate)
+        signature = self._guard.signature(message_id, body, now_s)
+        return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate, by_ms)
 
     @property
     def size(self) -> int:

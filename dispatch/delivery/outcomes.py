@@ -52,6 +52,11 @@ class Outcome:
         return not self.error
 
     @property
+    def taken(self) -> bool:
+        """Whether the receiver has taken the message, be it that it says later how it ended."""
+        return not self.error or self.error == "later"
+
+    @property
     def blames_message(self) -> bool:
         """Whether this says that the message is wrong, and nothing bad of the endpoint."""
         return 400 <= self.status < 500 or self.hopeless
@@ -65,9 +70,11 @@ class Outcome:
 DELIVERED = Outcome("", "")
 
 
-def classify(result: PushResult) -> Outcome:
-    """What the result of a push means."""
+def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
+    """What the result of a push means, whose receiver may say until then how it ended."""
     status = result.status
+    if result.later and result_by_ms:
+        return Outcome("later", f"HTTP {status}: its receiver says later how it ended", status)
     if 200 <= status < 300:
         return Outcome("", "", status)
     if 300 <= status < 400:

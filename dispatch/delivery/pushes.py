@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 # Bytes for those of which the log has said that no envelope can be made, twice: some thousands.
 _UNWRITABLE = 1024 * 1024
 
-_NO_RESULT = PushResult(0)
+NO_RESULT = PushResult(0)
 
-_NO_REQUEST = PushRequest("", (), b"")
+NO_REQUEST = PushRequest("", (), b"")
 
 
 def make_push_spans(settings: TracingSettings) -> PushSpans | None:
@@ -100,7 +100,8 @@ class Pusher:
         try:
             envelope = envelope_of(subscription)
             traceparent = span.traceparent if span is not None else None
-            request = envelope.request(notifications, number, started_ms / 1000, traceparent)
+            push_id = f"{self._prefix}-{next(self._numbers)}"
+            request = envelope.request(notifications, number, started_ms / 1000, traceparent, push_id)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
             if not self._unwritable.get(subscription.id):
@@ -109,14 +110,14 @@ class Pusher:
                 logger.exception("no envelope could be made", extra={"subscription": subscription.id})
             outcome = unwritable(error)
             _end(span, outcome)
-            return Push("", notifications, _NO_REQUEST, _NO_RESULT, started_ms), outcome
+            return Push("", notifications, NO_REQUEST, NO_RESULT, started_ms), outcome
 
         def answered(result: PushResult) -> None:
-            outcome = classify(result)
+            outcome = classify(result, request.result_by_ms)
             _end(span, outcome)
             if result.response:
                 result = dataclasses.replace(result, response=envelope.redact(result.response))
-            push = Push(f"{self._prefix}-{next(self._numbers)}", notifications, request, result, started_ms)
+            push = Push(push_id, notifications, request, result, started_ms)
             finished(push, outcome)
 
         if leaves is not None:
@@ -127,4 +128,7 @@ class Pusher:
 
 def _end(span: Span | None, outcome: Outcome) -> None:
     if span is not None:
-        span.end(outcome.error, {"http.response.status_code": outcome.status} if outcome.status else None)
+        span.end(
+            "" if outcome.taken else outcome.error,
+            {"http.response.status_code": outcome.status} if outcome.status else None,
+        )

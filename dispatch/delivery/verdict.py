@@ -8,6 +8,7 @@ chance comes in as a number, so that every decision can be repeated in a test.
 | 410 | the subscription ends, and all that waits for it is cancelled |
 | a status of `retry.permanent_statuses`, a SOAP fault that blames the sender, a forbidden address | given up |
 | any other status, no answer | again later: `retry.retransmissions` times, ever longer apart |
+| 202, the result later | it waits for the result, which counts then; without one in time it has failed |
 | 429 or 503 with Retry-After | again when it says, within `retry.longest_retry_after_s` |
 """
 
@@ -25,6 +26,9 @@ from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, Subscription
 
 GONE = 410
+
+# A result that a gateway has taken in the last moment is still on its way.
+_ON_ITS_WAY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,10 @@ def judge(
     """
     if outcome.delivered:
         return DELIVERED
+    if outcome.taken:
+        by_ms = push.request.result_by_ms
+        # Counted from now, too: the clock may have been put back since the push began.
+        return Verdict("parked", min(by_ms, now_ms + by_ms - push.started_ms) + _ON_ITS_WAY_MS)
     if outcome.status == GONE:
         return Verdict("cancelled")
     if is_permanent(outcome, policy):

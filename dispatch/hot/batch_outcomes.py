@@ -81,7 +81,7 @@ class BatchOutcomes:
         for received in taken:
             verdict = self._judged(subscription, received, push, outcome, cut_off)
         endpoint = subscription.consumer.address
-        if outcome.delivered:
+        if outcome.taken:
             self._note_success(subscription, endpoint, push)
             return None
         self._note_failure(endpoint, push, outcome, cut_off)
@@ -163,8 +163,11 @@ class BatchOutcomes:
         elif not outcome.delivered:
             policy = policy_of(subscription.policy, self._retry)
             verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
+        awaits = ""
+        if outcome.taken and not outcome.delivered:
+            awaits, counted = push.id, 0  # it counts with its result
         row = attempt(subscription, received.notification, 1, verdict, outcome, push, received.batch)
-        self._write(received, row, Tries(1, counted, verdict.next_ms, now_ms))
+        self._write(received, row, Tries(1, counted, verdict.next_ms, now_ms, awaits))
         return verdict
 
     def _write(self, received: Received, row: Attempt, tries: Tries) -> None:

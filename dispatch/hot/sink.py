@@ -136,6 +136,7 @@ class Worker:
     def __init__(self, settings: JobSettings, under_way: str) -> None:
         self.made_for = (settings, under_way)
         self._vault = Vault(settings.secrets)
+        self._callback_s = settings.push.callback_s
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
         self.conditions = Conditions()
@@ -201,7 +202,7 @@ class Worker:
         kept = self._envelopes.get(subscription.id)
         if kept is not None and (kept[0] is subscription or kept[0] == subscription):
             return kept[1]
-        envelope = Envelope(subscription, self._vault)
+        envelope = Envelope(subscription, self._vault, self._callback_s)
         self._envelopes.put(subscription.id, (subscription, envelope), 2 * envelope.size)
         return envelope
 

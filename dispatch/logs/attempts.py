@@ -56,6 +56,9 @@ ErrorClass = Literal[
     "redirect",  # 3xx: redirects are never followed
     "client-error",  # 4xx
     "server-error",  # 5xx
+    "later",  # taken: the receiver says later how it ended
+    "reported",  # the receiver, which had taken it, said that it failed; its words are in the detail
+    "no-result",  # the receiver, which had taken it, did not say in time how it ended
     "waiting",  # not tried yet: its lane is served by the redelivery; the detail says why
     "envelope",  # no message could be made for this subscription; the detail says why
     "lifespan",  # too old to be tried again

@@ -30,9 +30,11 @@ from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.dead_letters import DeadLetter
 from topic_model.records.notifications import Notification
 
-VERSION = 2
+VERSION = 3
 
-# What a record needs its reader to know: since 2 that its notification may be unjudged.
+# What a record needs its reader to know: since 2 that its notification may be unjudged, since 3 that its receiver may
+# have taken it for later.
+_VERSION_UNJUDGED = 2
 _VERSION_JUDGED = 1
 
 
@@ -53,12 +55,13 @@ class Place(NamedTuple):
 
 class Tries(NamedTuple):
     """What a delivery has been through: pushes made, how many of them count against it, when it is due again, and when
-    that was decided."""
+    that was decided. `awaits` is the push whose result its receiver will say by then; that push counts with its end."""
 
     number: int = 0
     counted: int = 0
     due_ms: int = 0
     decided_ms: int = 0
+    awaits: str = ""
 
     def is_due(self, now_ms: int) -> bool:
         """Whether it need not wait any longer."""
@@ -104,8 +107,10 @@ _codec = VersionedCodec(_Value, "a record of a parked delivery", VERSION)
 
 def encode(record: Parked | Tried) -> bytes:
     """The Kafka value of a record."""
+    if record.tries.awaits:
+        return _codec.encode(_Value(VERSION, record))
     unjudged = isinstance(record, Parked) and record.notification.unjudged
-    return _codec.encode(_Value(VERSION if unjudged else _VERSION_JUDGED, record))
+    return _codec.encode(_Value(_VERSION_UNJUDGED if unjudged else _VERSION_JUDGED, record))
 
 
 def decode_key(key: bytes) -> tuple[Delivery, bool]:

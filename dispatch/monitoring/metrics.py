@@ -179,9 +179,8 @@ class JobMetrics:
         if not sent.num_rows:
             return
         # One push may have carried many notifications; all of its rows say the same about it.
-        first = sent.append_column("failed", pc.not_equal(sent["state"], "delivered")).group_by(
-            "push", use_threads=False
-        )
+        taken = pc.or_(pc.equal(sent["state"], "delivered"), pc.equal(sent["error"], "later"))
+        first = sent.append_column("failed", pc.invert(taken)).group_by("push", use_threads=False)
         pushes = first.aggregate(
             [(name, "first") for name in ("endpoint", "duration_ms", "reused", "failed", "request_bytes", "error")]
         )
@@ -293,7 +292,9 @@ class JobMetrics:
         )
         self._push_seconds = registry.histogram("arborcast_push_seconds", "HTTP pushes, whatever came of them.")
         self._pushes = registry.counter(
-            "arborcast_pushes_total", "HTTP pushes by class of failure, empty for those that were taken.", ("error",)
+            "arborcast_pushes_total",
+            "HTTP pushes by class of failure, empty for those that were taken; later: taken, the result is to come.",
+            ("error",),
         )
         registry.gauges(
             "arborcast_pushes_in_flight",

@@ -176,7 +176,7 @@ class RetriesFold:
     writer = "parked"
     patched = ("tries", "counted", "due_at")
     kept: tuple[str, ...] = ()
-    guard = "s.tries > t.tries"
+    guard = "s.tries > t.tries or (s.tries = t.tries and s.counted > t.counted)"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Note what the record means for the table."""

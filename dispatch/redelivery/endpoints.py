@@ -140,6 +140,6 @@ class Endpoints:
     def _sign(self, message: str, outcome: Outcome, result: PushResult) -> Sign:
         if outcome.endpoint_unreachable:
             return Sign("unreachable", message, int(result.retry_after_s * 1000))
-        if not outcome.delivered and not outcome.blames_message:
+        if not outcome.taken and not outcome.blames_message:
             return Sign("failing", message)
         return Sign("quick" if result.duration_s <= self._quick_s else "slow", message)

@@ -24,7 +24,7 @@ from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
-_FORM = 4
+_FORM = 5
 
 # `turn` is what comes before what: the offset in the log; but never behind what has a later place in its partition.
 _SCHEMA = """
@@ -32,7 +32,7 @@ CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
     redrive INTEGER NOT NULL, turn INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
-    decided_ms INTEGER NOT NULL, accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
+    decided_ms INTEGER NOT NULL, awaits TEXT NOT NULL, accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
 );
 CREATE UNIQUE INDEX waiting_place ON waiting (lane, part, batch, place, redrive);
 CREATE INDEX waiting_turn ON waiting (lane, tried, turn, batch, place, redrive);
@@ -40,6 +40,7 @@ CREATE INDEX waiting_age ON waiting (lane, accepted_ms);
 CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_decided ON waiting (lane, decided_ms) WHERE tried = 1;
 CREATE INDEX waiting_tries ON waiting (lane, number, due_ms) WHERE tried = 1;
+CREATE INDEX waiting_awaits ON waiting (lane, awaits) WHERE awaits != '';
 CREATE TABLE position (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
@@ -49,11 +50,13 @@ _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
 _NEXT = "SELECT batch, part, place, redrive, turn FROM waiting WHERE lane = ? AND part = ?"
 _NEXT += " AND (batch, place, redrive) >= (?, ?, ?) ORDER BY batch, place, redrive LIMIT 1"
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
-_LATER = " AND number < ?"
-_TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?"
+_LATER = " AND (number < ? OR number = ? AND counted < ?)"
+_TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
 _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
 
-_READ = "SELECT batch, part, place, redrive, number, counted, due_ms, decided_ms, notification"
+_AGAIN = "UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?" + _KEY + " AND awaits != ''"  # noqa: S608
+
+_READ = "SELECT batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification"
 _READ += " FROM waiting WHERE lane = ? AND "
 
 _IN_ORDER = "ORDER BY turn, batch, place, redrive LIMIT ?"
@@ -110,6 +113,8 @@ class ParkedStore:
         self._file = file
         # Those that we have ended and the log does not know of yet.
         self._finished: set[bytes] = set()
+        self.promised: list[tuple[str, str]] = []
+        """Lanes and pushes whose results are awaited, as they become known; for `Reports` to take."""
         with self._translated():
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -164,20 +169,28 @@ class ParkedStore:
         found = self._rows(_NEXT, (lane, place.partition, place.batch, place.offset, place.redrive))
         for *following, its_turn in found:
             if Place(*following) == place:
-                return False  # a repeated batch has parked it again; we may know of later tries
+                # A repeated batch has parked it again; we may know of later tries.
+                if tries.awaits and self._execute(_AGAIN, (*tries[2:], lane, *place)).rowcount:
+                    self.promised.append((lane, tries.awaits))
+                return False
             turn = min(turn, its_turn)
         _, notification = notifications.encode(record.notification)
         self._execute(
-            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (lane, *place, turn, tries.number > 0, *tries, record.notification.accepted_ms, notification),
         )
         self._count += 1
+        if tries.awaits:
+            self.promised.append((lane, tries.awaits))
         return True
 
     def tried(self, delivery: Delivery, tries: Tries) -> bool:
-        """Note a further try; what is known of a later one is not overwritten. Whether the delivery still waits."""
+        """Note a further try, or the end of the last one; what is known of a later one is not overwritten. Whether the
+        delivery still waits."""
         key = (delivery.subscription, *delivery.place)
-        changed = self._execute(_TRIED, (*tries, *key, tries.number)).rowcount
+        changed = self._execute(_TRIED, (*tries, *key, tries.number, tries.number, tries.counted)).rowcount
+        if changed and tries.awaits:
+            self.promised.append((delivery.subscription, tries.awaits))
         return bool(changed) or bool(self._rows(_FIND, key))
 
     def remove(self, delivery: Delivery) -> None:
@@ -266,6 +279,18 @@ class ParkedStore:
         )
         return next((accepted for *place, accepted in rows if Delivery(lane, Place(*place)) not in besides), None)
 
+    def awaiting(self, lane: str, push: str) -> list[WaitingDelivery]:
+        """The deliveries of a lane that wait for the result of this push."""
+        return self._read(lane, "awaits != '' AND awaits = ?", push)
+
+    def awaits_any(self) -> bool:
+        """Whether any delivery waits for a result."""
+        return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
+
+    def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """For who keeps a table of its own beside ours."""
+        return self._rows(query, values)
+
     def lanes(self) -> Iterator[str]:
         """The lanes in which something waits."""
         # Hops from lane to lane in the index; DISTINCT would walk through all that waits.
@@ -303,15 +328,15 @@ class ParkedStore:
         """Forget what was not committed, and free the file."""
         self._db.close()
 
-    def _read(self, lane: str, condition: str, *values: int) -> list[WaitingDelivery]:
+    def _read(self, lane: str, condition: str, *values: object) -> list[WaitingDelivery]:
         rows = self._rows(_READ + condition, (lane, *values))
         return [
             WaitingDelivery(
                 Delivery(lane, Place(batch, part, place, redrive)),
-                Tries(number, counted, due_ms, decided_ms),
+                Tries(number, counted, due_ms, decided_ms, awaits),
                 notifications.decode(notification),
             )
-            for batch, part, place, redrive, number, counted, due_ms, decided_ms, notification in rows
+            for batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification in rows
         ]
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

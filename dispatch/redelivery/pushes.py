@@ -10,7 +10,7 @@ from dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
-from dispatch.delivery.pushes import Pusher
+from dispatch.delivery.pushes import NO_REQUEST, NO_RESULT, Pusher
 from dispatch.delivery.verdict import GIVEN_UP, Push, RetryPolicy, Verdict, attempt, judge, untried
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
@@ -192,9 +192,11 @@ class RedeliveryOutcomes:
         gone = False
         excused = probe and outcome.endpoint_unreachable
         for waiting in taken:
-            number, counted = waiting.tries.number + 1, waiting.tries.counted + (not excused)
+            number, counted, awaits = waiting.tries.number + 1, waiting.tries.counted + (not excused), ""
             verdict = judge(outcome, policy, waiting.notification, counted, push, now_ms, self._chance())
-            tries = Tries(number, counted, verdict.next_ms, now_ms)
+            if outcome.taken and not outcome.delivered:
+                awaits, counted = push.id, waiting.tries.counted  # it counts with its result
+            tries = Tries(number, counted, verdict.next_ms, now_ms, awaits)
             if verdict.state == "parked" and not self._store.tried(waiting.delivery, tries):
                 continue  # the log says meanwhile that it is finished; then this was one push too many
             row = attempt(subscription, waiting.notification, number, verdict, outcome, push, NO_BATCH)
@@ -206,6 +208,28 @@ class RedeliveryOutcomes:
             self.delivered += verdict.state == "delivered"
             gone = gone or verdict.state == "cancelled"
         return gone
+
+    def resolve(
+        self,
+        lane: ParkedLane,
+        policy: RetryPolicy,
+        waiting: WaitingDelivery,
+        outcome: Outcome,
+        now_ms: int,
+        messages: int = 1,
+    ) -> None:
+        """What a receiver has taken, with so many messages in one push, has its result; or has none, though it is
+        time."""
+        number, counted, awaits = waiting.tries.number, waiting.tries.counted, waiting.tries.awaits
+        push = Push(awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
+        verdict = judge(outcome, policy, waiting.notification, counted + 1, push, now_ms, self._chance())
+        row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, outcome, now_ms, NO_BATCH)
+        if verdict.state != "parked":
+            self._end(waiting, row)
+            self.delivered += verdict.state == "delivered"
+        elif self._store.tried(waiting.delivery, tries := Tries(number, counted + 1, verdict.next_ms, now_ms)):
+            self._journal.record(row)
+            self._journal.tried(waiting.delivery, tries)
 
     def cancel(self, lane: ParkedLane, now_ms: int) -> bool:
         """End what waits in a lane because the subscription is over; whether there may be more of it."""
@@ -307,7 +331,7 @@ class Pushes:
             self._lanes.go_on(freed, ended_ms)
             if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
                 self._stops.receiver_gone(lane, ended_ms)
-            elif not outcome.delivered:
+            elif not outcome.taken:
                 self._stops.push_failed(lane, ended_ms)
             self._lanes.turn(lane, ended_ms)
 

@@ -95,7 +95,7 @@ class Redeliverer:
             health=self.health,
             subscriptions=subscriptions,
             held=self.lanes,
-            envelope_of=lambda subscription: Envelope(subscription, vault),
+            envelope_of=lambda subscription: Envelope(subscription, vault, push.callback_s),
             tell=tell,
             spans=spans,
         )

@@ -33,7 +33,9 @@ from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
+from dispatch.redelivery.reports import NO_RESULT, Reports, outcome_of
 from dispatch.settings import PushSettings, RetrySettings
+from topic_model.records.results import Result
 from topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class Redelivery:
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = ParkedLanes(store, context.held)
+        self._reports = Reports(store)
         self._choice = Choice(store, push)
         self._capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._endpoints = Endpoints(context.health, quick_s(retry), tell)
@@ -129,6 +132,19 @@ class Redelivery:
         """Something new waits in this lane."""
         self._lanes.found(name, self._clock.now_ms())
 
+    def reported(self, result: Result) -> None:
+        """A receiver has said how a push ended."""
+        self._reports.add(result, self._clock.now_ms())
+
+    def look_at_reports(self) -> None:
+        """Give a turn to lanes with deliveries whose results have come."""
+        for name in self._reports.look():
+            lane = self._lanes.get(name)
+            if lane is not None:
+                self._lanes.turn(lane, self._clock.now_ms())
+            else:
+                self._reports.take(name)  # its subscription is over
+
     def subscription_changed(self, subscription_id: str) -> None:
         """What `subscriptions` says of it is another thing now. In any thread; the rest is done by
         `look_at_subscriptions`."""
@@ -157,6 +173,7 @@ class Redelivery:
     def work(self) -> None:
         """Give every lane that is due its turn, while more pushes may be under way."""
         self._look_at_clock()
+        self.look_at_reports()
         now_ms = self._clock.now_ms()
         for _ in range(_TURNS_AT_ONCE):
             if self._pusher.in_flight >= self._push.max_in_flight:
@@ -190,6 +207,9 @@ class Redelivery:
             self._cancel(lane, now_ms)
             return False
         policy = self._know(lane, subscription)
+        for waiting, result in self._reports.take(lane.name):
+            messages = result.promise.messages
+            self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
         if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
             return False
         if subscription.paused or self._stops.holds(lane, now_ms):
@@ -203,6 +223,11 @@ class Redelivery:
         taken = self._choice.of(lane, subscription, now_ms, probing=health.breaker != "closed")
         if not taken:
             self._sleep(lane, policy, now_ms, until_due=True)
+            return False
+        if taken[0].tries.awaits:
+            # Its time is over: it is due again when its schedule says so.
+            self._outcomes.resolve(lane, policy, taken[0], NO_RESULT, now_ms)
+            self._lanes.turn(lane, now_ms)
             return False
         if any(waiting.notification.unjudged for waiting in taken):
             taken = self._judged(lane, subscription, taken, now_ms)

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
 from core import liveness
+from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.consumer import Discontinued, LogConsumer, Replaced
+from core.eventlog.topics import RESULTS_LOG
 from core.settings import KafkaSettings
 from dispatch.delivery.transport.contract import Transport
 from dispatch.logs.parked import roomy
@@ -28,6 +30,7 @@ from dispatch.redelivery.lanes import Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
+from topic_model.records import results
 
 # A poll with nothing to read ends by then, whatever was asked for.
 _WAIT_MS = 250
@@ -37,15 +40,15 @@ class ParkedReading:
     """Used by one thread. Connects when first used; everything raises InfrastructureError, Discontinued where the log
     does not go on where we were: what was folded is of another one, or too old."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
-        self._log = LogConsumer(roomy(kafka), "parked", wait_ms=_WAIT_MS, max_records=2_000)
+    def __init__(self, kafka: KafkaSettings, log: str = "parked") -> None:
+        self._log = LogConsumer(roomy(kafka), log, wait_ms=_WAIT_MS, max_records=2_000)
         self.positions: dict[int, int] = {}
 
     def begin(self, known: Mapping[int, int]) -> None:
         """Go on at these positions; raises Discontinued when they are not of this log."""
         beginnings = self._log.beginnings()
         if any(known.get(number, 0) > end for number, end in self._log.ends().items()):
-            raise Replaced("the log of parked deliveries was created anew, what was known is of the old one")
+            raise Replaced(f"the {self._log.name} log was created anew, what was known is of the old one")
         self.positions = {number: max(known.get(number, 0), first) for number, first in beginnings.items()}
         self._log.seek(self.positions)
 
@@ -73,6 +76,12 @@ logger = logging.getLogger(__name__)
 
 # How long it sleeps at most with nothing to do; a stop takes as long, and so does noticing that one was resumed.
 IDLE_S = 0.25
+
+# And while a result is awaited.
+_RESULT_S = 0.05
+
+# Under which name the file keeps how far the results were read.
+_RESULTS = "results"
 
 # With pushes under way it looks for newly parked deliveries and at the control log this often.
 _LOOK_S = 0.02
@@ -128,10 +137,11 @@ def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
     with (
         closing(_opened(parts.file, parts.kafka.topic("parked"))) as store,
         closing(ParkedReading(parts.kafka)) as reading,
+        closing(ParkedReading(parts.kafka, RESULTS_LOG)) as reports,
         closing(journal_for(parts.kafka)) as journal,
         closing(parts.make_transport()) as transport,
     ):
-        yield RedeliverySession(parts, store, reading, journal, transport)
+        yield RedeliverySession(parts, store, reading, reports, journal, transport)
 
 
 class RedeliverySession:
@@ -142,12 +152,14 @@ class RedeliverySession:
         parts: SessionParts,
         store: ParkedStore,
         reading: ParkedReading,
+        reports: ParkedReading,
         journal: RedeliveryJournal,
         transport: Transport,
     ) -> None:
         self._parts = parts
         self._store = store
         self._reading = reading
+        self._results = reports
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
@@ -161,6 +173,8 @@ class RedeliverySession:
         parts = self._parts
         try:
             self._reading.begin(self._store.positions())
+            # The log has one partition.
+            self._results.begin({0: int(self._store.recall(_RESULTS) or 0)})
         except Discontinued as error:
             self._discard_file(error)
         health, held = parts.context.health, parts.context.held
@@ -181,9 +195,9 @@ class RedeliverySession:
 
     def read_to_end(self, stopping: threading.Event) -> None:
         """Fold everything that is in the log now. Raises InfrastructureError."""
-        ends = self._reading.ends()
+        ends, reports = self._reading.ends(), self._results.ends()
         unfolded = 0
-        while not stopping.is_set() and not self._reading.reached(ends):
+        while not stopping.is_set() and not (self._reading.reached(ends) and self._results.reached(reports)):
             liveness.beat()
             unfolded += self._follow(IDLE_S)
             if unfolded >= _FOLD_RECORDS:
@@ -239,15 +253,33 @@ class RedeliverySession:
                 self._parts.context.held.applied(partition, position)
                 self._moved = True
                 count += len(records)
+            count += self._follow_results()
         except Discontinued as error:
             self._discard_file(error)
         self._looked = time.monotonic()
         return count
 
+    def _follow_results(self) -> int:
+        """Take in what receivers have reported meanwhile; how many records came."""
+        count = 0
+        for _, records in self._results.poll(0.0):
+            for record in records:
+                try:
+                    self.redelivery.reported(results.decode(record.value))
+                except RecordVersionError:
+                    raise
+                except InfrastructureError as error:
+                    logger.error("offset %d of the results log is left out: %s", record.offset, error)
+            self._store.remember(_RESULTS, b"%d" % (records[-1].offset + 1))
+            self._moved = True
+            count += len(records)
+        return count
+
     def _idle_s(self) -> float:
         """How long nothing has to be done, unless something is parked."""
         turn_ms = self.redelivery.next_turn_ms()
-        return IDLE_S if turn_ms is None else min(max((turn_ms - now_ms()) / 1000, 0.0), IDLE_S)
+        longest_s = _RESULT_S if self._store.awaits_any() else IDLE_S
+        return longest_s if turn_ms is None else min(max((turn_ms - now_ms()) / 1000, 0.0), longest_s)
 
     def _hear_control(self) -> None:
         """Has a subscription ended meanwhile, or been paused, or resumed? Matters only while something waits."""

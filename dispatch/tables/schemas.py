@@ -169,7 +169,7 @@ ATTEMPTS = TableSpec(
             "letter; expired: too old; cancelled: the subscription is over.",
         ),
         Column("error", "string", "Class of the failure, empty when delivered; see dispatch/logs/attempts.py."),
-        Column("detail", "string", "What went wrong, in words; empty when delivered."),
+        Column("detail", "string", "What went wrong, in words; when delivered, only what the receiver said later."),
         Column("status", "integer", "HTTP status; 0 when there was no answer."),
         Column("accepted_at", "timestamp", "When the gateway accepted the notification.", "UTC"),
         Column("started_at", "timestamp", "When the push began, or the decision fell.", "UTC"),

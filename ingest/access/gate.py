@@ -195,6 +195,13 @@ class Gate:
             self._rates.request(client_request.client)
         return client_request
 
+    def stranger(self, scope: Mapping[str, Any]) -> ClientRequest:
+        """A request begins that proves by itself what it may: it counts for its address. Raises AccessRefused."""
+        client_request = ClientRequest(client_key(self._proxies.client(scope)))
+        if self._rates is not None:
+            self._rates.request(client_request.client)
+        return client_request
+
     async def look(self, scope: Mapping[str, Any]) -> None:
         """Somebody wants to see how we are doing, from the network. Raises AccessRefused."""
         host = self._proxies.client(scope)

@@ -7,6 +7,7 @@
     futures     `FuturesClient`: each call returns a future at once; notifications travel together
     legacy      `LegacyClient`, `LegacyFuturesClient`: the same for old brokers of the HPwsn family
     received    reading answers and pushes
+    later       saying later how a push ended
     listener    receiving pushes; on http_server, a small HTTP server
 
 The guide is docs/client.md. All of it is the distribution `arborcast-client`, too, with the modules it imports
@@ -33,6 +34,7 @@ from ingest.client.values import (
     RemotePullPoint,
     RemoteRegistration,
     RemoteSubscription,
+    ResultNotTaken,
     Retries,
     UnreadableAnswer,
 )
@@ -59,6 +61,7 @@ __all__ = [
     "RemoteRegistration",
     "RemoteSubscription",
     "RequestsTransport",
+    "ResultNotTaken",
     "Retries",
     "SecretError",
     "SignatureError",

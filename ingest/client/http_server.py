@@ -11,7 +11,7 @@ import contextlib
 import re
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -48,6 +48,7 @@ class Response:
     status: int
     body: bytes = b""
     content_type: str = ""
+    headers: Sequence[tuple[str, str]] = ()
 
 
 Handle = Callable[[Mapping[str, str], bytes], Awaitable[Response]]
@@ -240,6 +241,7 @@ def _write(writer: asyncio.StreamWriter, response: Response, *, lasting: bool) -
     ]
     if response.content_type:
         lines.append(f"Content-Type: {response.content_type}")
+    lines += [f"{name}: {value}" for name, value in response.headers]
     if response.status == 405:
         lines.append("Allow: POST")
     if response.status == 503:

@@ -13,13 +13,16 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from core.errors import PeerError, SignatureError
 from ingest.agreement import HEADER, agreement
 from ingest.client.http_server import MAX_BODY, HttpServer, Response
+from ingest.client.later import OpenPush, open_push
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
+from ingest.client.transport import RequestsTransport, Transport
 from ingest.errors import UnreadableRequest
 from ingest.soap import faults
 from ingest.soap.times import utc_now
@@ -45,16 +48,22 @@ class Listener:
     """Receives pushes and hands over each message; what the callback raises makes the broker try again.
 
     The callback runs in threads, perhaps in several at once. Port 0 takes a free one; see `url`. With `verify`, a push
-    for which it raises is answered 401 and not handed over.
+    for which it raises is answered 401 and not handed over. `transport` carries results that are said later.
     """
 
     def __init__(
-        self, on_message: OnMessage, port: int = 0, host: str = "127.0.0.1", *, verify: Verify | None = None
+        self,
+        on_message: OnMessage,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        verify: Verify | None = None,
+        transport: Transport | None = None,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._host, self._port = self._socket.getsockname()[:2]
-        self._app = _ThreadedApp(on_message, verify)
+        self._app = _ThreadedApp(on_message, verify, transport)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._stopping = asyncio.Event()
@@ -81,6 +90,7 @@ class Listener:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
         self._socket.close()
+        self._app.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -112,14 +122,22 @@ class ListenerApp:
     The callback may be a coroutine function; one that is not runs on the event loop and must not block it.
     """
 
-    def __init__(self, on_message: OnMessage | OnMessageAsync, verify: Verify | None = None) -> None:
+    def __init__(
+        self,
+        on_message: OnMessage | OnMessageAsync,
+        verify: Verify | None = None,
+        transport: Transport | None = None,
+    ) -> None:
         self._on_message = on_message
         self._verify = verify
+        self._own = RequestsTransport()
+        self._transport: Transport = self._own if transport is None else transport
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
+            self.close()
             return
         if scope["method"] != "POST":
             await _respond(send, Response(405))
@@ -138,7 +156,8 @@ class ListenerApp:
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         """The answer to a POST; `headers` by names in lower case."""
-        messages = _accept(headers, body, self._verify)
+        push = open_push(headers, self._transport)
+        messages = _accept(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages
         try:
@@ -147,15 +166,19 @@ class ListenerApp:
                 if handled is not None:
                     await handled
         except Exception:
-            return _failed()
-        return Response(202)
+            return _failed(push)
+        return _done(push)
+
+    def close(self) -> None:
+        """Close connections to brokers; what is said later opens them again."""
+        self._own.close()
 
 
 class _ThreadedApp(ListenerApp):
     """With a callback that may block: each push has a thread of its own, which is not joined at the end."""
 
-    def __init__(self, on_message: OnMessage, verify: Verify | None) -> None:
-        super().__init__(on_message, verify)
+    def __init__(self, on_message: OnMessage, verify: Verify | None, transport: Transport | None) -> None:
+        super().__init__(on_message, verify, transport)
         self._hand_over = on_message
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
@@ -177,18 +200,21 @@ class _ThreadedApp(ListenerApp):
         return await answer
 
     def _handled_here(self, headers: Mapping[str, str], body: bytes) -> Response:
+        push = open_push(headers, self._transport)
         try:
-            messages = _accept(headers, body, self._verify)
+            messages = _accept(headers, body, self._verify, push)
             if isinstance(messages, Response):
                 return messages
             for message in messages:
                 self._hand_over(message)
         except Exception:
-            return _failed()
-        return Response(202)
+            return _failed(push)
+        return _done(push)
 
 
-def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> list[ReceivedMessage] | Response:
+def _accept(
+    headers: Mapping[str, str], body: bytes, verify: Verify | None, push: OpenPush
+) -> list[ReceivedMessage] | Response:
     """The messages of a push, or the answer to what is none."""
     challenge = headers.get(HEADER.lower())
     if challenge is not None and not body:
@@ -203,14 +229,26 @@ def _accept(headers: Mapping[str, str], body: bytes, verify: Verify | None) -> l
             reason = str(error) if isinstance(error, SignatureError) else "this push could not be verified"
             return Response(401, reason.encode(), "text/plain; charset=utf-8")
     try:
-        return read_push_request(headers, body)
+        return [replace(message, push=push) for message in read_push_request(headers, body)]
     except PeerError as error:
         soap = error.soap if isinstance(error, UnreadableRequest) else "1.1"
         answer = faults.of_peer(error, soap, None, utc_now())
         return Response(answer.status, answer.body, answer.content_type.decode())
 
 
-def _failed() -> Response:
+_ANSWERS = {"delivered": Response(202), "failed": Response(500), "refused": Response(400)}
+
+_LATER = Response(202, headers=(("Arborcast-Result", "later"),))
+
+
+def _done(push: OpenPush) -> Response:
+    """The answer to a push whose messages were handled."""
+    state = push.answered()
+    return _LATER if state is None else _ANSWERS[state]
+
+
+def _failed(push: OpenPush) -> Response:
+    push.dropped()
     logger.exception("a pushed message could not be handled; the broker will try again")
     return Response(500)
 
@@ -241,6 +279,7 @@ async def _respond(send: Send, response: Response) -> None:
     headers = [(b"content-length", str(len(response.body)).encode())]
     if response.content_type:
         headers.append((b"content-type", response.content_type.encode()))
+    headers += [(name.lower().encode(), value.encode()) for name, value in response.headers]
     if response.status == 405:
         headers.append((b"allow", b"POST"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lxml import etree
 
 from core.errors import PeerError
 from core.security.signatures import TOLERANCE_S, check, key_of, new_secret
+from ingest.client.later import Later, OpenPush
 from ingest.client.values import (
     BrokerUnavailable,
+    ClientError,
     FaultReceived,
     Remote,
     RemotePullPoint,
@@ -77,6 +79,14 @@ class ReceivedMessage:
     notification_id: str = ""
     attempt: int = 1
     replay: str = ""
+    push: OpenPush | None = field(default=None, repr=False, compare=False)
+
+    def later(self) -> Later:
+        """Have the push taken now, and say later how it ended with what this returns. Raises ClientError where the
+        broker does not want to know."""
+        if self.push is None:
+            raise ClientError("only what was pushed to a listener can be settled later")
+        return self.push.later()
 
 
 OnMessage = Callable[[ReceivedMessage], None]

@@ -5,6 +5,7 @@ ClientError
 ├── UnreadableAnswer        something answered that is no broker
 ├── BrokerUnreachable       nobody answered
 ├── BrokerUnavailable       the broker asks to come back later
+├── ResultNotTaken          what was said later of a push: too late, or not for the first time
 └── ClientClosed            the client was closed before this could be sent
 """
 
@@ -51,6 +52,14 @@ class BrokerUnavailable(ClientError):
     def __init__(self, message: str, retry_after: float | None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ResultNotTaken(ClientError):
+    """The broker does not take the result of a push. `status` is that of its answer: 410 when it came too late."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ClientClosed(ClientError):

@@ -30,6 +30,7 @@ from ingest.operations import (
     publish,
     publisher_registration,
     pull_points,
+    push_results,
     resources,
     subscription_manager,
 )
@@ -91,6 +92,8 @@ _ACCEPTED: dict[str, Any] = {
     "headers": [(b"content-length", b"0")],
 }
 
+_NO_CONTENT: dict[str, Any] = {"type": "http.response.start", "status": 204, "headers": []}
+
 # Of more messages no ids are said: proxies take some kB of headers, and a Notify may have thousands.
 _MOST_IDS = 100
 
@@ -150,6 +153,8 @@ class GatewayApp:
             target = target_of(path)
             if path.startswith(publish.PATH):
                 await self._publish(scope, path, receive, send, reservation)
+            elif path.startswith(push_results.PATH):
+                await self._result(scope, path, receive, send)
             elif target is None:
                 await self._page(scope, path, receive, send)
             elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
@@ -169,6 +174,36 @@ class GatewayApp:
             return
         publishing = publish.Publish(path, header(scope["headers"], b"idempotency-key"), self._limit)
         await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, publishing)
+
+    async def _result(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        """What a receiver says of a push that it had taken for later."""
+        gate, results = self._gateway.gate, self._gateway.results
+        if scope["method"] != "POST" or results is None:
+            message = f"this address takes the result of a push by POST, not {scope['method']}\n"
+            await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+            return
+        try:
+            client = gate.stranger(scope) if gate is not None else None
+            body = await read_body(scope["headers"], receive, push_results.LIMIT)
+            if body is None:
+                return
+            if gate is not None and client is not None:
+                gate.received(client, len(body))
+            await results.take(path, body)
+        except (PeerError, InfrastructureError) as error:
+            answer = push_results.refused(error)
+            self._requests.add("PushResult", str(answer.status))
+            self._refused.add(type(error).__name__)
+            await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
+        except Exception:
+            logger.exception("PushResult failed")
+            self._requests.add("PushResult", "500")
+            self._refused.add("Defect")
+            await _send_fault(send, publish.DEFECT)
+        else:
+            self._requests.add("PushResult", "204")
+            await send(_NO_CONTENT)
+            await send(_NO_BODY)
 
     async def _answer(
         self,

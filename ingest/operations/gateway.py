@@ -57,6 +57,14 @@ class CurrentMessages(Protocol):
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
 
 
+class TakesResults(Protocol):
+    """What receivers say later of pushes (`push_results`)."""
+
+    async def take(self, path: str, body: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Gateway:
     """The working parts behind the operations. All of it is used on the event loop's thread only."""
@@ -80,6 +88,7 @@ class Gateway:
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
     protector: Protector | None = None
+    results: TakesResults | None = None
     gate: Gate | None = None
     tracing: Tracing | None = None
     topic_sets: TopicSets = field(default_factory=TopicSets)

@@ -135,6 +135,8 @@ def _line(wait: Wait, facts: dict[str, Any], now_ms: int) -> Text:
         line.append("next in its turn")
     elif wait.tries.is_due(now_ms):
         line.append("due now")
+    elif wait.tries.awaits:
+        line.append(f"its receiver says how it ended by {facts['next']}")
     else:
         line.append(f"next {facts['next']}")
     if facts["error"]:

@@ -24,6 +24,7 @@ from ingest.http.tls import ServerTls
 from ingest.operations.current_message import RetainedMessages
 from ingest.operations.gateway import Gateway
 from ingest.operations.pull_points import end_orphans
+from ingest.operations.push_results import results_for
 from ingest.operations.subscription_manager import end_expired_forever
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.log_view import ControlLogView
@@ -100,6 +101,7 @@ class GatewayProcess:
         )
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._retained = RetainedMessages(settings.kafka)
+        self._results = results_for(settings.kafka, settings.secrets)
         self._log_end = LogEnd(settings.kafka, "control")
         self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
         announced = "127.0.0.1" if host in _WILDCARDS else host
@@ -127,6 +129,7 @@ class GatewayProcess:
             repeats=Repeats(self._memory),
             descriptions=descriptions(),
             protector=Protector(settings.secrets),
+            results=self._results,
             tracing=make_tracing(settings.tracing, "gateway"),
             gate=gate(settings),
         )
@@ -172,6 +175,7 @@ class GatewayProcess:
 
     def _close_control(self) -> None:
         self._pull_log.close()
+        self._results.close()
         self._changes.close()
         self._log_end.close()
         self._retained.close()

@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 from lxml import etree
 
 from core.errors import InfrastructureError
+from core.security.keyring import KeyRing
 from core.security.outbound import AddressPolicy
 from core.telemetry.metrics import Registry
 from ingest.addresses import OwnAddresses
 from ingest.http.app import GatewayApp
 from ingest.operations.gateway import Gateway
+from ingest.operations.push_results import PushResults
 from ingest.settings import GatewaySettings, TopicSettings
 from ingest.state.pull_queues import PullQueues
 from tests.support.outbound import THIS_MACHINE
@@ -26,9 +28,11 @@ from topic_model.projections.pull_points import PullPoints
 from topic_model.projections.pull_store import PullLimits, PullStore
 from topic_model.projections.registrations import Registrations
 from topic_model.projections.suspensions import Suspensions
+from topic_model.records import results
 from topic_model.records.control import ControlRecord, Tombstone, key_of
 from topic_model.records.notifications import Notification
 from topic_model.records.pull import PullRecord, StoredMessage
+from topic_model.records.results import Result
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
@@ -129,6 +133,26 @@ class PullRecordList:
         self.cuts += 1
 
 
+RESULT_KEYS = KeyRing({"k": b"k" * 32})
+
+
+class ResultList:
+    """The results that were appended; with `error` set, none can be."""
+
+    def __init__(self) -> None:
+        self.taken: list[Result] = []
+        self.error: InfrastructureError | None = None
+
+    def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
+        if self.error is not None:
+            raise self.error
+        self.taken += [results.decode(value) for _, value in encoded]
+        return len(self.taken) - 1
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
 @dataclass
 class HttpAnswer:
     """What the application sent."""
@@ -186,6 +210,7 @@ class GatewayParts:
         self.pull_log.store.changed = self.pulls.arrived
         self.control = ControlList([self.table, self.owners, self.pull_points, self.registrations, self.suspensions])
         self.notifications = NotificationList()
+        self.results = ResultList()
         self.now = START
         self.obstacle = ""
         self.started = True
@@ -205,6 +230,7 @@ class GatewayParts:
             owners=self.owners,
             outbound=outbound,
             now=lambda: self.now,
+            results=PushResults(self.results, RESULT_KEYS, lambda: self.now.timestamp()),
         )
         self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle, lambda: self.started)
 

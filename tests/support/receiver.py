@@ -9,6 +9,7 @@ How a path behaves is the first step of the path, or what `behave()` says about 
     /huge/1000000        200 with so many bytes of body    /redirect     307 to /redirected
     /garbage             something that is not HTTP        /stale        202, then closes the connection unannounced
     /retry-after/30      503 with that Retry-After         /half         500 and 202 in turn
+    /later        202 with Arborcast-Result: later: the test says the result at the push's Arborcast-Callback
     /picky/400/word      that status when the word is in the body, else 202
     anything else: 202, empty body
 
@@ -162,6 +163,8 @@ class _Connection(asyncio.Protocol):
                 write(_answer(int(argument), f"status {argument}".encode()))
             case "retry-after":
                 write(_answer(503, b"", f"Retry-After: {unquote(argument)}"))
+            case "later":
+                write(_answer(202, b"", "Arborcast-Result: later"))
             case "slow":
                 self._later(float(argument), lambda: write(_ACCEPTED))
             case "hang":

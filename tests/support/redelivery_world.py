@@ -10,6 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from core.security.keyring import KeyRing
+from core.settings import SecretSettings
+from dispatch.delivery.callbacks import CALLBACK_HEADER
+from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
 from dispatch.delivery.health import EndpointHealthRegistry, Sign
 from dispatch.delivery.outcomes import classify
@@ -25,6 +29,7 @@ from dispatch.redelivery.pushes import RedeliveryJournal
 from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.notifications import Notification
+from topic_model.records.results import Promise, Result, State, read_promise
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
@@ -38,6 +43,9 @@ _MOST_TURNS = 10_000
 OK = PushResult(202)
 REFUSED = PushResult(0, "connect", "refused")
 BROKEN = PushResult(500)
+LATER = PushResult(202, later=True)
+
+VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
 def retry(**settings: object) -> RetrySettings:
@@ -55,6 +63,7 @@ class Arrival:
     subscription: str
     notifications: tuple[str, ...]
     attempt: int
+    promise: Promise
 
 
 @dataclass
@@ -88,6 +97,11 @@ class Subscriptions(dict[str, Subscription]):
         had = self.touched.setdefault(name, set())
         if name in self:
             had.add(self[name].consumer.address)
+
+
+def _promise(headers: dict[str, str]) -> Promise:
+    address = headers.get(CALLBACK_HEADER)
+    return read_promise(address.rpartition("/")[2], VAULT.keys) if address else Promise("", "", 0, 0)
 
 
 class FakeLog:
@@ -170,6 +184,7 @@ class World:
     excused: Counter[str] = field(default_factory=Counter)
     suspended_said: dict[str, int] = field(default_factory=dict)
     log: dict[bytes, bytes] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
     offsets: dict[bytes, int] = field(default_factory=dict)
     told: list[OperatorEvent] = field(default_factory=list)
     most_in_flight: int = 0
@@ -202,7 +217,7 @@ class World:
             health=self.health,
             subscriptions=self,
             held=self.lanes,
-            envelope_of=Envelope,
+            envelope_of=lambda subscription: Envelope(subscription, VAULT, self.push.callback_s),
             tell=self.told.append,
         )
         self.redelivery = Redelivery(context, self.store, self, self.journal, lambda: self.now_ms, lambda: 0.0)
@@ -210,6 +225,8 @@ class World:
             self.store.apply(key, self.log[key], self.offsets[key])
         for lane in self.store.lanes():
             self.redelivery.found(lane)
+        for result in self.results:
+            self.redelivery.reported(result)
         self._suspended = set(self.suspended_now)
 
     def write(self, key: bytes, value: bytes) -> int:
@@ -226,6 +243,7 @@ class World:
         subscription = Subscription(
             name,
             EndpointReference(address),
+            address=f"http://gateway/wsn/subscriptions/{name}",
             form=form,  # type: ignore[arg-type]
             policy=DeliveryPolicy(**policy),  # type: ignore[arg-type]
         )
@@ -273,6 +291,21 @@ class World:
         if lane is not None:
             self.redelivery.found(lane)
         return delivery
+
+    def repark(self, delivery: Delivery, tries: Tries) -> None:
+        """A batch that was cut off has pushed it again, and parks it once more."""
+        record = parked.decode(self.log[delivery.key()])
+        assert isinstance(record, Parked)
+        value = parked.encode(Parked(record.notification, tries))
+        self.store.apply(delivery.key(), value, self.write(delivery.key(), value))
+
+    def report(self, arrival: Arrival, state: State, text: str = "") -> None:
+        """A receiver says how a push ended, and the gateway takes it."""
+        if self.now_ms > arrival.promise.until_ms:
+            return
+        result = Result(arrival.promise, state, self.now_ms, text)
+        self.results.append(result)
+        self.redelivery.reported(result)
 
     @property
     def true_ms(self) -> int:
@@ -362,6 +395,7 @@ class World:
                 subscription=headers[SUBSCRIPTION_HEADER],
                 notifications=ids,
                 attempt=int(headers[ATTEMPT_HEADER]),
+                promise=_promise(headers),
             )
         )
 

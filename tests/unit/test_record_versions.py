@@ -22,7 +22,7 @@ from dispatch.recording.archive import Logged, notification_rows
 from dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
 from dispatch.recording.state_tables import RowChanges, TableFold
 from jobs.gateway import lease
-from topic_model.records import control, notifications, pull
+from topic_model.records import control, notifications, pull, results
 
 
 class Log(NamedTuple):
@@ -134,6 +134,8 @@ LOGS = {
                 "v": 2,
                 "record": {"type": "parked", "notification": NOTIFICATION | {"unjudged": True}, "tries": [0, 0, 0]},
             },
+            {"v": 3, "record": {"type": "parked", "notification": NOTIFICATION, "tries": [1, 0, 9, 5, "p-1"]}},
+            {"v": 3, "record": {"type": "tried", "tries": [2, 1, 9, 5, "p-2"]}},
         ],
     ),
     "dead": Log(
@@ -157,6 +159,13 @@ LOGS = {
             {"v": 1, "record": {"type": "settled", "claim": "c"}},
             {"v": 1, "record": {"type": "returned", "claim": "c"}},
         ],
+    ),
+    "results": Log(
+        _packed,
+        results.decode,
+        results.VERSION,
+        "v",
+        [{"v": 1, "result": {"promise": ["s1", "p-1", 1, 9, 2], "state": "failed", "at_ms": 5, "text": "no paper"}}],
     ),
     "lease": Log(
         _json,

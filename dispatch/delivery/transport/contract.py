@@ -59,13 +59,15 @@ class PushRequest:
     """One POST. Header values are checked when an envelope is prepared, so they hold no line breaks.
 
     `client_certificate` is a PEM file with certificate and key to show instead of the settings' one. The headers may
-    hold credentials, so they are not in the repr.
+    hold credentials, so they are not in the repr. `result_by_ms` is until when its receiver may say how it ended, 0
+    where it may not do so later (`dispatch.delivery.callbacks`).
     """
 
     url: str
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     body: bytes
     client_certificate: str = ""
+    result_by_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class PushResult:
     """What came of a push.
 
     `status` is 0 when the head of the answer did not arrive. `failure` may be set beside a status: then the rest of the
-    answer did not. `response_bytes` counts what was read of the body, `response` is its beginning.
+    answer did not. `response_bytes` counts what was read of the body, `response` is its beginning. `later`: the head
+    says that the result is to come.
     """
 
     status: int
@@ -84,6 +87,17 @@ class PushResult:
     response_bytes: int = 0
     reused: bool = False
     retry_after_s: float = 0.0
+    later: bool = False
+
+
+RESULT_HEADER = "Arborcast-Result"
+
+_LATER = "later"
+
+
+def says_later(value: str) -> bool:
+    """Whether the value of a receiver's Arborcast-Result says that the result is to come."""
+    return value.strip().lower() == _LATER
 
 
 Callback = Callable[[PushResult], None]

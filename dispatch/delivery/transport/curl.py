@@ -24,6 +24,7 @@ from core import fence
 from core.security.outbound import AddressPolicy, GuardedSockets
 from core.security.uris import to_uri
 from dispatch.delivery.transport.contract import (
+    RESULT_HEADER,
     USER_AGENT,
     Callback,
     Failure,
@@ -31,8 +32,11 @@ from dispatch.delivery.transport.contract import (
     PushResult,
     UrlJudge,
     retry_after_s,
+    says_later,
 )
 from dispatch.settings import PushSettings
+
+_RESULT = RESULT_HEADER.lower().encode()
 
 _EVENTS = {
     pycurl.POLL_IN: selectors.EVENT_READ,
@@ -264,17 +268,18 @@ class _Handle:
             response=self._kept,
             response_bytes=self._received,
             reused=curl.getinfo(pycurl.NUM_CONNECTS) == 0,
-            retry_after_s=self._retry_after_s() if status >= 300 else 0.0,
+            retry_after_s=retry_after_s(self._header(b"retry-after")) if status >= 300 else 0.0,
+            later=status == 202 and says_later(self._header(_RESULT)),
         )
 
-    def _retry_after_s(self) -> float:
+    def _header(self, wanted: bytes) -> str:
         for line in reversed(self._head):
             if line.startswith(b"HTTP/"):
                 break  # what stands before is of an interim answer
             name, _, value = line.partition(b":")
-            if name.lower() == b"retry-after":
-                return retry_after_s(value.strip().decode("latin-1"))
-        return 0.0
+            if name.lower() == wanted:
+                return value.strip().decode("latin-1")
+        return ""
 
     def _failure(self, code: int, message: str) -> Failure:
         if code == pycurl.E_OPERATION_TIMEDOUT and not self.curl.getinfo(pycurl.PRETRANSFER_TIME):

@@ -30,6 +30,7 @@ from core.security.outbound import AddressPolicy
 from core.security.uris import to_uri
 from dispatch.delivery.transport.checked_connections import AddressRefused, CheckedConnection
 from dispatch.delivery.transport.contract import (
+    RESULT_HEADER,
     USER_AGENT,
     Callback,
     Failure,
@@ -37,6 +38,7 @@ from dispatch.delivery.transport.contract import (
     PushResult,
     UrlJudge,
     retry_after_s,
+    says_later,
 )
 from dispatch.settings import PushSettings
 
@@ -197,6 +199,7 @@ class _LeanSession(requests.Session):
             response_bytes=min(len(body), settings.max_response_bytes),
             reused=not push.opened,
             retry_after_s=retry_after_s(response.headers.get("Retry-After", "")),
+            later=response.status_code == 202 and says_later(response.headers.get(RESULT_HEADER, "")),
         )
 
     def _failed(self, push: _Push, error: Exception) -> PushResult:

@@ -249,11 +249,16 @@ def _delivery(
     return DeliveryStory(name, endpoint, expression, outcome, why, steps)
 
 
+# What is written down of a delivery that is not over, beside its pushes.
+_WAITS = {"redriven": "tried anew", "reported": "failed, its receiver says", "no-result": "no result in time"}
+
+
 def _attempt_step(row: AttemptRow) -> Step:
     status, error, detail = row["status"], row["error"], str(row["detail"])
     if not row["push"]:
-        waits = "tried anew" if error == "redriven" else "waits for its turn"
-        what = {"parked": waits, "dead": "given up"}.get(str(row["state"]), str(row["state"]))
+        waits = _WAITS.get(str(error), "waits for its turn")
+        done = "done, its receiver says" if row["batch"] == -1 else "delivered"
+        what = {"parked": waits, "dead": "given up", "delivered": done}.get(str(row["state"]), str(row["state"]))
         return Step(_time(row, "started_at"), what, detail or str(error))
     answer = f"HTTP {status}" if status else "no answer"
     took = f"after {cast(float, row['duration_ms']):.0f} ms"
@@ -270,8 +275,17 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:
             return "delivered", "it was put into the subscription's pull point, where clients fetch it"
+        case "delivered" if not row["push"] and detail:
+            return (
+                "delivered",
+                f"the receiver took it at attempt {row['number']}, and {detail.removeprefix('its receiver ')}",
+            )
         case "delivered":
             return "delivered", f"the receiver took it at attempt {row['number']}"
+        case "parked" if row["error"] == "later":
+            due = cast("datetime | None", row.get("next_at"))
+            until = f" by {due:%Y-%m-%d %H:%M:%S} UTC" if due else ""
+            return "waiting", f"its receiver has taken it, and is to say{until} how it ended; else it is tried again"
         case "parked":
             due = cast("datetime | None", row.get("next_at"))
             return "waiting", f"{_waits(evidence, name, str(row['endpoint']), due)}: {detail}"

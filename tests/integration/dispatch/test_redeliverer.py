@@ -14,8 +14,11 @@ import pytest
 
 from core.eventlog.client import TopicPartition, make_consumer
 from core.eventlog.topics import ensure_topics
+from core.eventlog.writers import LogWriter
+from core.security.keyring import KeyRing
 from core.security.outbound import AddressPolicy, OutboundSettings
-from core.settings import KafkaSettings
+from core.settings import KafkaSettings, SecretSettings
+from dispatch.delivery.credentials import Vault
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
@@ -37,12 +40,16 @@ from topic_model.records.control import (
 )
 from topic_model.records.control_log import ControlFollower, ControlLog
 from topic_model.records.notifications import Notification
+from topic_model.records.results import Result, State, encode, read_promise
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 
 QUICK = RetrySettings(first_wait_s=0.1, first_probe_s=0.05, longest_probe_s=0.2, jitter=0.0)
+
+
+VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
 class Known:
@@ -63,7 +70,7 @@ class Known:
 
 
 def subscription(name: str, url: str) -> Subscription:
-    return Subscription(name, EndpointReference(url), form="raw")
+    return Subscription(name, EndpointReference(url), address=f"http://gateway/wsn/subscriptions/{name}", form="raw")
 
 
 class Lot:
@@ -97,10 +104,11 @@ def running(
     known: Known,
     tell: Callable[[OperatorEvent], None] = lambda event: None,
     retry: RetrySettings = QUICK,
+    callback_s: float = 60.0,
 ) -> Iterator[Redeliverer]:
-    redeliverer = Redeliverer(
-        kafka, PushSettings(), retry, AddressPolicy(OutboundSettings(scope="loopback")), known, file, tell=tell
-    )
+    policy = AddressPolicy(OutboundSettings(scope="loopback"))
+    push = PushSettings(callback_s=callback_s)
+    redeliverer = Redeliverer(kafka, push, retry, policy, known, file, VAULT, tell)
     redeliverer.start(60)
     try:
         yield redeliverer
@@ -142,8 +150,11 @@ def waiting(kafka: KafkaSettings) -> set[bytes]:
     return {key for key, value in last.items() if value is not None}
 
 
+ID = "arborcast-notification-id"
+
+
 def ids(receiver: Receiver, path: str) -> list[str]:
-    return [request.headers["arborcast-notification-id"] for request in receiver.received(path)]
+    return [request.headers[ID] for request in receiver.received(path)]
 
 
 def control(kafka: KafkaSettings) -> list[ControlRecord]:
@@ -205,6 +216,59 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
     numbers = [row.number for row in rows(kafka_settings) if row.notification == "n0"]
     assert numbers == list(range(1, len(numbers) + 1))
     assert waiting(kafka_settings) == set()
+
+
+@pytest.mark.parametrize("file", ["kept", "lost"])
+def test_what_is_said_later_of_a_push_counts_also_when_it_was_said_while_nobody_listened(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path, file: str
+) -> None:
+    path = tmp_path / "parked.db"
+    with Receiver() as receiver, closing(LogWriter(kafka_settings, "results")) as log:
+
+        def say(notification: str, state: State) -> None:
+            (push,) = [each for each in receiver.received("/s") if each.headers[ID] == notification]
+            promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], VAULT.keys)
+            log.append_encoded([encode(Result(promise, state, promise.started_ms + 500, "so it is"))])
+
+        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        receiver.behave("/s", "later")
+        with running(kafka_settings, path, known) as redeliverer:
+            lot.park("s", "well", "done", "failed")
+            until(lambda: len(rows(kafka_settings)) == 3)
+            say("well", "delivered")
+            until(lambda: redeliverer.statistics().delivered == 1)
+        say("done", "delivered")
+        say("failed", "failed")
+        if file == "lost":
+            path.unlink()
+        receiver.behave("/s", "")
+        with running(kafka_settings, path, known) as redeliverer:
+            until(lambda: redeliverer.statistics().delivered == 2)
+        assert ids(receiver, "/s") == ["well", "done", "failed", "failed"]
+    found: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+    for row in rows(kafka_settings):
+        found[row.notification].append((row.state, row.error, row.number))
+    assert found == {
+        "well": [("parked", "later", 1), ("delivered", "", 1)],
+        "done": [("parked", "later", 1), ("delivered", "", 1)],
+        "failed": [("parked", "later", 1), ("parked", "reported", 1), ("delivered", "", 2)],
+    }
+    assert waiting(kafka_settings) == set()
+
+
+def test_who_never_says_how_it_ended_gets_it_again(kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path) -> None:
+    with Receiver() as receiver:
+        receiver.behave("/s", "later")
+        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        with running(kafka_settings, tmp_path / "parked.db", known, callback_s=0.5) as redeliverer:
+            lot.park("s", "n")
+            until(lambda: len(rows(kafka_settings)) >= 2)
+            receiver.behave("/s", "")
+            until(lambda: redeliverer.statistics().delivered == 1)
+    assert [(row.state, row.error) for row in rows(kafka_settings)][:2] == [
+        ("parked", "later"),
+        ("parked", "no-result"),
+    ]
 
 
 def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBroker, tmp_path: Path) -> None:

@@ -163,6 +163,10 @@ def test_what_waits_is_found_with_what_became_of_it_last(
     assert "and 4 more: --limit shows them" in run("--limit", "1")
     assert "nothing waits" in run("--subscription", "nobody")
 
+    parking.park(Delivery("s2", Place(1, 0, 9)), notification("taken"), Tries(1, 0, NOW_MS + HOUR_MS, NOW_MS, "p-7"))
+    parking.settle(20)
+    assert "1 try, its receiver says how it ended by " in run("--notification", "taken")
+
 
 def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(
     kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog

@@ -11,10 +11,14 @@ from core.security.keyring import KeyRing
 from core.settings import SecretSettings
 from ingest.elements.protection import Protector
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import GatewayParts
+from tests.support.command import wait_until
+from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts
 from tests.support.gateway_process import ROOT
+from topic_model.records.results import PATH, Promise, write_promise
 
-PUBLISH, SUBSCRIBE, SIGNED = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL)
+PUBLISH, SUBSCRIBE, LATER, SIGNED = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL
+)
 
 
 def execute(code: str, url: str) -> None:
@@ -49,6 +53,25 @@ def test_ten_lines_subscribe(
     execute(SUBSCRIBE, url)
     assert "{urn:t}press <n>42</n>" in capsys.readouterr().out
     assert list(parts.table.subscriptions()) == []
+
+
+def test_ten_lines_say_later_how_it_ended(parts: GatewayParts, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    promise = Promise("s", "p-7", 0, int(START.timestamp() * 1000) + 60_000)
+
+    def push(_prompt: str) -> str:
+        (subscription,) = parts.table.subscriptions()
+        body = soap.envelope(soap.notify(soap.message("t:press", "<n>42</n>")))
+        headers = {"Arborcast-Callback": f"{url}{PATH}{write_promise(promise, RESULT_KEYS)}", "Arborcast-Push": "p-7"}
+        answer = requests.post(subscription.consumer.address, body, headers=headers, timeout=10)
+        assert (answer.status_code, answer.headers["Arborcast-Result"]) == (202, "later")
+        wait_until(lambda: bool(parts.results.taken), 60, "the broker was told")
+        return ""
+
+    monkeypatch.setattr("builtins.input", push)
+    execute(LATER, url)
+    assert [(each.promise, each.state, each.text) for each in parts.results.taken] == [
+        (promise, "delivered", "printed")
+    ]
 
 
 def test_signed_pushes(parts: GatewayParts, url: str) -> None:

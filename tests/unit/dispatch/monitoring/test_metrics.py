@@ -64,7 +64,8 @@ def test_slow_endpoints_are_known_by_name_but_never_a_label() -> None:
         rows_of(
             attempt("p1", endpoint="http://slow/", duration_ms=900.0),
             attempt("p2", endpoint="http://slow/", duration_ms=100.0, state="parked", error="timeout"),
-            attempt("p3", endpoint="http://quick/"),
+            attempt("p3", endpoint="http://quick/", state="parked", error="later"),
+            attempt("", endpoint="http://quick/"),
         )
     )
     slow, quick = metrics.slowest()

@@ -276,6 +276,17 @@ def test_retries_are_what_waits(tmp_path: Path, log: Log) -> None:
     assert rows(tmp_path / "retries", "notification", "tries", "subscription", "topic") == [("n0", 1, "s", "a")]
 
 
+def test_the_end_of_a_try_that_was_taken_for_later_says_when_it_is_due_again(tmp_path: Path, log: Log) -> None:
+    first = waits(log, 0, Tries(1, 0, 600_000, 1, "p-1"))
+    tables = waiting_tables(tmp_path)
+    tables.step()
+    log.add(first.tried_key(), parked.encode(Tried(Tries(1, 1, 9_000, 7_000))))
+    tables.step()
+
+    due = datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)
+    assert rows(tmp_path / "retries", "tries", "counted", "due_at") == [(1, 1, due)]
+
+
 def test_stretch_of_the_log_that_is_read_again_changes_nothing(tmp_path: Path, log: Log) -> None:
     first = waits(log, 0)
     log.add(first.tried_key(), parked.encode(Tried(Tries(1, 1, 8_000))))

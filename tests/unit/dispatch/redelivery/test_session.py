@@ -34,7 +34,7 @@ class Opened:
 def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     monkeypatch.setattr(session, "_opened", lambda file, log: Opened("store", names))
-    monkeypatch.setattr(session, "ParkedReading", lambda kafka: Opened("reading", names))
+    monkeypatch.setattr(session, "ParkedReading", lambda kafka, log="parked": Opened(f"reading {log}", names))
     monkeypatch.setattr(session, "journal_for", lambda kafka: Opened("journal", names))
     return names
 
@@ -67,7 +67,7 @@ def test_what_was_open_when_the_next_could_not_be_opened_is_closed(closed: list[
     with pytest.raises(InfrastructureError, match="no certificates"), opened_session(parts(no_transport)):
         pass
 
-    assert sorted(closed) == ["journal", "reading", "store"]
+    assert sorted(closed) == ["journal", "reading parked", "reading results", "store"]
 
 
 def test_what_was_open_when_a_session_could_not_be_made_is_closed(
@@ -81,7 +81,7 @@ def test_what_was_open_when_a_session_could_not_be_made_is_closed(
     with pytest.raises(ValueError, match="settings"), opened_session(parts(lambda: Opened("transport", closed))):
         pass
 
-    assert sorted(closed) == ["journal", "reading", "store", "transport"]
+    assert sorted(closed) == ["journal", "reading parked", "reading results", "store", "transport"]
 
 
 @pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "write_dead_letter", "record"])

@@ -146,6 +146,11 @@ def test_a_retry_after_is_as_long_as_it_says_or_as_long_as_can_be(
     assert waited_ms == settings.longest_retry_after_s * 1000
 
 
+def test_that_the_result_is_to_come_later_is_reported(transport: Transport, receiver: Receiver) -> None:
+    assert push(transport, receiver.url("/later")).later
+    assert not push(transport, receiver.url("/none")).later
+
+
 def test_a_retry_after_may_be_a_date(transport: Transport, receiver: Receiver) -> None:
     date = email.utils.formatdate(time.time() + 86_400, usegmt=True)
     # What comes first is how long a slow machine may take from writing the date to reading it.

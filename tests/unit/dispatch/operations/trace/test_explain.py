@@ -45,17 +45,17 @@ def history(*records: ControlRecord | tuple[int, ControlRecord]) -> ControlHisto
 
 
 def attempt(name: str, number: int, state: str, started: int, **more: object) -> AttemptRow:
+    more.setdefault("push", "p" if number else "")
     made = Attempt(
-        "n",
-        name,
-        TopicPath("a/b"),
-        f"http://{name}/",
-        number,
-        "p" if number else "",
-        state,  # type: ignore[arg-type]
-        ACCEPTED,
-        started,
-        20.0,
+        notification="n",
+        subscription=name,
+        topic=TopicPath("a/b"),
+        endpoint=f"http://{name}/",
+        number=number,
+        state=state,  # type: ignore[arg-type]
+        accepted_ms=ACCEPTED,
+        started_ms=started,
+        duration_ms=20.0,
         **more,  # type: ignore[arg-type]
     )
     (row,) = rows_of(attempts.encode([made])).to_pylist()
@@ -97,6 +97,33 @@ def test_delivered_at_the_second_attempt_step_by_step() -> None:
     assert [step.at for step in delivery.steps] == [
         datetime(1970, 1, 1, 0, 1, 40, 50_000, UTC),
         datetime(1970, 1, 1, 0, 1, 50, 1_000, UTC),
+    ]
+
+
+def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() -> None:
+    taken = {"error": "later", "detail": "HTTP 202: its receiver says later how it ended", "status": 202}
+    rows = [attempt("s", 1, "parked", ACCEPTED + 50, batch=7, next_ms=110_000, **taken)]
+    waits = only(evidence(history(subscription("s")), *rows))
+    assert (waits.outcome, waits.why) == (
+        "waiting",
+        "its receiver has taken it, and is to say by 1970-01-01 00:01:50 UTC how it ended; else it is tried again",
+    )
+
+    facts = {"push": "", "batch": -1}
+    rows += [
+        attempt("s", 1, "parked", 105_000, error="reported", detail="no paper", next_ms=106_000, **facts),
+        attempt("s", 2, "parked", 106_000, batch=-1, next_ms=116_000, **taken),
+        attempt("s", 2, "parked", 116_000, error="no-result", detail="silence", next_ms=120_000, **facts),
+        attempt("s", 3, "parked", 120_000, batch=-1, next_ms=130_000, **taken),
+        attempt("s", 3, "delivered", 125_000, detail="its receiver said so after 5.0 s: printed", **facts),
+    ]
+    told = only(evidence(history(subscription("s")), *rows))
+    assert told.outcome == "delivered"
+    assert told.why == "the receiver took it at attempt 3, and said so after 5.0 s: printed"
+    assert [(step.what, step.detail) for step in told.steps][1::2] == [
+        ("failed, its receiver says", "no paper"),
+        ("no result in time", "silence"),
+        ("done, its receiver says", "its receiver said so after 5.0 s: printed"),
     ]
 
 

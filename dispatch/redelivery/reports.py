@@ -1,0 +1,89 @@
+"""What receivers have reported of pushes that they had taken for later, until it is known which deliveries these were.
+
+A result may be read before the deliveries that wait for it: it goes through the gateway, they come from a worker. So it
+is kept, in a table beside what waits, until all of them are there. The first result of a push counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dispatch.delivery.outcomes import Outcome
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from topic_model.records import results
+from topic_model.records.results import Result
+
+# A result whose deliveries are not there so long after it could come last is of a push that a crash has repeated.
+_KEPT_MS = 900_000
+
+# How often those are thrown away.
+_SWEEP_MS = 60_000
+
+NO_RESULT = Outcome("no-result", "its receiver had taken it, and did not say in time how it ended")
+
+
+def outcome_of(result: Result) -> Outcome:
+    """What a result means for the deliveries of its push."""
+    took_s = max(result.at_ms - result.promise.started_ms, 0) / 1000
+    said = f": {result.text}" if result.text else ""
+    if result.state == "delivered":
+        return Outcome("", f"its receiver said so after {took_s:.1f} s{said}")
+    detail = f"its receiver said after {took_s:.1f} s that it {'failed' if result.state == 'failed' else 'refuses it'}"
+    return Outcome("reported", detail + said, hopeless=result.state == "refused")
+
+
+class Reports:
+    """Used by one thread."""
+
+    def __init__(self, store: ParkedStore) -> None:
+        self._store = store
+        store.ask(
+            "CREATE TABLE IF NOT EXISTS report (lane TEXT NOT NULL, push TEXT NOT NULL, until_ms INTEGER NOT NULL,"
+            " value BLOB NOT NULL, PRIMARY KEY (lane, push)) WITHOUT ROWID"
+        )
+        self._swept_ms = 0
+        # By lane, the pushes that have a result and deliveries that wait for it.
+        self._ready: dict[str, dict[str, None]] = {}
+        self._note(
+            store.ask(
+                "SELECT DISTINCT report.lane, push FROM report JOIN waiting"
+                " ON waiting.lane = report.lane AND awaits = push AND awaits != ''"
+            )
+        )
+
+    def add(self, result: Result, now_ms: int) -> None:
+        """A receiver has reported this."""
+        lane, push, _, until_ms, _ = result.promise
+        if now_ms - self._swept_ms > _SWEEP_MS:
+            self._swept_ms = now_ms
+            self._store.ask("DELETE FROM report WHERE until_ms < ?", now_ms - _KEPT_MS)
+        if until_ms < now_ms - _KEPT_MS:
+            return
+        _, value = results.encode(result)
+        self._store.ask("INSERT OR IGNORE INTO report VALUES (?, ?, ?, ?)", lane, push, until_ms, value)
+        if self._store.awaiting(lane, push):
+            self._note([(lane, push)])
+
+    def look(self) -> Iterable[str]:
+        """The lanes with deliveries whose results are there."""
+        promised, self._store.promised = self._store.promised, []
+        for lane, push in promised:
+            if self._store.ask("SELECT 1 FROM report WHERE lane = ? AND push = ?", lane, push):
+                self._note([(lane, push)])
+        return list(self._ready)
+
+    def take(self, lane: str) -> list[tuple[WaitingDelivery, Result]]:
+        """The deliveries of a lane whose results are there, with these."""
+        taken = []
+        for push in self._ready.pop(lane, ()):
+            for (value,) in self._store.ask("SELECT value FROM report WHERE lane = ? AND push = ?", lane, push):
+                result = results.decode(value)
+                waiting = self._store.awaiting(lane, push)
+                taken += [(each, result) for each in waiting]
+                if len(waiting) >= result.promise.messages:
+                    self._store.ask("DELETE FROM report WHERE lane = ? AND push = ?", lane, push)
+        return taken
+
+    def _note(self, found: Iterable[tuple[str, ...]]) -> None:
+        for lane, push in found:
+            self._ready.setdefault(lane, {})[push] = None

@@ -1,0 +1,130 @@
+"""POST /results/…: a receiver says how a push ended that it had taken for later (202 with Arborcast-Result: later).
+
+The address was in the push (Arborcast-Callback) and proves which push is meant, so nobody has to say who it is. The
+body is JSON: `{"push": "…", "state": "delivered", "text": "…"}`. It is answered when the result is in the log
+`results`, where the redelivery reads it; whether anything still waits for it is decided there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from core.errors import InfrastructureError, PeerError, SecretError
+from core.eventlog.topics import RESULTS_LOG
+from core.eventlog.writers import LogWriter
+from core.recent import Recent
+from core.security.keyring import KeyFile, Marks, UnknownKey
+from core.settings import KafkaSettings, SecretSettings
+from ingest.errors import MalformedMessage, ResultRefused
+from ingest.operations import publish
+from ingest.soap.faults import Answer
+from topic_model.records import results
+from topic_model.records.results import PATH, Result, State
+
+__all__ = ["LIMIT", "PATH", "PushResults", "refused"]
+
+LIMIT = 16 * 1024
+"""Larger bodies are refused."""
+
+# The tables keep so many characters of what a receiver says; more of it travels nowhere.
+_MOST_TEXT = 500
+
+# Results that were taken lately, twice: some ten thousand.
+_REMEMBERED = 4 * 1024 * 1024
+
+# Appends wait in threads, and share the broker's answers.
+_WRITERS = 16
+
+
+# When to come again with an address that was marked with a key that is not here.
+_NEW_KEY_S = 5.0
+
+
+class _Body(msgspec.Struct):
+    state: State
+    push: str = ""
+    text: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Body)
+
+
+class Appends(Protocol):
+    """What is needed of a LogWriter."""
+
+    def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class PushResults:
+    """Takes results. Used on the event loop's thread."""
+
+    def __init__(self, log: Appends, keys: Marks, now: Callable[[], float] = time.time) -> None:
+        self._log = log
+        self._keys = keys
+        self._now = now
+        self._said: Recent[str, State] = Recent(_REMEMBERED, age_s=3_600.0)
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="results-log")
+
+    async def take(self, path: str, body: bytes) -> None:
+        """Return when a result is in the log. Raises ResultRefused, MalformedMessage, or InfrastructureError."""
+        try:
+            promise = results.read_promise(path.removeprefix(PATH), self._keys)
+        except UnknownKey as error:
+            # While keys are changed workers have the new one first.
+            raise InfrastructureError(f"{error} of this gateway", _NEW_KEY_S) from error
+        except SecretError as error:
+            raise ResultRefused(f"{error}: take the one in the push's Arborcast-Callback", 403) from error
+        said = _read(body)
+        if said.push and said.push != promise.push:
+            raise ResultRefused(f"this is the address of the push {promise.push}, not of {said.push[:100]!r}", 403)
+        now_ms = int(self._now() * 1000)
+        if now_ms > promise.until_ms:
+            raise ResultRefused(
+                f"the result of this push was taken until {(now_ms - promise.until_ms) / 1000:.0f} s ago "
+                "(push.callback_s): it counts as failed, and its messages are pushed again",
+                410,
+            )
+        before = self._said.get(promise.push)
+        if before == said.state:
+            return
+        if before is not None:
+            raise ResultRefused(f"this push was said to be {before} before, and the first word counts", 409)
+        result = Result(promise, said.state, now_ms, said.text[:_MOST_TEXT])
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writers, self._log.append_encoded, [results.encode(result)])
+        self._said.put(promise.push, said.state, len(promise.push))
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._writers.shutdown(wait=False, cancel_futures=True)
+        self._log.close()
+
+
+def results_for(kafka: KafkaSettings, secrets: SecretSettings) -> PushResults:
+    """What takes results into the log of an engine."""
+    return PushResults(LogWriter(kafka, RESULTS_LOG), KeyFile(Path(secrets.key_file)))
+
+
+def refused(error: PeerError | InfrastructureError) -> Answer:
+    """What is answered to a result that is not taken."""
+    answer = publish.refused(error)
+    return Answer(error.status, answer.body, answer.content_type) if isinstance(error, ResultRefused) else answer
+
+
+def _read(body: bytes) -> _Body:
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(
+            f"{error!s:.200}: a result is JSON such as "
+            '{"push": "…", "state": "delivered", "text": "…"}, its state delivered, failed or refused'
+        ) from error

@@ -1,0 +1,123 @@
+"""The address for a later result in a push, and what its answer means then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.security.keyring import KeyRing, add_key
+from core.settings import SecretSettings
+from dispatch.delivery.credentials import Vault
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.outcomes import classify
+from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.delivery.verdict import Push, policy_of
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.lanes import Received
+from dispatch.logs.parked import Tries
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.fake_journal import FakeJournal
+from topic_model.records.notifications import Notification
+from topic_model.records.results import Promise, read_promise
+from topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+KEYS = KeyRing({"k": b"k" * 32})
+VAULT = Vault(SecretSettings(), KEYS)
+NOW_MS = 1_700_000_000_000
+LATER = PushResult(202, later=True, duration_s=0.01)
+
+
+def subscription(form: str = "notify", address: str = "https://gw/base/wsn/subscriptions/s%201") -> Subscription:
+    return Subscription("s 1", EndpointReference("http://r/"), address=address, form=form)  # type: ignore[arg-type]
+
+
+def notification(name: str) -> Notification:
+    return Notification(name, TopicPath("a"), b"<x/>", NOW_MS)
+
+
+def request(target: Subscription, vault: Vault | None = VAULT, callback_s: float = 60.0) -> PushRequest:
+    messages = [notification("n1"), notification("n2")] if target.form == "notify" else [notification("n1")]
+    return Envelope(target, vault, callback_s).request(messages, 1, NOW_MS / 1000, push="p-1")
+
+
+@pytest.mark.parametrize(("form", "messages"), [("notify", 2), ("raw", 1), ("legacy", 1)])
+def test_each_form_of_push_names_an_address_of_the_gateway_that_the_subscription_is_managed_at(
+    form: str, messages: int
+) -> None:
+    made = request(subscription(form))
+    headers = dict(made.headers)
+    assert headers["Arborcast-Push"] == "p-1"
+    base, _, promise = headers["Arborcast-Callback"].rpartition("/")
+    assert base == "https://gw/base/results"
+    assert read_promise(promise, KEYS) == Promise("s 1", "p-1", NOW_MS, NOW_MS + 60_000, messages)
+    assert made.result_by_ms == NOW_MS + 60_000
+
+
+@pytest.mark.parametrize(
+    ("target", "vault", "callback_s"),
+    [
+        (subscription(), VAULT, 0.0),
+        (subscription(), None, 60.0),
+        (subscription(address=""), VAULT, 60.0),
+        (subscription(address="http://another.broker/subscription?id=1"), VAULT, 60.0),
+        (subscription(), Vault(SecretSettings(key_file="there/is/none")), 60.0),
+    ],
+    ids=["switched off", "no vault", "no manager", "foreign manager", "no keys"],
+)
+def test_where_it_cannot_be_used_it_is_not_there(target: Subscription, vault: Vault | None, callback_s: float) -> None:
+    made = request(target, vault, callback_s)
+    assert not {"Arborcast-Callback", "Arborcast-Push"} & dict(made.headers).keys()
+    assert made.result_by_ms == 0
+
+
+def test_the_keys_are_those_of_the_key_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    vault = Vault(SecretSettings(key_file=str(file)))
+    envelope = Envelope(subscription("raw"), vault, 60.0)
+    assert envelope.request([notification("n")], 1, push="p").result_by_ms == 0
+    add_key(file, "k1")
+    made = envelope.request([notification("n")], 1, push="p")
+    promise = dict(made.headers)["Arborcast-Callback"].rpartition("/")[2]
+    assert read_promise(promise, vault.keys).push == "p"
+
+
+@pytest.mark.parametrize(
+    ("result", "by_ms", "error", "delivered", "taken"),
+    [
+        (LATER, NOW_MS, "later", False, True),
+        (LATER, 0, "", True, True),
+        (PushResult(202), NOW_MS, "", True, True),
+        (PushResult(500), NOW_MS, "server-error", False, False),
+    ],
+)
+def test_what_an_answer_means(result: PushResult, by_ms: int, error: str, delivered: bool, taken: bool) -> None:
+    outcome = classify(result, by_ms)
+    assert (outcome.error, outcome.delivered, outcome.taken) == (error, delivered, taken)
+    assert not outcome.blames_message
+    assert not outcome.endpoint_unreachable
+
+
+def test_the_hot_path_parks_what_is_taken_for_later_until_its_time_and_goes_on() -> None:
+    journal = FakeJournal()
+    outcomes = BatchOutcomes(
+        journal, PushSettings(), RetrySettings(jitter=0.0), now=lambda: NOW_MS / 1000, chance=lambda: 0.0
+    )
+    target = subscription()
+    taken = [Received(notification(name), 0, place) for place, name in enumerate(("n1", "n2"))]
+    made = request(target)
+    push = Push("p-1", [each.notification for each in taken], made, LATER, NOW_MS)
+
+    assert outcomes.settle(target, taken, push, classify(LATER, made.result_by_ms)) is None
+
+    due_ms = made.result_by_ms + 1_000
+    assert journal.parked == {
+        ("s 1", "n1"): Tries(1, 0, due_ms, NOW_MS, "p-1"),
+        ("s 1", "n2"): Tries(1, 0, due_ms, NOW_MS, "p-1"),
+    }
+    assert [(row.state, row.error, row.push, row.next_ms) for row in journal.rows] == [
+        ("parked", "later", "p-1", due_ms)
+    ] * 2
+    assert (outcomes.report.signs, outcomes.report.gone) == ([], set())
+    assert policy_of(DEFAULT_POLICY, RetrySettings()).maximum_attempts == 6

@@ -1,0 +1,262 @@
+"""Receivers that take a push and say later how it ended: what the redelivery makes of their words, and of silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch.delivery.transport.contract import PushResult
+from dispatch.logs.parked import Tries
+from dispatch.settings import PushSettings
+from tests.support.redelivery_world import BROKEN, LATER, OK, World, retry
+from topic_model.records.results import Promise, Result, State
+
+CALLBACK_MS = 60_000
+ON_ITS_WAY_MS = 1_000
+
+
+def world_of(form: str = "raw", **policy: Any) -> World:
+    world = World(retry=retry(retransmissions=2), push=PushSettings(callback_s=CALLBACK_MS / 1000))
+    world.subscribe("s", form=form, **policy)
+    world.endpoint("s").answer = lambda ids: LATER
+    return world
+
+
+def rows(world: World, notification: str = "n") -> list[tuple[str, str, int]]:
+    return [(row.state, row.error, row.number) for row in world.attempts if row.notification == notification]
+
+
+def answers(*results: PushResult) -> object:
+    left = list(results)
+    return lambda ids: left.pop(0)
+
+
+def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
+    world = world_of()
+    world.park("s", "n")
+    world.run(5_000)
+
+    assert rows(world) == [("parked", "later", 1)]
+    (arrival,) = world.arrivals
+    assert world.attempts[0].push == arrival.promise.push
+    assert world.attempts[0].next_ms == arrival.promise.until_ms + ON_ITS_WAY_MS
+    assert world.lanes.for_batch() == frozenset(), "it had its first attempt, and holds nothing"
+
+    world.report(arrival, "delivered", "printed")
+    world.run(0)
+
+    assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
+    assert world.attempts[-1].detail == "its receiver said so after 5.0 s: printed"
+    assert (world.log, world.redelivery.lanes, world.redelivery.delivered) == ({}, 0, 1)
+
+
+def test_one_that_failed_is_tried_again_as_any_other() -> None:
+    world = world_of()
+    world.park("s", "n")
+    world.run(5_000)
+    world.report(world.arrivals[0], "failed", "no paper")
+    world.run(1_999)
+    assert len(world.arrivals) == 1
+
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(100)
+
+    assert rows(world) == [("parked", "later", 1), ("parked", "reported", 1), ("delivered", "", 2)]
+    assert world.attempts[1].detail == "its receiver said after 5.0 s that it failed: no paper"
+
+
+def test_one_that_its_receiver_refuses_is_given_up() -> None:
+    world = world_of()
+    world.park("s", "n")
+    world.run(10)
+    world.report(world.arrivals[0], "refused", "no such printer")
+    world.run(0)
+
+    assert rows(world) == [("parked", "later", 1), ("dead", "reported", 1)]
+    assert "no such printer" in world.buried[0].detail
+    assert (world.log, world.redelivery.dead) == ({}, 1)
+
+
+def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> None:
+    world = world_of()
+    world.park("s", "n")
+    world.run(CALLBACK_MS + ON_ITS_WAY_MS - 1)
+    assert rows(world) == [("parked", "later", 1)]
+    world.run(10)
+    assert rows(world) == [("parked", "later", 1), ("parked", "no-result", 1)]
+
+    promise = world.arrivals[0].promise
+    world.redelivery.reported(Result(promise, "delivered", promise.until_ms))
+    world.run(3 * CALLBACK_MS)
+    assert rows(world)[-2:] == [("parked", "later", 3), ("dead", "no-result", 3)]
+    assert len(world.arrivals) == 3
+
+
+def test_a_clock_that_is_put_back_under_a_push_makes_nobody_wait_longer() -> None:
+    world = world_of()
+    world.park("s", "n")
+    world.run(5)
+    world.set_clock(-3_600_000)
+    world.run(CALLBACK_MS + ON_ITS_WAY_MS + 10)
+
+    assert rows(world)[:2] == [("parked", "later", 1), ("parked", "no-result", 1)]
+
+
+def test_each_failure_counts_once_however_it_is_told() -> None:
+    world = world_of()
+    world.endpoint("s").answer = answers(BROKEN, LATER, LATER)  # type: ignore[assignment]
+    world.park("s", "n")
+    world.run(10_000)
+    world.report(world.arrivals[1], "failed")
+    world.run(10_000)
+    world.report(world.arrivals[2], "failed")
+    world.run(0)
+
+    assert rows(world)[-1] == ("dead", "reported", 3)
+
+
+def test_the_first_word_counts_and_a_second_one_changes_nothing() -> None:
+    world = world_of()
+    world.park("s", "n")
+    world.run(10)
+    for state in ("delivered", "failed", "delivered"):
+        world.report(world.arrivals[0], state)
+    world.run(CALLBACK_MS)
+    world.report(world.arrivals[0], "failed")
+    world.run(CALLBACK_MS)
+
+    assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
+
+
+@pytest.mark.parametrize(("state", "ended"), [("delivered", "delivered"), ("failed", "parked"), ("refused", "dead")])
+def test_a_result_may_come_before_the_record_of_the_delivery(state: State, ended: str) -> None:
+    world = world_of()
+    promise = Promise("s", "of-a-worker-7", world.now_ms, world.now_ms + CALLBACK_MS)
+    world.redelivery.reported(Result(promise, state, world.now_ms))
+    world.run(500)
+    world.park("s", "n", Tries(1, 0, promise.until_ms, world.now_ms, promise.push))
+    world.run(0)
+
+    assert world.states() == {("s", "n"): ended}
+
+
+def test_a_result_before_the_answer_that_promises_it() -> None:
+    world = world_of()
+    world.endpoint("s").takes_ms = 2_000
+    world.park("s", "n")
+    world.run(10)
+    world.report(world.arrivals[0], "delivered")
+    world.run(1_000)
+    assert rows(world) == []
+    world.run(1_000)
+
+    assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
+
+
+def test_after_a_restart_the_results_that_came_meanwhile_count() -> None:
+    world = world_of()
+    for each in ("n1", "n2"):
+        world.park("s", each)
+    world.run(1_000)
+    world.restart()
+    world.report(world.arrivals[0], "delivered")
+    world.restart()
+    world.run(0)
+    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "parked"}
+
+    world.run(CALLBACK_MS + 2_000)
+    assert rows(world, "n2")[:2] == [("parked", "later", 1), ("parked", "no-result", 1)]
+    assert len(rows(world, "n1")) == 2
+
+
+def test_several_messages_in_one_push_have_one_result_and_what_failed_is_tried_alone() -> None:
+    world = world_of("notify")
+    for each in ("n1", "n2", "n3"):
+        world.park("s", each)
+    world.run(100)
+    (together,) = world.arrivals
+    assert together.promise.messages == 3
+    world.report(together, "refused", "one of them is torn")
+    world.run(100)
+
+    assert [arrival.notifications for arrival in world.arrivals[1:]] == [("n1",), ("n2",), ("n3",)]
+    assert world.buried == []
+    for arrival in world.arrivals[1:]:
+        world.report(arrival, "refused" if arrival.notifications == ("n2",) else "delivered")
+    world.run(0)
+    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "dead", ("s", "n3"): "delivered"}
+
+
+def test_in_strict_order_the_next_waits_for_the_result() -> None:
+    world = world_of(order="strict")
+    world.park("s", "n1")
+    world.park("s", "n2")
+    world.run(10_000)
+    assert world.arrived("s") == ["n1"]
+    world.report(world.arrivals[0], "failed")
+    world.run(2_000)
+    assert world.arrived("s") == ["n1", "n1"]
+    world.report(world.arrivals[1], "delivered")
+    world.run(10)
+    assert world.arrived("s") == ["n1", "n1", "n2"]
+
+
+def test_others_are_not_held_up() -> None:
+    world = world_of()
+    for number in range(5):
+        world.park("s", f"n{number}")
+    world.run(1_000)
+    assert world.arrived("s") == [f"n{number}" for number in range(5)]
+
+
+def test_it_says_nothing_bad_of_the_endpoint() -> None:
+    world = world_of()
+    for number in range(5):
+        world.park("s", f"n{number}")
+    world.run(CALLBACK_MS + 5_000)
+
+    assert world.health.get("http://s/").breaker == "closed"
+    assert world.told == []
+
+
+def test_results_count_while_the_subscription_is_suspended_and_no_more_when_it_is_over() -> None:
+    world = world_of()
+    world.park("s", "n1")
+    world.park("s", "n2")
+    world.run(100)
+    world.suspended_now.add("s")
+    world.hear()
+    world.report(world.arrivals[0], "delivered")
+    world.run(0)
+    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "parked"}
+
+    del world.subscriptions["s"]
+    world.hear()
+    world.report(world.arrivals[1], "delivered")
+    world.run(100)
+    assert world.states()["s", "n2"] == "cancelled"
+    assert world.redelivery.lanes == 0
+
+
+def test_a_repeated_batch_waits_for_the_push_that_it_made_last() -> None:
+    world = world_of()
+    first, second = (
+        Tries(1, 0, world.now_ms + CALLBACK_MS, world.now_ms, push) for push in ("before the crash", "after it")
+    )
+    delivery = world.park("s", "n", first)
+    world.repark(delivery, second)
+    world.redelivery.reported(Result(Promise("s", "after it", 0, world.now_ms + 1), "delivered", world.now_ms))
+    world.run(0)
+
+    assert world.states() == {("s", "n"): "delivered"}
+
+
+def test_without_the_promise_in_the_push_its_202_is_the_result() -> None:
+    world = World(push=PushSettings(callback_s=0))
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.park("s", "n")
+    world.run(100)
+
+    assert rows(world) == [("delivered", "", 1)]

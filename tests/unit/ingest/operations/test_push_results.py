@@ -1,0 +1,144 @@
+"""POST /results/…, as a receiver does it that has taken a push for later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.errors import InfrastructureError
+from core.security.keyring import KeyRing
+from ingest.access.gate import Gate
+from ingest.access.rates import Rates
+from ingest.access.settings import LimitSettings
+from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer
+from tests.support.guarded_gateway import Clock, guarded
+from tests.support.served_app import exchange, served
+from topic_model.records.results import PATH, Promise, Result, write_promise
+
+NOW_MS = int(START.timestamp() * 1000)
+PROMISE = Promise("s", "p-7", NOW_MS - 1_000, NOW_MS + 60_000, 2)
+ADDRESS = PATH + write_promise(PROMISE, RESULT_KEYS)
+
+
+def post(parts: GatewayParts, path: str = ADDRESS, **said: object) -> HttpAnswer:
+    return parts.post(json.dumps(said).encode(), path)
+
+
+def test_a_result_is_in_the_log_before_it_is_answered() -> None:
+    parts = GatewayParts()
+    answer = post(parts, push="p-7", state="failed", text="no paper")
+
+    assert (answer.status, answer.body) == (204, b"")
+    assert parts.results.taken == [Result(PROMISE, "failed", NOW_MS, "no paper")]
+    assert 'arborcast_gateway_requests_total{operation="PushResult",status="204"} 1' in parts.metrics.text()
+
+
+def test_the_address_names_the_push_so_the_body_need_not() -> None:
+    parts = GatewayParts()
+    assert post(parts, state="delivered").status == 204
+    assert parts.results.taken == [Result(PROMISE, "delivered", NOW_MS)]
+
+
+def test_said_again_it_is_the_same_and_said_otherwise_it_is_refused() -> None:
+    parts = GatewayParts()
+    assert [post(parts, state="delivered").status for _ in range(3)] == [204, 204, 204]
+    refused = post(parts, state="failed")
+    assert (refused.status, len(parts.results.taken)) == (409, 1)
+    assert b"said to be delivered before" in refused.body
+
+
+def test_until_its_time_is_over() -> None:
+    parts = GatewayParts()
+    parts.later(seconds=60)
+    assert post(parts, state="delivered").status == 204
+    parts.later(seconds=5)
+    late = post(parts, state="delivered")
+    assert (late.status, late.headers[b"content-type"]) == (410, b"text/plain; charset=utf-8")
+    assert b"5 s ago (push.callback_s)" in late.body
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"", 400, "state"),
+        (b"<r/>", 400, "a result is JSON such as"),
+        (b'{"push": "p-7"}', 400, "missing required field `state`"),
+        (b'{"state": "done"}', 400, "its state delivered, failed or refused"),
+        (b'{"state": 7}', 400, "its state delivered"),
+        (b'{"state": "failed", "text": ["x"]}', 400, "$.text"),
+        (b'{"state": "failed", "text": "\xff"}', 400, "JSON"),
+        (b"[" * 10_000, 400, "JSON"),
+        (b'{"state": "failed", "push": "p-8"}', 403, "the address of the push p-7"),
+        (b'{"state": "failed", "text": "' + b"x" * 20_000 + b'"}', 413, "16384 are taken"),
+    ],
+)
+def test_what_is_no_result_is_refused_with_a_sentence(body: bytes, status: int, says: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(body, ADDRESS)
+    assert (answer.status, parts.results.taken) == (status, [])
+    assert says in answer.body.decode()
+
+
+def test_only_who_got_the_push_may_say_how_it_ended() -> None:
+    parts = GatewayParts()
+    forged = write_promise(PROMISE, KeyRing({"k": b"x" * 32}))
+    other = write_promise(PROMISE._replace(push="p-8"), RESULT_KEYS)
+    mixed = f"{other.partition('.')[0]}.{ADDRESS.partition('.')[2]}"
+    for end in ("", "x", forged, mixed, "../publish/a"):
+        answer = post(parts, PATH + end, state="delivered")
+        assert answer.status == 403
+        assert b"Arborcast-Callback" in answer.body
+    assert parts.results.taken == []
+
+
+def test_a_key_that_the_gateway_does_not_have_yet_is_waited_for() -> None:
+    parts = GatewayParts()
+    answer = post(parts, PATH + write_promise(PROMISE, KeyRing({"next": b"n" * 32})), state="delivered")
+    assert (answer.status, answer.headers[b"retry-after"], parts.results.taken) == (503, b"5", [])
+    assert b"the key 'next', which is not in the key file of this gateway" in answer.body
+
+
+def test_long_words_are_cut() -> None:
+    parts = GatewayParts()
+    assert post(parts, state="failed", text="x" * 600).status == 204
+    assert parts.results.taken[0].text == "x" * 500
+
+
+def test_while_the_log_takes_nothing_it_is_to_be_said_again() -> None:
+    parts = GatewayParts()
+    parts.results.error = InfrastructureError("the results log cannot be written", 2.0)
+    answer = post(parts, state="delivered")
+    assert (answer.status, answer.headers[b"retry-after"]) == (503, b"2")
+    parts.results.error = None
+    assert post(parts, state="delivered").status == 204
+    assert len(parts.results.taken) == 1
+
+
+def test_nobody_has_to_say_who_it_is(tmp_path: Path) -> None:
+    parts = guarded(tmp_path, Clock())
+    assert parts.post(b"<r/>", "/publish/a", Content_Type="text/xml").status == 401
+    assert post(parts, state="delivered").status == 204
+
+
+def test_it_counts_for_the_rate_of_its_address() -> None:
+    parts = GatewayParts()
+    parts.gateway.gate = Gate(Rates(LimitSettings(requests_per_s=0.001, request_burst=1)))
+    assert post(parts, state="delivered").status == 204
+    assert post(parts, state="delivered").status == 429
+
+
+def test_other_methods_are_told_which_is_taken() -> None:
+    answer = GatewayParts().get(ADDRESS)
+    assert (answer.status, answer.headers[b"allow"]) == (405, b"POST")
+
+
+def test_over_http_the_connection_goes_on() -> None:
+    parts = GatewayParts()
+    body = b'{"state": "delivered"}'
+    head = f"POST {ADDRESS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    with served(parts) as port:
+        answers = exchange(port, head, head, times=2)
+    assert answers.count(b"HTTP/1.1 204") == 2
+    assert b"transfer-encoding" not in answers.lower()

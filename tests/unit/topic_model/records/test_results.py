@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import InfrastructureError, SecretError
+from core.security.keyring import KeyRing
+from topic_model.records.results import PATH, Promise, Result, decode, encode, read_promise, write_promise
+
+KEYS = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
+PROMISE = Promise("sub-1", "0123456789abcdef-7", 1_700_000_000_000, 1_700_000_600_000, 3)
+
+
+@given(
+    st.builds(Promise, st.text(), st.text(), st.integers(0, 1 << 62), st.integers(0, 1 << 62), st.integers(1, 1_000))
+)
+def test_a_promise_comes_back_from_its_address(promise: Promise) -> None:
+    written = write_promise(promise, KEYS)
+    assert read_promise(written, KEYS) == promise
+    assert written.isascii()
+    assert not set(written) & set("/?#&+% "), "it stands in an address as it is"
+
+
+def test_an_address_can_neither_be_made_up_nor_changed() -> None:
+    written = write_promise(PROMISE, KEYS)
+    encoded, _, mark = written.partition(".")
+    other, _, _ = write_promise(PROMISE._replace(push="another"), KEYS).partition(".")
+    stranger = write_promise(PROMISE, KeyRing({"new": b"x" * 32}))
+    for made_up in (
+        "",
+        ".",
+        encoded,
+        f".{mark}",
+        f"{other}.{mark}",
+        stranger,
+        written[:-1],
+        f"{written}A",
+        "\u00e9.new.x",
+    ):
+        with pytest.raises(SecretError):
+            read_promise(made_up, KEYS)
+
+
+def test_addresses_of_before_the_keys_were_changed_are_known() -> None:
+    before = KeyRing({"old": b"o" * 32})
+    assert read_promise(write_promise(PROMISE, before), KEYS) == PROMISE
+    with pytest.raises(SecretError, match="not in the key file"):
+        read_promise(write_promise(PROMISE, KEYS), before)
+
+
+def test_a_mark_is_of_one_use() -> None:
+    mark = KEYS.mark(b"data", "one")
+    assert KEYS.is_marked(mark, b"data", "one")
+    assert not KEYS.is_marked(mark, b"data", "another")
+    assert mark == KEYS.mark(b"data", "one")
+
+
+def test_a_record_comes_out_as_it_went_in() -> None:
+    result = Result(PROMISE, "failed", 5, "no paper")
+    key, value = encode(result)
+    assert (key, decode(value)) == (b"sub-1", result)
+    for damaged in (None, b"", b"\x80"):
+        with pytest.raises(InfrastructureError):
+            decode(damaged)
+
+
+def test_addresses_are_below_their_path() -> None:
+    assert PATH == "/results/"

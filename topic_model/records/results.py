@@ -1,0 +1,89 @@
+"""What receivers say later of pushes that they have taken: the promise that a push's address carries, and the records
+of the log `results`.
+
+A push that its receiver may answer for later names an address with a promise in it: which push it is, for whom, and
+until when its result is taken. The promise is marked with the keys of the engine (`core.security.keyring`), so whoever
+has the address may say how this push ended, and nobody else. Nothing is kept of a promise; a result is a record that
+holds it, which a gateway appends and the redelivery reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from core.errors import SecretError
+from core.eventlog.versions import Versioned, VersionedCodec
+from core.security.keyring import Marks
+
+PATH = "/results/"
+
+VERSION = 1
+
+_CONTEXT = "results of pushes"
+
+State = Literal["delivered", "failed", "refused"]
+
+"""How a push ended: well; not, and it is to be tried again; not, and never will."""
+
+
+class Promise(NamedTuple):
+    """A push whose result may come later: of which subscription, when it began, until when its result is taken
+    (milliseconds since the epoch), and how many messages travelled in it."""
+
+    subscription: str
+    push: str
+    started_ms: int
+    until_ms: int
+    messages: int = 1
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a push ended, as its receiver said at this time (milliseconds since the epoch)."""
+
+    promise: Promise
+    state: State
+    at_ms: int
+    text: str = ""
+
+
+class _Value(Versioned, frozen=True):
+    result: Result
+
+
+_codec = VersionedCodec(_Value, "the result of a push", VERSION)
+
+_encoder = msgspec.msgpack.Encoder()
+
+_decoder = msgspec.msgpack.Decoder(Promise)
+
+
+def encode(result: Result) -> tuple[bytes, bytes]:
+    """The key and the value of a record."""
+    return result.promise.subscription.encode(), _codec.encode(_Value(VERSION, result))
+
+
+def decode(value: bytes | None) -> Result:
+    """The result in a record's value. Raises RecordVersionError, or InfrastructureError."""
+    return _codec.decode(value).result
+
+
+def write_promise(promise: Promise, keys: Marks) -> str:
+    """The promise as the end of an address. Raises SecretError."""
+    packed = _encoder.encode(promise)
+    return f"{base64.urlsafe_b64encode(packed).decode().rstrip('=')}.{keys.mark(packed, _CONTEXT)}"
+
+
+def read_promise(text: str, keys: Marks) -> Promise:
+    """The promise in the end of an address. Raises SecretError when it is none of ours."""
+    encoded, _, mark = text.partition(".")
+    try:
+        packed = base64.b64decode(encoded + "=" * (-len(encoded) % 4), b"-_", validate=True)
+        if keys.is_marked(mark, packed, _CONTEXT):
+            return _decoder.decode(packed)
+    except (binascii.Error, ValueError, msgspec.DecodeError) as error:
+        raise SecretError("this is no address that a push has named") from error
+    raise SecretError("this address is not as a push has named it")

@@ -144,9 +144,13 @@ class _Merge:
             self._to_directory[path] = self._agreed[path] = ours
         else:
             self._to_tree[path] = self._agreed[path] = theirs
+            raw = self._tree.get(path)
+            if theirs is not None and raw is not None and raw.placed and theirs.code == raw.code:
+                self._to_tree[path] = msgspec.structs.replace(theirs, placed=True)
 
     def plan(self, *, moves: bool) -> Plan:
         self._refuse_below_final()
+        self._leave_places()
         self._settle_codes()
         changes = self._moves() if moves else []
         for path, record in self._to_directory.items():
@@ -188,6 +192,14 @@ class _Merge:
         self._problems.append(EntryProblem(ProblemKind.BELOW_FINAL, dn, reason, path))
         del self._to_tree[path]
         del self._agreed[path]
+
+    def _leave_places(self) -> None:
+        """A topic that was moved in the directory has left its place, and the code that it had from there."""
+        gone = (self._tree.get(path) for path, record in self._to_tree.items() if record is None)
+        left = {each.code for each in gone if each is not None and each.placed}
+        for path, record in self._to_tree.items() if left else ():
+            if record is not None and path not in self._tree and record.code in left:
+                self._to_tree[path] = msgspec.structs.replace(record, code="")
 
     def _settle_codes(self) -> None:
         """A code that both sides have given to different topics stays with the directory's; ours loses it."""

@@ -143,7 +143,9 @@ _decoder = msgspec.json.Decoder(_Document)
 
 def write_json(records: Iterable[TopicRecord]) -> bytes:
     """The JSON document of these topics; equal topics give equal bytes."""
-    topics = tuple(sorted(records, key=lambda record: record.path))
+    # Elsewhere a code from a place is one that somebody chose.
+    plain = (msgspec.structs.replace(each, placed=False) if each.placed else each for each in records)
+    topics = tuple(sorted(plain, key=lambda record: record.path))
     return msgspec.json.format(msgspec.json.encode(_Document(VERSION, topics)), indent=2) + b"\n"
 
 

@@ -128,9 +128,11 @@ class _Merge:
         self._to_directory: dict[TopicPath, TopicRecord | None] = {}
         self._agreed: dict[TopicPath, TopicRecord | None] = {}
         self._problems: list[EntryProblem] = []
+        self._clashing = {each.path for each in directory.problems if each.kind is ProblemKind.DUPLICATE_CODE}
 
     def look_at(self, path: TopicPath) -> None:
         if path in self._directory.held:
+            self._look_at_held(path)
             return
         known, ours = self._known.get(path), self._tree.get(path)
         entry = self._directory.entries.get(path)
@@ -147,6 +149,13 @@ class _Merge:
             raw = self._tree.get(path)
             if theirs is not None and raw is not None and raw.placed and theirs.code == raw.code:
                 self._to_tree[path] = msgspec.structs.replace(theirs, placed=True)
+
+    def _look_at_held(self, path: TopicPath) -> None:
+        """An entry that cannot be used is left to whoever wrote it; but a code from a place we have written ourselves,
+        while somebody chose the same one for another topic."""
+        ours = self._tree.get(path)
+        if ours is not None and ours.placed and path in self._clashing:
+            self._to_directory[path] = self._agreed[path] = canonical(ours)
 
     def plan(self, *, moves: bool) -> Plan:
         self._refuse_below_final()

@@ -259,3 +259,16 @@ class TestCodesFromPlaces:
         known = by_path(self.THEIRS, topic("d", code="C"))
         plan = reconcile(known, listed(by_path(moved, chosen)), by_path(self.OURS, topic("d", code="C")))
         assert set(plan.records) >= {topic("b/a"), chosen, TopicRemoved(TopicPath("a"))}
+
+    def test_one_that_was_chosen_there_for_another_topic_gives_way(self) -> None:
+        """Both were written at the same time; an entry with a code that another has is not read."""
+        directory = listed(by_path(topic("chosen", code="1"), self.THEIRS))
+        assert directory.held == {"a"}
+        chosen = topic("chosen", code="1")
+        # Before it has another: without a code.
+        plan = reconcile({}, directory, by_path(self.OURS, chosen))
+        assert (plan.records, plan.changes) == ((topic("a"),), (Put(topic("a")),))
+        again = topic("a", code="2", placed=True)
+        assert reconcile({}, directory, by_path(again, chosen)).changes == (Put(topic("a", code="2")),)
+        # What somebody chose twice is for somebody to decide.
+        assert reconcile({}, directory, by_path(self.THEIRS, chosen)).idle

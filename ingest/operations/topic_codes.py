@@ -36,8 +36,10 @@ class TopicCodes:
         while True:
             records = self._places.plan(gateway.table.topics, _AT_ONCE)
             if not records:
-                self._news.clear()
-                await self._news.wait()
+                if self._places.idle:
+                    self._news.clear()
+                    await self._news.wait()
+                await asyncio.sleep(0)
                 continue
             try:
                 await gateway.changes.commit(records)

@@ -167,5 +167,5 @@ def read_json(data: bytes) -> tuple[TopicRecord, ...]:
             raise DocumentError(str(error), record.path[:200]) from error
         if path in records:
             raise DocumentError(f"the topic {path} is there twice", path)
-        records[path] = msgspec.structs.replace(record, path=path)
+        records[path] = msgspec.structs.replace(record, path=path, placed=False)
     return tuple(records[path] for path in sorted(records))

@@ -32,6 +32,10 @@ from topic_model.tree.tree import TopicTree
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TOP = TopicPath("")
+
+# After a start all codes are new; whoever plans has others to serve.
+_LOOKED_AT = 5_000
+
 _TOPIC_KEY, _PLACES_KEY = topic_key(_TOP), places_key(_TOP)
 
 
@@ -117,8 +121,8 @@ class Places:
             self._undone[path] = None
 
     def plan(self, tree: TopicTree, most: int) -> list[ControlRecord]:
-        """The records that give codes to at most so many topics that wait; [] when there is nothing to do. `tree` has
-        come as far as this. What is planned is taken for sent."""
+        """The records that give codes to at most so many topics that wait. `tree` has come as far as this. What is
+        planned is taken for sent. [] may mean that there is more to look at: see `idle`."""
         self._repeated, self._again = self._again, []
         if self._repeated:
             return self._repeated
@@ -151,9 +155,8 @@ class Places:
         """Who has given a code to a topic while it went to another keeps it; what has it from its place gets another.
 
         Of several that have it from their places the smallest path keeps it, as everywhere."""
-        codes, self._new_codes = self._new_codes, set()
-        for code in codes:
-            owners = tree.paths_with_code(code)
+        for _ in range(min(_LOOKED_AT, len(self._new_codes))):
+            owners = tree.paths_with_code(self._new_codes.pop())
             if len(owners) < 2:
                 continue
             placed = [path for path in owners if (known := tree.get(path)) is not None and known.placed]

@@ -14,12 +14,13 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT))
-
-from jobs.install import version  # noqa: E402  # found only now that its folder is on the path
 
 
 def _write_commit(root: Path) -> None:
+    # A build does not have the folder that it builds on its path.
+    sys.path.insert(0, str(ROOT))
+    from jobs.install import version
+
     commit = os.environ.get("SOURCE_COMMIT") or version.commit(ROOT)
     file = root / "jobs" / "install" / version.FILE
     file.parent.mkdir(parents=True, exist_ok=True)

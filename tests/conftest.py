@@ -19,6 +19,9 @@ _ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Of a shell that has put us into the background. What tests start, and send Ctrl-C to, would ignore it as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Of nohup. We go on when the terminal ends; what tests start, and send this to, does not inherit a handler.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 pytest_plugins = ["tests.support.broker", "tests.support.spark", "tests.support.slapd"]
 

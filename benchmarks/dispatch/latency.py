@@ -8,8 +8,10 @@ counts for all that it delayed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from benchmarks.dispatching import Dispatching, dispatching, out_of_order, percentile, settings_arguments
-from benchmarks.harness import Report, Table, run
+from benchmarks.harness import Cell, Report, run
 
 _RATES = (5.0, 50.0, 500.0, 1_000.0)
 
@@ -19,13 +21,16 @@ TITLE = "Both gears, from the log to one subscriber"
 def measure(report: Report) -> None:
     columns = ("rate", "gear", "sent", "lost", "twice", "disorder", "p50 ms", "p99 ms", "longest ms")
     with report.table(TITLE, *columns, note="open loop, random arrivals") as table:
+        measured: list[list[tuple[Cell, ...]]] = []
         for gear in ("realtime", "batch"):
             with dispatching(settings_arguments([f"dispatch.gear={gear}"])) as bench:
-                _measured(bench, gear, table, 3.0 if report.quick else 15.0)
-        table.rows.sort(key=lambda row: _RATES.index(float(str(row[0]).removesuffix("/s").replace(",", ""))))
+                measured.append(list(_measured(bench, gear, 3.0 if report.quick else 15.0)))
+        for of_one_rate in zip(*measured, strict=True):
+            for cells in of_one_rate:
+                table.add(*cells)
 
 
-def _measured(bench: Dispatching, gear: str, table: Table, seconds: float) -> None:
+def _measured(bench: Dispatching, gear: str, seconds: float) -> Iterator[tuple[Cell, ...]]:
     bench.subscribe(["one"])
     warm = bench.append_at(20, 10, "warm")
     bench.arrivals(len(warm))
@@ -35,7 +40,7 @@ def _measured(bench: Dispatching, gear: str, table: Table, seconds: float) -> No
         arrived = [each for each in bench.arrivals(len(sent), timeout=10) if each.notification in sent]
         delays = [(each.at - sent[each.notification]) * 1000 for each in arrived]
         unique = {each.notification for each in arrived}
-        table.add(
+        yield (
             f"{rate:,.0f}/s",
             gear,
             len(sent),

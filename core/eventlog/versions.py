@@ -56,16 +56,17 @@ class VersionedCodec(Generic[_V]):
             found = self._decode(value)
         except _DAMAGED as error:
             # What a newer version wrote may look like nothing to us; it must not pass for damaged.
-            self._refuse_newer(self._version_in(value), key)
+            self._refuse_newer(self.version_of(value), key)
             raise InfrastructureError(f"{self._named(key)} cannot be read: {error}") from error
         # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
         if found.v > self.version:
             self._refuse_newer(found.v, key)
         return found
 
-    def _version_in(self, value: bytes) -> int:
+    def version_of(self, value: bytes | None) -> int:
+        """Which version has written this; 0 where that cannot be read."""
         try:
-            return int(self._decode_version(value).v)
+            return 0 if value is None else int(self._decode_version(value).v)
         except _DAMAGED:
             return 0
 

@@ -33,7 +33,7 @@ from dispatch.delivery.credentials import Guard, Vault
 from dispatch.delivery.transport.contract import PushRequest
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.legacy_content import unwrap
-from topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
+from topic_model.namespaces import ARBORCAST_DELIVERY, HPWSN_PUSH, WSA, WSNT
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Subscription, parameter_blocks
 from topic_model.topics import TopicPath
@@ -46,7 +46,6 @@ DELIVERY = ARBORCAST_DELIVERY
 """Namespace of our own header block."""
 
 NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notify"
-LEGACY_PUSH = "http://org.apache.servicemix.wsn.push"
 
 ID_HEADER = "Arborcast-Notification-Id"
 ATTEMPT_HEADER = "Arborcast-Attempt"
@@ -153,7 +152,7 @@ class Envelope:
 _NOTIFY_START = f'<wsnt:Notify xmlns:wsnt="{WSNT}">'.encode()
 _MESSAGE_END = b"</wsnt:Message></wsnt:NotificationMessage>"
 _LEGACY_START = (
-    f'<soapenv:Envelope xmlns:soapenv="{SOAP_NAMESPACES["1.1"]}" xmlns:org="{LEGACY_PUSH}">'
+    f'<soapenv:Envelope xmlns:soapenv="{SOAP_NAMESPACES["1.1"]}" xmlns:org="{HPWSN_PUSH}">'
     "<soapenv:Header/><soapenv:Body><org:notificationProcess>"
 ).encode()
 _LEGACY_END = b"</org:notificationProcess></soapenv:Body></soapenv:Envelope>"

@@ -5,7 +5,8 @@ what was under way in that moment, or just before, arrives twice. What was parke
 
 Spark repeats a batch under its number, and no other batch has that. The log is read since the batch was planned, which
 may be long ago when it was repeated often. What others have written meanwhile, the redelivery above all, is passed over
-unread; what is left is not more than the batch's own deliveries.
+unread; what is left is not more than the batch's own deliveries. In real time little is behind where a run begins, so
+the redelivery's rows are read, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from dispatch.logs.parked import Place
 logger = logging.getLogger(__name__)
 
 Settled = frozenset[tuple[str, str]]
-
 """Subscriptions and notifications of which something is known already."""
 
 # What was written for the batch has a time stamp behind the batch's own, by clocks of several machines.
@@ -105,7 +105,9 @@ def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) 
 
 
 def recall_since(kafka: KafkaSettings, first: int, since_ms: int, timeout_s: float) -> Settled:
-    """The deliveries that have a row of a batch with this number or a higher one, written since then.
+    """The deliveries that have a row of a batch with this number or a higher one, or of the redelivery, written since
+    then. Who has a row of the redelivery was parked, and waits there or is settled, though the worker that has parked
+    it may not have come to write so.
 
     Raises InfrastructureError when the log cannot be read to its end in time.
     """
@@ -113,7 +115,7 @@ def recall_since(kafka: KafkaSettings, first: int, since_ms: int, timeout_s: flo
     with LogScan(kafka, "attempts", timeout_s) as log:
         for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
             named = attempts.batch_of(record.key)
-            if record.value is not None and named is not None and named >= first:
+            if record.value is not None and named is not None and (named >= first or named == attempts.NO_BATCH):
                 found.update((each.subscription, each.notification) for each in attempts.decode(record.value))
     return frozenset(found)
 

@@ -102,6 +102,8 @@ class HotPath:
         newest = self._newest_batch if begin is None else lambda: begin.newest
         self._first_number = first_number(HadoopFolder(spark, checkpoint), newest)
         self._pausing, self._repeating = False, begin is None
+        if self._known is not None:
+            self._known.destroy()
         self._known = spark.sparkContext.broadcast(begin.earlier) if begin is not None else None
         self.positions = {} if begin is None else dict(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")

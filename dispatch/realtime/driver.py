@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import threading
 import time
@@ -19,6 +18,7 @@ from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from core.eventlog.writers import LogWriter
 from core.settings import KafkaSettings
 from dispatch.job import heartbeat
+from dispatch.matching.bases import FileBase, SharedBase
 from dispatch.matching.view import Advance
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feed
 from dispatch.redelivery.held_lanes import PartitionReport
@@ -44,6 +44,9 @@ _STEPS = 2_000
 _ANEW_S = 600.0
 
 _PAUSE_S = 1.0
+
+# A process that was killed ends at once, unless a disk or the like keeps it.
+_ENDS_S = 60.0
 
 
 class SteppingView(Protocol):
@@ -165,7 +168,7 @@ class Feeder:
         found: list[tuple[bytes, ViewStep | None, Diverted | None]]
         found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
         if advance.base is not None:
-            found.insert(0, (pickle.dumps(advance.base), None, None))
+            found.insert(0, (_file_of(advance.base), None, None))
         if not found:
             found.append((b"", None, None))  # the position alone
         began, last = (-1 if advance.base is not None else self._began), len(found) - 1
@@ -176,6 +179,12 @@ class Feeder:
 
     def _write(self, messages: list[Feed]) -> int:
         return self._log.append_encoded([encode_feed(each) for each in messages])
+
+
+def _file_of(base: SharedBase) -> bytes:
+    if isinstance(base, FileBase):
+        return os.fsencode(base.file)
+    raise TypeError(f"in real time the workers are on the driver's host, and see its files: {type(base).__name__}")
 
 
 class Hearing:
@@ -221,11 +230,15 @@ class Hearing:
 
     def end_workers(self) -> None:
         """End the processes of the tasks of this run that are still there. Spark stops a query without waiting for
-        them, and what one of them still parks, or pushes, the next run would not know."""
+        them, and what one of them still parks, or pushes, the next run would not know. Raises InfrastructureError when
+        one does not end."""
         with self._changed:
             there, self._run = set(self._ready.values()), -1
+        deadline = time.monotonic() + _ENDS_S
         for pid, started in there:
             while started and heartbeat.started_at(pid) == started:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(f"the Python worker {pid} was killed and does not end", _PAUSE_S)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 time.sleep(0.005)

@@ -27,6 +27,11 @@ from topic_model.routing import ViewStep
 
 VERSION = 1
 
+PROGRESS_VERSION = 2
+
+# Rows behind a position that the first version told of were written within this time before.
+_WRITTEN_WITHIN_MS = 3_600_000
+
 _LATE_S = 5.0
 
 
@@ -43,11 +48,11 @@ class Diverted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True):
-    """The next message to the workers of a run. One with a `base` begins anew: what was said before does not count,
-    and nothing is pushed before one is `complete`. `base` is a pickled SharedBase. `control` is how far the driver has
-    read the control log. A worker that comes later begins with the last message that has a base: that is at the offset
-    `began` or, where this is -1 since that one is written together with this, so many messages `back`. `stop` asks the
-    workers to take nothing more, and to settle what they have."""
+    """The next message to the workers of a run. One with a `base`, the file of a snapshot, begins anew: what was said
+    before does not count, and nothing is pushed before one is `complete`. `control` is how far the driver has read the
+    control log. A worker that comes later begins with the last message that has a base: that is at the offset `began`
+    or, where this is -1 since that one is written together with this, so many messages `back`. `stop` asks the workers
+    to take nothing more, and to settle what they have."""
 
     run: int
     began: int
@@ -95,6 +100,30 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
         return known is None or (self.run, self.position) >= (known.run, known.position)
 
 
+class _FirstProgress(msgspec.Struct, frozen=True, array_like=True):
+    """As version 1 wrote it. What it learned was told to a driver that is gone."""
+
+    run: int
+    partition: int
+    position: int
+    batch: int
+    clean: bool = False
+    notifications: int = 0
+    deliveries: int = 0
+    signs: tuple[tuple[str, Sign], ...] = ()
+    gone: frozenset[str] = frozenset()
+    costly: frozenset[str] = frozenset()
+    task: int = 0
+    stopped: bool = False
+    at_ms: int = 0
+    pid: int = 0
+
+    def of_now(self) -> WorkerProgress:
+        """What counts of it: where the run was."""
+        since_ms = max(0, self.at_ms - _WRITTEN_WITHIN_MS)
+        return WorkerProgress(self.run, self.partition, self.position, self.run, since_ms, self.clean, task=-1)
+
+
 class _FeedValue(Versioned, frozen=True):
     feed: Feed
 
@@ -103,8 +132,13 @@ class _ProgressValue(Versioned, frozen=True):
     progress: WorkerProgress
 
 
+class _FirstProgressValue(Versioned, frozen=True):
+    progress: _FirstProgress
+
+
 _feed = VersionedCodec(_FeedValue, "a message to the workers", VERSION)
-_progress = VersionedCodec(_ProgressValue, "the progress of a worker", VERSION)
+_progress = VersionedCodec(_ProgressValue, "the progress of a worker", PROGRESS_VERSION)
+_first_progress = VersionedCodec(_FirstProgressValue, "the progress of a worker", 1)
 
 
 def encode_feed(feed: Feed) -> tuple[bytes, bytes]:
@@ -119,11 +153,13 @@ def decode_feed(key: bytes, value: bytes | None) -> Feed:
 
 def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
     """Kafka key and value."""
-    return b"%d" % progress.partition, _progress.encode(_ProgressValue(VERSION, progress))
+    return b"%d" % progress.partition, _progress.encode(_ProgressValue(PROGRESS_VERSION, progress))
 
 
 def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
     """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
+    if _progress.version_of(value) == 1:
+        return _first_progress.decode(value, key).progress.of_now()
     return _progress.decode(value, key).progress
 
 

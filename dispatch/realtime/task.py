@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pyspark.core.broadcast import Broadcast
@@ -27,12 +27,11 @@ from dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification
-from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress
+from dispatch.realtime.view_position import ViewPosition
 from dispatch.settings import JobSettings
-from topic_model.records.notifications import UNSTAMPED
-from topic_model.snapshot import SteppedView
+from topic_model.snapshot import Snapshot, SteppedView
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +47,6 @@ _LOOK_S = 0.02
 
 # How long nothing happens without a sign of life.
 _REST_S = 1.0
-
-# The broker holds a question for what is new for so long.
-_WAIT_MS = 2_000
-
-# A notification whose view does not come: after this it is looked whether there is one.
-_MISSED_S = 2.0
 
 # By then the driver has said which endpoints to leave alone, and those that did not answer may be tried again.
 _FORGET_S = 2.0
@@ -189,7 +182,6 @@ class Task:
         self._view: SteppedView | None = None
         self._complete = False
         self._ready = False
-        self._control = -1
         self._told_to_stop = False
         self._partition = -1
         self._next = -1  # the offset behind what was taken in
@@ -198,14 +190,11 @@ class Task:
         self._marked: int | None = None
         self._tell_at = 0.0
         self._waits = False  # with the first row, for what the driver says
-        self._waits_since: tuple[int, float] | None = None
         self._forget_at = 0.0
-        self._beyond = -1  # stamps from here on are of a control log that is no more
         self._slow: dict[str, float] = {}
-        self._unstamped = (-1, -1)
         self._progress = logs.progress
         self._feeding = logs.feeding
-        self._control_end = logs.control_end
+        self._position = ViewPosition(logs.control_end)
         self._tell = worker.shown.teller(number)
         self._stopped = False
 
@@ -242,11 +231,10 @@ class Task:
         while self._feeding.messages:
             feed = self._feeding.messages.popleft()
             if feed.base:
-                base: SharedBase = pickle.loads(feed.base)  # noqa: S301  # the driver's, by a log that only we may write
                 self._held.begin()
                 self._complete = False
                 try:
-                    self._view = SteppedView(base.open())
+                    self._view = SteppedView(Snapshot.open(Path(os.fsdecode(feed.base))))
                 except FileNotFoundError:
                     self._view = None  # there is a newer one, and the message that says so
             if feed.step is not None and self._view is not None:
@@ -254,7 +242,7 @@ class Task:
             if feed.diverted is not None:
                 self._divert(feed.diverted)
             if feed.complete and self._view is not None:
-                self._control = feed.control
+                self._position.control = feed.control
                 self._complete = True
                 if not self._ready:
                     self._ready = True
@@ -294,10 +282,7 @@ class Task:
                 self._next = self._told = offset
             notification = read_notification(value, self._partition, offset)
             if notification is not None:
-                stamp = notification.control
-                if stamp == UNSTAMPED:
-                    stamp = self._stamp_for(rows, offset)
-                if stamp > self._control and not self._is_beyond(stamp):
+                if not self._position.covers(notification.control, offset, rows.last_offset):
                     self._next, self._waits = offset, True
                     return
                 received = Received(notification, self._partition, offset, self._job.run, self._place_by(offset))
@@ -314,30 +299,6 @@ class Task:
             self._number = number = max(self._number, now)
         return number
 
-    def _stamp_for(self, rows: IncomingRows, offset: int) -> int:
-        """For a notification without a stamp, of an older Arborcast: it belongs to those who are there when it is
-        matched. So the view must have come to where the control log ends now, and that holds for all that is here."""
-        last, end = self._unstamped
-        if offset > last:
-            self._unstamped = last, end = rows.last_offset, self._control_end()
-        return end
-
-    def _is_beyond(self, stamp: int) -> bool:
-        """Whether the view will never come to where this was stamped: the control log was made anew since."""
-        now = time.monotonic()
-        if 0 <= self._beyond <= stamp:
-            return True
-        if self._waits_since is None or self._waits_since[0] != self._next:
-            self._waits_since = (self._next, now)
-        if now - self._waits_since[1] < _MISSED_S:
-            return False
-        self._waits_since = (self._next, now)
-        if stamp <= self._control_end():
-            return False
-        logger.warning("notifications are stamped with positions that the control log does not have: it is another one")
-        self._beyond = stamp
-        return True
-
     def _turn(self) -> None:
         """Begin pushes, write down what is due, and tell the driver."""
         pump = self._worker.pump
@@ -348,7 +309,7 @@ class Task:
         if self._progress.is_late():
             self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
         if self._intake.matched:
-            self._intake.tell_matched(self._control)
+            self._intake.tell_matched(self._position.control)
         self._tell(pump.in_flight)
         now = time.monotonic()
         if self._marked is not None and self._journal.passed():

@@ -24,16 +24,18 @@ from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
-_FORM = 3
+_FORM = 4
 
+# `turn` is what comes before what: the offset in the log; but never behind what has a later place in its partition.
 _SCHEMA = """
 CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
-    redrive INTEGER NOT NULL,
+    redrive INTEGER NOT NULL, turn INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
     decided_ms INTEGER NOT NULL, accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
 );
-CREATE UNIQUE INDEX waiting_order ON waiting (lane, tried, batch, part, place, redrive);
+CREATE UNIQUE INDEX waiting_place ON waiting (lane, part, batch, place, redrive);
+CREATE INDEX waiting_turn ON waiting (lane, tried, turn, batch, place, redrive);
 CREATE INDEX waiting_age ON waiting (lane, accepted_ms);
 CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_decided ON waiting (lane, decided_ms) WHERE tried = 1;
@@ -42,9 +44,10 @@ CREATE TABLE position (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
 
-# `tried IN (0, 1)` keeps the lookup by key within the one index.
-_KEY = " WHERE lane = ? AND tried IN (0, 1) AND batch = ? AND part = ? AND place = ? AND redrive = ?"
+_KEY = " WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?"
 _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
+_NEXT = "SELECT batch, part, place, redrive, turn FROM waiting WHERE lane = ? AND part = ?"
+_NEXT += " AND (batch, place, redrive) >= (?, ?, ?) ORDER BY batch, place, redrive LIMIT 1"
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND number < ?"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?"
@@ -53,7 +56,7 @@ _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608
 _READ = "SELECT batch, part, place, redrive, number, counted, due_ms, decided_ms, notification"
 _READ += " FROM waiting WHERE lane = ? AND "
 
-_IN_ORDER = "ORDER BY batch, part, place, redrive LIMIT ?"
+_IN_ORDER = "ORDER BY turn, batch, place, redrive LIMIT ?"
 
 _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -136,8 +139,9 @@ class ParkedStore:
         """How many deliveries wait."""
         return self._count
 
-    def apply(self, key: bytes, value: bytes | None) -> str | None:
-        """Fold one record of the log in; the lane that has something new to deliver, if one has."""
+    def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:
+        """Fold one record of the log in; the lane that has something new to deliver, if one has. All of a lane is in
+        one partition of the log."""
         if key in self._finished:
             # What we have ended ourselves comes back as the log's own word, with all that was parked under this name
             # before it.
@@ -151,18 +155,21 @@ class ParkedStore:
             return None
         record = parked.decode(value)
         if isinstance(record, Parked):
-            return delivery.subscription if self._add(delivery, record) else None
+            return delivery.subscription if self._add(delivery, record, offset) else None
         self.tried(delivery, record.tries)
         return None
 
-    def _add(self, delivery: Delivery, record: Parked) -> bool:
+    def _add(self, delivery: Delivery, record: Parked, turn: int) -> bool:
         lane, place, tries = delivery.subscription, delivery.place, record.tries
-        if self._rows(_FIND, (lane, *place)):
-            return False  # a repeated batch has parked it again; we may know of later tries
+        found = self._rows(_NEXT, (lane, place.partition, place.batch, place.offset, place.redrive))
+        for *following, its_turn in found:
+            if Place(*following) == place:
+                return False  # a repeated batch has parked it again; we may know of later tries
+            turn = min(turn, its_turn)
         _, notification = notifications.encode(record.notification)
         self._execute(
-            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (lane, *place, tries.number > 0, *tries, record.notification.accepted_ms, notification),
+            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (lane, *place, turn, tries.number > 0, *tries, record.notification.accepted_ms, notification),
         )
         self._count += 1
         return True
@@ -183,7 +190,7 @@ class ParkedStore:
         self.remove(delivery)
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
-        """The first deliveries of a lane that were never tried, in order of place."""
+        """The first deliveries of a lane that were never tried, in the order of their turns."""
         return self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
 
     def has_untried(self, lane: str) -> bool:
@@ -191,10 +198,11 @@ class ParkedStore:
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
     def first(self, lane: str) -> WaitingDelivery | None:
-        """The delivery of a lane to be settled first: one that was tried already, else the first in order of place.
+        """The delivery of a lane to be settled first: one that was tried already, else the first of the others.
 
-        After a crash something with an earlier place may turn up behind one that was tried: what another partition
-        holds, or what an operator redrives. It has to wait until that one is settled.
+        Before a crash the same one was first, and its push may have been under way: what another partition of the
+        notifications holds, and was parked since, has a later turn whatever its place. What was tried comes before
+        what an operator redrives.
         """
         heads = self._read(lane, f"tried = 1 {_IN_ORDER}", 1) or self._read(lane, f"tried = 0 {_IN_ORDER}", 1)
         return heads[0] if heads else None

@@ -230,7 +230,7 @@ class RedeliverySession:
         count = 0
         try:
             for partition, records in self._reading.poll(timeout_s):
-                found = dict.fromkeys(self._store.apply(record.key, record.value) for record in records)
+                found = dict.fromkeys(self._store.apply(record.key, record.value, record.offset) for record in records)
                 found.pop(None, None)
                 for lane in found:
                     self.redelivery.found(str(lane))

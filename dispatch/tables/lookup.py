@@ -20,14 +20,15 @@ Row = dict[str, Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_QUERY = 'SELECT * FROM wanted WHERE "{column}" IN ({texts})'
+
 
 def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row]:
     """The rows that have one of these texts there. Files that can have no such row are not opened. Raises DeltaError
     when one cannot be read."""
     if not values:
         return []
-    wanted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-    query = f'SELECT * FROM wanted WHERE "{column}" IN ({wanted})'  # noqa: S608  # a column of ours, and texts in quotes
+    query = _QUERY.format(column=column, texts=", ".join(map(_quoted, values)))
     try:
         found = QueryBuilder().register("wanted", table).execute(query).read_all()
     except Exception as error:
@@ -35,6 +36,10 @@ def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row
         raise DeltaError("a file of it is damaged, or was removed meanwhile") from error
     columns = [found.column(name).to_pylist() for name in found.column_names]
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def newest(table: DeltaTable, column: str) -> datetime | None:

@@ -288,14 +288,18 @@ class Calls:
 def notification_message(topic: str, payload: str | bytes, namespaces: Namespaces = None) -> str:
     """A wsnt:NotificationMessage with one XML element. Raises ExpressionError, and ClientError for bytes that are not
     UTF-8."""
-    try:
-        content = payload.decode() if isinstance(payload, bytes) else payload
-    except UnicodeDecodeError as error:
-        raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
     return (
         f"<wsnt:NotificationMessage>{_topic('wsnt:Topic', topic, namespaces)}"
-        f"<wsnt:Message>{without_declaration(content)}</wsnt:Message></wsnt:NotificationMessage>"
+        f"<wsnt:Message>{without_declaration(as_text(payload))}</wsnt:Message></wsnt:NotificationMessage>"
     )
+
+
+def as_text(payload: str | bytes) -> str:
+    """Raises ClientError for bytes that are not UTF-8."""
+    try:
+        return payload.decode() if isinstance(payload, bytes) else payload
+    except UnicodeDecodeError as error:
+        raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
 
 
 def single_topic(text: str, namespaces: Namespaces = None) -> TopicPath:

@@ -17,7 +17,7 @@ import requests
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.received import read_reply, retry_after_s
-from ingest.client.transport import TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
+from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     BrokerUnreachable,
     ClientClosed,
@@ -124,8 +124,6 @@ def _authorization(credentials: Credentials | None) -> str:
     pair = f"{credentials.user}:{credentials.password}".encode()
     return f"Basic {base64.b64encode(pair).decode()}"
 
-
-CONNECTIONS = 16
 
 P = ParamSpec("P")
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -105,7 +106,7 @@ class HttpServer:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.StreamWriter] = set()
         self._stopping = False
         self._room = _Room()
         self._server: asyncio.Server | None = None
@@ -118,18 +119,18 @@ class HttpServer:
         """Accept nothing more, let requests that are being handled be answered for so long, and close all."""
         # What was accepted a moment ago must be among the connections before the server is closed: asyncio would lose
         # it.
-        with contextlib.suppress(NotImplementedError):
+        if sys.platform != "win32":  # whose event loop reads in another way
             asyncio.get_running_loop().remove_reader(listening)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         self._stopping = True
         if self._server is not None:
             self._server.close()
-        for task, writer in self._tasks.items():
-            if task not in self._answering:
+        for writer in self._tasks.values():
+            if writer not in self._answering:
                 writer.transport.abort()
-        if self._answering:
-            await asyncio.wait(set(self._answering), timeout=patience_s)
+        if answering := [task for task, writer in self._tasks.items() if writer in self._answering]:
+            await asyncio.wait(answering, timeout=patience_s)
         for task, writer in self._tasks.items():
             writer.transport.abort()
             task.cancel()
@@ -160,18 +161,16 @@ class HttpServer:
             except asyncio.LimitOverrunError as error:
                 raise _Refused(431) from error
         taken = _Taken(self._room)
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # we are run by one
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
                 body = await _read_body(head, reader, writer, taken)
-            self._answering.add(task)
+            self._answering.add(writer)
             response = await self._handle(head.headers, body) if head.method == b"POST" else Response(405)
             lasting = head.lasting and not self._stopping
             _write(writer, response, lasting=lasting)
             await writer.drain()
         finally:
-            self._answering.discard(task)
+            self._answering.discard(writer)
             taken.release()
         return lasting
 

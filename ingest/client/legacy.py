@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass
 from itertools import count
 
-from ingest.client.calls import Call, Calls, ResultT, single_topic, without_declaration
-from ingest.client.client import CONNECTIONS, SynchronousClient, performed
+from ingest.client.calls import Call, Calls, ResultT, as_text, single_topic, without_declaration
+from ingest.client.client import SynchronousClient, performed
 from ingest.client.futures import MAX_WAITING, AsynchronousClient, submitted
 from ingest.client.received import Reply
-from ingest.client.transport import TIMEOUT_S, Transport
+from ingest.client.transport import CONNECTIONS, TIMEOUT_S, Transport
 from ingest.client.values import (
     ClientError,
     Credentials,
@@ -26,12 +26,9 @@ from ingest.client.values import (
     UnreadableAnswer,
 )
 from ingest.soap.answers import text
-from topic_model.namespaces import SOAP11, WSA, WSNT, wsa
+from topic_model.expressions import SIMPLE
+from topic_model.namespaces import HPWSN, SOAP11, WSA, WSNT, wsa
 from topic_model.subscriptions import SoapVersion
-
-SERVICE = "http://org.apache.servicemix.application"
-
-_SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 
 # What the old system's own clients write where there is no endpoint.
 _NO_ENDPOINT = "endpoint:null"
@@ -67,7 +64,7 @@ class _WsnProcess(Call[ResultT]):
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers."""
         message = (
-            f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{SERVICE}">'
+            f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{HPWSN}">'
             f"<soapenv:Header/><soapenv:Body><org:WsnProcess>{text(self.body)}</org:WsnProcess></soapenv:Body>"
             "</soapenv:Envelope>"
         )
@@ -118,13 +115,10 @@ class LegacyCalls:
 
     def notify(self, topic: str, payload: str | bytes, *, plain: bool = False) -> Call[None]:
         """Publish XML, or with `plain` any characters; when this is done the broker has taken it."""
-        try:
-            content = payload.decode() if isinstance(payload, bytes) else payload
-        except UnicodeDecodeError as error:
-            raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
+        content = as_text(payload)
         message = (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}">'
-            f'<wsnt:Topic Dialect="{_SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
+            f'<wsnt:Topic Dialect="{SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
             f"<Identification>{self._source}:{next(self._numbers)}</Identification><Fragment>{_WHOLE}</Fragment>"
             f"</wsnt:Package><wsnt:Message>{text(content) if plain else without_declaration(content)}</wsnt:Message>"
             "</wsnt:NotificationMessage>"
@@ -210,7 +204,7 @@ class LegacyFuturesClient(AsynchronousClient[LegacyCalls]):
 
 def _which(path: str, subscriber: str) -> str:
     return (
-        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{_SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
+        f'<wsnt:Filter><wsnt:TopicExpression Dialect="{SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
         f"<wsnt:SubscriberAddress>{text(subscriber)}</wsnt:SubscriberAddress>"
     )
 

@@ -25,7 +25,7 @@ from ingest.elements.topics import read_topic
 from ingest.errors import InvalidRequest
 from ingest.soap.envelope import Request, parse
 from ingest.soap.fragments import Source
-from topic_model.namespaces import ARBORCAST_POLICY, SOAP11, SOAP12, WSRF_BF, wsa, wsn_br, wsnt
+from topic_model.namespaces import ARBORCAST_POLICY, HPWSN_PUSH, SOAP11, SOAP12, WSRF_BF, wsa, wsn_br, wsnt
 from topic_model.topics import TopicPath
 
 __all__ = ["ReceivedMessage", "SignedWith", "new_secret", "read_messages", "read_push", "read_push_request"]
@@ -56,7 +56,7 @@ PAYLOAD_DEPTH = 6
 _RAW_DEPTH = 3
 
 # Brokers of the HPwsn family push one message, its content as text.
-_OLD_PUSH = "{http://org.apache.servicemix.wsn.push}notificationProcess"
+_OLD_PUSH = f"{{{HPWSN_PUSH}}}notificationProcess"
 
 _SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
 

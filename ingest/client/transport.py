@@ -16,6 +16,9 @@ from ingest.client.values import BrokerUnreachable, ClientError
 # Connecting and answering. The answer waits for the broker's storage, which gives up by itself after ten seconds.
 TIMEOUT_S = (5.0, 30.0)
 
+# A thread beyond that waits for one.
+CONNECTIONS = 16
+
 # The broker, and wherever its subscriptions and pull points say that they are.
 _HOSTS = 8
 
@@ -47,13 +50,13 @@ class Transport(Protocol):
 
 
 class RequestsTransport:
-    """The default: requests, over at most `connections` persistent connections; a thread beyond that waits for one.
+    """The default: requests, over at most `connections` persistent connections.
 
     requests prepares every request from scratch: netrc, proxies from the environment, cookies, hooks. A broker needs
     none of it, so `post` hands a minimal PreparedRequest to the adapter, which doubles the throughput.
     """
 
-    def __init__(self, timeout_s: tuple[float, float] = TIMEOUT_S, connections: int = 16) -> None:
+    def __init__(self, timeout_s: tuple[float, float] = TIMEOUT_S, connections: int = CONNECTIONS) -> None:
         self._timeout_s = timeout_s
         self._session = requests.Session()
         adapter = HTTPAdapter(pool_connections=_HOSTS, pool_maxsize=connections, pool_block=True)

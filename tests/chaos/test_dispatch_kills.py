@@ -65,8 +65,8 @@ def test_killed_driver_loses_nothing(
         receiver.wait_for(50)
         family = [process for processes in job.processes().values() for process in processes]
         kill(job.processes()[role][0])
-        job.wait(30)
-        _, alive = psutil.wait_procs(family, timeout=15)
+        job.wait(120)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, "the other processes of the job end by themselves"
         job.start()
         wait_for_more(receiver)

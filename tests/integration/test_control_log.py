@@ -42,7 +42,7 @@ def read_all(settings: KafkaSettings) -> list[ControlRecord]:
     seen: list[ControlRecord] = []
     follower = ControlFollower(settings, lambda record, _: seen.append(record))
     try:
-        follower.read_to_end(10)
+        follower.read_to_end(120)
     finally:
         follower.close()
     return seen
@@ -51,7 +51,7 @@ def read_all(settings: KafkaSettings) -> list[ControlRecord]:
 def write_raw(settings: KafkaSettings, key: bytes | None, value: bytes | None) -> None:
     producer = make_producer(settings)
     producer.send(settings.topic("control"), value=value, key=key)
-    producer.flush(10)
+    producer.flush(120)
     producer.close()
 
 
@@ -60,9 +60,9 @@ def test_records_come_back_in_order_with_their_offsets(kafka_settings: KafkaSett
     assert log.append([Tombstone("sub:s1")]) == 2
     seen: list[tuple[ControlRecord, int]] = []
     follower = ControlFollower(kafka_settings, lambda record, offset: seen.append((record, offset)))
-    assert follower.read_to_end(10) == 3
+    assert follower.read_to_end(120) == 3
     assert seen == [(topic(1), 0), (subscription(1), 1), (Tombstone("sub:s1"), 2)]
-    assert follower.read_to_end(10) == 3
+    assert follower.read_to_end(120) == 3
     log.append([topic(2)])
     assert follower.poll(10) == 1
     assert follower.position == 4
@@ -120,7 +120,7 @@ def test_a_log_that_is_not_there_yet_is_worth_another_try(kafka_settings: KafkaS
     log = ControlLog(kafka_settings)
     log.ensure_created()
     log.append([topic(1)])
-    assert follower.read_to_end(5) == 1
+    assert follower.read_to_end(120) == 1
     follower.close()
     log.close()
 
@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_read_is_named_and_not_passed(
     follower = ControlFollower(kafka_settings, lambda record, _: seen.append(record))
     for _ in range(2):  # trying again does not skip it
         with pytest.raises(error, match=says):
-            follower.read_to_end(10)
+            follower.read_to_end(120)
         assert seen == [topic(1)]
         assert follower.position == 1
     follower.close()
@@ -161,10 +161,10 @@ def test_after_the_upgrade_it_goes_on_where_it_stopped(
     seen: list[ControlRecord] = []
     follower = ControlFollower(kafka_settings, lambda record, _: seen.append(record))
     with pytest.raises(RecordVersionError):
-        follower.read_to_end(10)
+        follower.read_to_end(120)
 
     monkeypatch.setattr(control._codec, "version", newer)
-    follower.read_to_end(10)
+    follower.read_to_end(120)
 
     assert seen == [topic(1), TopicRecord(TopicPath("newer")), topic(2)]
     follower.close()
@@ -183,9 +183,9 @@ def test_a_record_whose_application_fails_is_applied_again(kafka_settings: Kafka
 
     follower = ControlFollower(kafka_settings, apply)
     with pytest.raises(ValueError, match="not now"):
-        follower.read_to_end(10)
+        follower.read_to_end(120)
     assert follower.position == 1
-    assert follower.read_to_end(10) == 3
+    assert follower.read_to_end(120) == 3
     assert seen == [topic(1), topic(2), topic(3)]
     follower.close()
     log.close()
@@ -194,10 +194,10 @@ def test_a_record_whose_application_fails_is_applied_again(kafka_settings: Kafka
 def test_a_log_that_was_created_anew_is_noticed(kafka_settings: KafkaSettings, log: ControlLog) -> None:
     log.append([topic(1), topic(2)])
     follower = ControlFollower(kafka_settings, lambda *_: None)
-    follower.read_to_end(10)
+    follower.read_to_end(120)
     follower._position = 5  # as if three more records had been there
     with pytest.raises(InfrastructureError, match=r"truncated or created anew.*restart") as caught:
-        follower.read_to_end(10)
+        follower.read_to_end(120)
     assert caught.value.retry_after is None
     follower.close()
     log.close()
@@ -226,7 +226,7 @@ def test_both_sides_survive_a_broker_that_is_killed(own_broker: KafkaBroker) -> 
     seen: list[ControlRecord] = []
     follower = ControlFollower(settings, lambda record, _: seen.append(record))
     log.append([topic(1)])
-    follower.read_to_end(10)
+    follower.read_to_end(120)
 
     own_broker.kill()
     for _ in range(2):
@@ -238,14 +238,14 @@ def test_both_sides_survive_a_broker_that_is_killed(own_broker: KafkaBroker) -> 
         assert follower.poll(0.1) == 0
 
     own_broker.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             last = log.append([topic(3)])
             break
         except InfrastructureError:
             assert time.monotonic() < deadline
-    assert follower.read_to_end(30) == last + 1
+    assert follower.read_to_end(120) == last + 1
     # What was refused may or may not be there; what was acknowledged is, in order.
     assert [record for record in seen if record != topic(2)] == [topic(1), topic(3)]
     follower.close()

@@ -49,7 +49,7 @@ def client(gateway: GatewayRun) -> Iterator[Client]:
 def control_records(settings: KafkaSettings) -> list[ControlRecord]:
     seen: list[ControlRecord] = []
     follower = ControlFollower(settings, lambda record, _: seen.append(record))
-    follower.read_to_end(10)
+    follower.read_to_end(120)
     follower.close()
     return seen
 
@@ -170,7 +170,7 @@ def test_what_another_process_writes_is_seen(gateway: GatewayRun, kafka_settings
         key=b"topic:x/y",
         value=b'{"v":1,"record":{"type":"topic","path":"x/y"}}',
     )
-    producer.flush(10)
+    producer.flush(120)
     gateway.wait_for(lambda: gateway.metric("arborcast_topics") == 1, "aware of the topic")
     producer.close()
 
@@ -178,15 +178,19 @@ def test_what_another_process_writes_is_seen(gateway: GatewayRun, kafka_settings
 @pytest.mark.chaos
 def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
-    with gateway_run(tmp_path, settings) as gateway, Client(gateway.base, retries=Retries(attempts=1)) as client:
+    with (
+        gateway_run(tmp_path, settings) as gateway,
+        Client(gateway.base, retries=Retries(attempts=50)) as client,
+        Client(gateway.base, retries=Retries(attempts=1)) as hasty,
+    ):
         subscription = client.subscribe("a//.", to="http://127.0.0.1:9/")
         client.notify("a/b", "<n>before</n>")
         own_broker.kill()
         for call in (
-            lambda: client.notify("a/b", "<n>while away</n>"),
-            lambda: client.notify("new/topic", "<n>while away</n>"),
-            lambda: client.subscribe("b", to="http://127.0.0.1:9/"),
-            lambda: client.unsubscribe(subscription.address),
+            lambda: hasty.notify("a/b", "<n>while away</n>"),
+            lambda: hasty.notify("new/topic", "<n>while away</n>"),
+            lambda: hasty.subscribe("b", to="http://127.0.0.1:9/"),
+            lambda: hasty.unsubscribe(subscription.address),
         ):
             with pytest.raises(BrokerUnavailable) as caught:
                 call()
@@ -216,7 +220,7 @@ def test_an_idle_gateway_notices_that_kafka_went_and_came(tmp_path: Path, own_br
 
 @pytest.mark.chaos
 def test_it_stops_within_seconds_also_while_kafka_is_away(tmp_path: Path, own_broker: KafkaBroker) -> None:
-    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=30)
+    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=300)
     with gateway_run(tmp_path, settings) as gateway:
         own_broker.kill()
         # One request that waits for the broker, in whatever way it ends.
@@ -247,27 +251,29 @@ def test_it_waits_for_a_kafka_that_comes_later(tmp_path: Path, own_broker: Kafka
         gateway.kill()
 
 
-def test_it_stops_within_seconds_also_under_load(gateway: GatewayRun) -> None:
+def test_it_stops_within_seconds_also_under_load(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     stopping = threading.Event()
 
     def publish() -> None:
-        with Client(gateway.base) as own:
+        with Client(patient.base) as own:
             while not stopping.is_set():
                 try:
                     own.notify("a/b", "<n/>")
                 except ClientError:
                     return
 
-    threads = [threading.Thread(target=publish) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    idle = socket.create_connection(("127.0.0.1", gateway.port))
-    gateway.wait_for(lambda: gateway.metric("arborcast_gateway_notify_seconds_count") > 50, "under load")
-    assert gateway.stop() == 0
-    stopping.set()
-    for thread in threads:
-        thread.join()
-    idle.close()
+    # An idle connection may stay for longer than we wait for the end.
+    with gateway_run(tmp_path, kafka_settings, request_timeout_s=600) as patient:
+        threads = [threading.Thread(target=publish) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        idle = socket.create_connection(("127.0.0.1", patient.port))
+        patient.wait_for(lambda: patient.metric("arborcast_gateway_notify_seconds_count") > 50, "under load")
+        assert patient.stop() == 0
+        stopping.set()
+        for thread in threads:
+            thread.join()
+        idle.close()
 
 
 def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
@@ -275,10 +281,10 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
 ) -> None:
     producer = make_producer(kafka_settings)
     producer.send(kafka_settings.topic("control"), key=b"topic:x", value=b'{"v":99,"record":{}}')
-    producer.flush(10)
+    producer.flush(120)
     producer.close()
     assert gateway._process is not None
-    assert gateway._process.wait(15) == 1
+    assert gateway._process.wait(120) == 1
     assert "version 99" in gateway.log.read_text()
     assert "Traceback" not in gateway.log.read_text()
 
@@ -289,7 +295,7 @@ def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=30,
+        timeout=300,
         check=False,
     )
     assert run.returncode == 2
@@ -307,7 +313,7 @@ def strict_gateway(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSetting
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bad_requests_over_http(strict_gateway: GatewayRun, case: BadRequest) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", strict_gateway.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", strict_gateway.port, timeout=60)
     connection.request(case.method, case.path, case.body, case.headers)
     response = connection.getresponse()
     answer = HttpAnswer(response.status, {}, response.read())
@@ -323,8 +329,8 @@ def test_bad_requests_over_http(strict_gateway: GatewayRun, case: BadRequest) ->
 
 
 def test_answers_are_well_formed_for_a_plain_http_client(gateway: GatewayRun) -> None:
-    response = requests.post(gateway.broker, data=soap.envelope(soap.subscribe()), timeout=10)
+    response = requests.post(gateway.broker, data=soap.envelope(soap.subscribe()), timeout=60)
     assert response.headers["Content-Type"] == "text/xml; charset=utf-8"
     assert etree.fromstring(response.content).tag == f"{{{soap.NAMESPACES['1.1']}}}Envelope"
-    accepted = requests.post(gateway.broker, data=soap.envelope(soap.notify()), timeout=10)
+    accepted = requests.post(gateway.broker, data=soap.envelope(soap.notify()), timeout=60)
     assert (accepted.status_code, accepted.content) == (202, b"")

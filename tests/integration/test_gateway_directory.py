@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.kafka]
 
 def notify(gateway: GatewayRun, topic: str) -> requests.Response:
     body = f"<wsnt:Notify>{message(topic)}</wsnt:Notify>"
-    return requests.post(gateway.broker, envelope(body), headers={"Content-Type": MEDIA_TYPES["1.1"]}, timeout=20)
+    return requests.post(gateway.broker, envelope(body), headers={"Content-Type": MEDIA_TYPES["1.1"]}, timeout=60)
 
 
 def topics(gateway: GatewayRun) -> int:
@@ -82,7 +82,7 @@ def test_a_directory_that_is_away_at_start_holds_nothing_up_and_is_found_later(
         assert notify(gateway, "t:made/without").status_code == 202
         fresh_slapd.start()
         gateway.wait_for(lambda: gateway.metric("arborcast_directory_connected") == 1, "connected", timeout=60)
-        gateway.wait_for(lambda: "without" in entry_names(fresh_slapd), "our topic is in LDAP", timeout=30)
+        gateway.wait_for(lambda: "without" in entry_names(fresh_slapd), "our topic is in LDAP")
         fresh_slapd.restart()
         with fresh_slapd.admin() as connection:
             connection.add(f"topicName=later,{BASE_DN}", "arborcastTopic", {"topicName": "later"})

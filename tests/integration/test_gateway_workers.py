@@ -46,12 +46,13 @@ def post(gateway: GatewayRun, message_id: str, payload: str = "<n/>") -> int:
     """One Notify of two messages on a connection of its own."""
     messages = (soap.message("a", payload), soap.message("b", payload))
     body = soap.envelope(soap.notify(*messages), header=soap.addressing("urn:a", message_id))
-    return requests.post(gateway.broker, body, timeout=10).status_code
+    return requests.post(gateway.broker, body, timeout=60).status_code
 
 
 @pytest.fixture
 def two(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
-    with gateway_run(tmp_path, kafka_settings, workers=2) as run:
+    # A connection that is not used may stay for longer than we wait for the end.
+    with gateway_run(tmp_path, kafka_settings, workers=2, request_timeout_s=600) as run:
         yield run
 
 
@@ -81,7 +82,7 @@ def test_both_take_their_share_and_show_the_metrics_of_all(two: GatewayRun) -> N
         assert post(two, f"urn:{number}") == 202
 
     def shares() -> dict[str, int]:
-        lines = requests.get(f"{two.base}/metrics", timeout=5).text.splitlines()
+        lines = requests.get(f"{two.base}/metrics", timeout=60).text.splitlines()
         found = [line for line in lines if line.startswith("arborcast_gateway_notify_seconds_count")]
         return {line.partition('worker="')[2][0]: int(line.rpartition(" ")[2]) for line in found}
 
@@ -138,7 +139,7 @@ def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=30,
+        timeout=300,
         check=False,
     )
     assert run.returncode == 2

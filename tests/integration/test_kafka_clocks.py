@@ -48,7 +48,7 @@ def stamps_of(settings: KafkaSettings, name: str) -> list[int]:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
         consumer.seek(partition, 0)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while consumer.position(partition) < end:
             assert time.monotonic() < deadline, f"{name} could not be read to its end"
             stamps += [record.timestamp for record in consumer.poll(timeout_ms=500).get(partition, ())]

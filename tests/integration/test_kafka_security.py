@@ -88,7 +88,7 @@ def test_our_clients_and_sparks_get_in(guarded: KafkaSettings, spark: SparkSessi
     admin.close()
     producer = make_producer(guarded)
     producer.send(name, key=b"k", value=b"v", partition=0)
-    producer.flush(10)
+    producer.flush(120)
     producer.close(10)
     consumer = make_consumer(guarded, wait_ms=100)
     consumer.assign([TopicPartition(name, 0)])

@@ -95,16 +95,16 @@ def test_no_secret_shows(gateway: GatewayRun, tmp_path: Path, kafka_settings: Ka
         soap.envelope(soap.subscribe("http://127.0.0.1:9/", more=f"<wsnt:SubscriptionPolicy>{element}"))[:-40],
         soap.envelope(element),
     ):
-        answer = requests.post(gateway.broker, body, timeout=10)
+        answer = requests.post(gateway.broker, body, timeout=60)
         assert answer.status_code >= 400
         answers.append(answer.content)
     properties = soap.envelope('<r:GetResourcePropertyDocument xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"/>')
-    answers.append(requests.post(subscription.address, properties, timeout=10).content)
+    answers.append(requests.post(subscription.address, properties, timeout=60).content)
 
     process = Path(f"/proc/{gateway.pid}")
     shown = {
         "answers": b"\n".join(answers),
-        "metrics": requests.get(f"{gateway.base}/metrics", timeout=10).content,
+        "metrics": requests.get(f"{gateway.base}/metrics", timeout=60).content,
         "command line": process.joinpath("cmdline").read_bytes(),
         "Kafka": records_of(kafka_settings),
     }

@@ -53,7 +53,7 @@ def test_a_follower_begins_where_the_log_begins(kafka_settings: KafkaSettings, w
     delete_before(kafka_settings, 2)
     seen: list[tuple[int, str]] = []
     with closing(follower(kafka_settings, seen, forgetful=False)) as opened:
-        assert opened.read_to_end(10) == 3
+        assert opened.read_to_end(120) == 3
     assert seen == [(2, "c")]
 
 
@@ -65,17 +65,17 @@ def test_a_follower_that_was_overtaken_goes_on_only_if_it_may(kafka_settings: Ka
         closing(follower(kafka_settings, seen, forgetful=True)) as opened,
         closing(follower(kafka_settings, strict_seen, forgetful=False)) as strict,
     ):
-        opened.read_to_end(10)
-        strict.read_to_end(10)
+        opened.read_to_end(120)
+        strict.read_to_end(120)
         # While neither looks, the log moves on and its beginning follows.
         opened.close()
         strict.close()
         append(writer, "b", "c", "d")
         delete_before(kafka_settings, 3)
-        opened.read_to_end(10)
+        opened.read_to_end(120)
         assert seen == [(0, "a"), (3, "d")]
         with pytest.raises(InfrastructureError, match="truncated or created anew"):
-            strict.read_to_end(10)
+            strict.read_to_end(120)
 
 
 def test_records_are_looked_up_by_their_offsets(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
@@ -114,5 +114,5 @@ def test_what_was_settled_is_deleted_from_the_log(kafka_settings: KafkaSettings,
         lambda keyed, _: seen.append(keyed[1].element) if isinstance(keyed[1], StoredMessage) else None,
     )
     with closing(follow):
-        follow.read_to_end(10)
+        follow.read_to_end(120)
     assert seen == [b"<c/>"]

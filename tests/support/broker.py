@@ -10,15 +10,18 @@ import pytest
 
 from core.settings import KafkaSettings
 from jobs.install import jars, java
-from jobs.processes import processes
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
 
 
 def new_broker(home: Path) -> KafkaBroker:
     """A broker in `home`, on free ports, not started."""
-    layout = BrokerLayout(home, processes.free_port(), controller_port(home))
-    return KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
+    held = HeldPort()
+    layout = BrokerLayout(home, held.number, controller_port(home))
+    broker = KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
+    held.for_life_of(broker)
+    return broker
 
 
 def settings_for(broker: KafkaBroker) -> KafkaSettings:

@@ -130,7 +130,7 @@ class Logs:
         with translated("the notification was not accepted"):
             future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
             future.add_callback(acknowledged.append)
-            self._producer.flush(timeout=10)
+            self._producer.flush(timeout=60)
         if not acknowledged:
             raise InfrastructureError("the notification was not accepted", 1.0)
 

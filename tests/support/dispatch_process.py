@@ -148,13 +148,13 @@ class DispatchProcess:
                 continue
         return roles
 
-    def terminate(self, timeout: float = 30.0) -> int:
+    def terminate(self, timeout: float = 120.0) -> int:
         """SIGTERM to spark-submit's process, as a supervisor does; the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 120.0) -> int:
         """Wait for it to end; the exit status."""
         assert self._process is not None
         return self._process.wait(timeout)
@@ -164,7 +164,7 @@ class DispatchProcess:
         if self._process is not None:
             for process in self._everything():
                 with_suppressed_kill(process)
-            self._process.wait(30)
+            self._process.wait(120)
             self._process = None
 
     def _everything(self) -> Sequence[psutil.Process]:

@@ -138,7 +138,7 @@ def fake_engine(home: Path, parts: Sequence[tuple[str, str] | FullPart], **setti
         process.communicate()
 
 
-def until(condition: Callable[[], T], timeout: float = 15.0) -> T:
+def until(condition: Callable[[], T], timeout: float = 120.0) -> T:
     """Waits until the condition is true and gives its value."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):

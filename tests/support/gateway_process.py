@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import requests
+from lxml import etree
 
 from core.settings import KafkaSettings
-from jobs.processes import processes
+from tests.support import soap_messages as soap
 from tests.support.certificates import Certificates
+from tests.support.held_port import HeldPort
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +40,7 @@ class GatewayRun:
         more: str = "",
         **gateway: object,
     ) -> None:
-        self.port = processes.free_port()
+        self.port = HeldPort().for_life_of(self)
         self.base = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.session = requests.Session()
         # Else authorities that the environment names would count instead of ours.
@@ -90,13 +92,13 @@ class GatewayRun:
     def health(self, which: str) -> int:
         """Status of /health/live or /health/ready, 0 when nobody answers."""
         try:
-            return self.session.get(f"{self.base}/health/{which}", timeout=5).status_code
+            return self.session.get(f"{self.base}/health/{which}", timeout=60).status_code
         except requests.RequestException:
             return 0
 
     def metric(self, name: str) -> float:
         """A metric without labels."""
-        for line in self.session.get(f"{self.base}/metrics", timeout=5).text.splitlines():
+        for line in self.session.get(f"{self.base}/metrics", timeout=60).text.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         raise KeyError(name)
@@ -114,7 +116,7 @@ class GatewayRun:
             return 0
         if self._process.poll() is None:
             os.killpg(self._process.pid, number)
-        return self._process.wait(15)
+        return self._process.wait(120)
 
 
 def _tls_section(tls: Certificates) -> str:
@@ -142,3 +144,15 @@ def gateway_run(
         yield run
     finally:
         run.kill()
+
+
+def post(url: str, body: str, version: str = "1.1") -> requests.Response:
+    """The answer to a SOAP body that is taken."""
+    answer = requests.post(url, data=soap.envelope(body, version), timeout=60)
+    assert answer.status_code in (200, 202), answer.text
+    return answer
+
+
+def address(answer: requests.Response) -> str:
+    """Of what was made."""
+    return str(etree.fromstring(answer.content).findtext(".//{*}Address"))

@@ -36,7 +36,7 @@ class Http2Server:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(10)
+        self._thread.join(120)
 
     def _serve(self) -> None:
         while True:
@@ -44,7 +44,7 @@ class Http2Server:
                 plain, _ = self._listener.accept()
             except OSError:
                 return
-            plain.settimeout(10)
+            plain.settimeout(60)
             with plain, self._tls.wrap_socket(plain, server_side=True) as connection:
                 self.protocols.append(connection.selected_alpn_protocol())
                 try:

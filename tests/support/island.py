@@ -109,7 +109,7 @@ class Trap:
 
     def _answer(self, connection: socket.socket) -> None:
         with connection:
-            connection.settimeout(5)
+            connection.settimeout(60)
             data = b""
             while b"</x>" not in data and (more := connection.recv(65536)):
                 data += more

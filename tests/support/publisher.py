@@ -80,7 +80,7 @@ class Publisher:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._server.shutdown()
-        self._thread.join(10)
+        self._thread.join(120)
         self._server.server_close()
 
     @property
@@ -104,10 +104,10 @@ class Publisher:
                 "</wsnt:NotificationMessage></wsnt:Notify></s:Body></s:Envelope>"
             )
             headers = {"Content-Type": "text/xml; charset=utf-8"}
-            requests.post(one.consumer, data=message.encode(), headers=headers, timeout=10).raise_for_status()
+            requests.post(one.consumer, data=message.encode(), headers=headers, timeout=60).raise_for_status()
         return len(held)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 20) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
         """Poll until the condition holds."""
         deadline = time.monotonic() + timeout
         while not condition():

@@ -262,15 +262,15 @@ class Receiver:
         listening = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(listening,), name="receiver", daemon=True)
         self._thread.start()
-        if not listening.wait(10):
-            raise TimeoutError("the receiver did not start to listen within 10 s")
+        if not listening.wait(120):
+            raise TimeoutError("the receiver did not start to listen within 120 s")
         return self
 
     def stop(self) -> None:
         """Stop listening and close every connection."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(10)
+            self._thread.join(120)
             self._loop = None
 
     def __enter__(self) -> Receiver:
@@ -307,7 +307,7 @@ class Receiver:
         """From now on answer requests to `path` as described at the top, for instance `status/500`."""
         self._journal.behaviours[path] = behaviour
 
-    def wait_for(self, count: int, path: str | None = None, timeout: float = 30.0) -> list[Received]:
+    def wait_for(self, count: int, path: str | None = None, timeout: float = 120.0) -> list[Received]:
         """The requests (to `path`) once there are `count` of them. Raises TimeoutError saying how many came."""
 
         def enough() -> bool:

@@ -144,8 +144,8 @@ class FakeLog:
             if value is None:
                 self._world.log.pop(key, None)
             else:
-                self._world.log[key] = value
-            self._world.store.apply(key, value)
+                self._world.write(key, value)
+            self._world.store.apply(key, value, self._world.offsets.get(key, 0))
 
         self._unsettled.append(written)
 
@@ -170,6 +170,7 @@ class World:
     excused: Counter[str] = field(default_factory=Counter)
     suspended_said: dict[str, int] = field(default_factory=dict)
     log: dict[bytes, bytes] = field(default_factory=dict)
+    offsets: dict[bytes, int] = field(default_factory=dict)
     told: list[OperatorEvent] = field(default_factory=list)
     most_in_flight: int = 0
     asked: int = 0
@@ -183,6 +184,7 @@ class World:
     def __post_init__(self) -> None:
         self._places = itertools.count(1)
         self._ties = itertools.count()
+        self._offsets = itertools.count()
         self.restart()
 
     def restart(self) -> None:
@@ -204,11 +206,17 @@ class World:
             tell=self.told.append,
         )
         self.redelivery = Redelivery(context, self.store, self, self.journal, lambda: self.now_ms, lambda: 0.0)
-        for key, value in self.log.items():
-            self.store.apply(key, value)
+        for key in sorted(self.log, key=self.offsets.__getitem__):
+            self.store.apply(key, self.log[key], self.offsets[key])
         for lane in self.store.lanes():
             self.redelivery.found(lane)
         self._suspended = set(self.suspended_now)
+
+    def write(self, key: bytes, value: bytes) -> int:
+        """A record is in the log of parked deliveries; at which offset."""
+        self.log[key] = value
+        self.offsets[key] = next(self._offsets)
+        return self.offsets[key]
 
     # What a test does
 
@@ -260,8 +268,8 @@ class World:
         """A batch parks something."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
         message = Notification(notification, TopicPath(topic), payload, accepted_ms or self.now_ms, unjudged=unjudged)
-        self.log[delivery.key()] = parked.encode(Parked(message, tries or Tries()))
-        lane = self.store.apply(delivery.key(), self.log[delivery.key()])
+        value = parked.encode(Parked(message, tries or Tries()))
+        lane = self.store.apply(delivery.key(), value, self.write(delivery.key(), value))
         if lane is not None:
             self.redelivery.found(lane)
         return delivery

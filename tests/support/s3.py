@@ -40,7 +40,7 @@ def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not _made(f"{url}/{bucket}"):
             assert process.poll() is None, (folder / "s3.log").read_text()
             assert time.monotonic() < deadline, "the S3 server does not answer"
@@ -53,6 +53,6 @@ def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
 
 def _made(url: str) -> bool:
     try:
-        return requests.put(url, timeout=5).ok
+        return requests.put(url, timeout=60).ok
     except requests.RequestException:
         return False

@@ -19,8 +19,11 @@ from tests.support.gateway_parts import GatewayParts
 def served(
     parts: GatewayParts, *, access: LimitSettings | None = None, tls: ServerTls | None = None, **limits: float
 ) -> Iterator[int]:
-    """The port on which the application is served until the block ends; `limits` are settings of the gateway."""
-    settings = GatewaySettings(port=0, **limits)  # type: ignore[arg-type]
+    """The port on which the application is served until the block ends; `limits` are settings of the gateway.
+
+    It waits longer for the rest of a request than tests wait for an answer, unless `limits` say otherwise.
+    """
+    settings = GatewaySettings(port=0, **{"request_timeout_s": 600, **limits})  # type: ignore[arg-type]
     listener = listen(settings)
     server = make_server(parts.app, settings, access, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
@@ -29,13 +32,21 @@ def served(
         yield listener.getsockname()[1]
     finally:
         server.stop()
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive(), "the server did not stop"
+
+
+@contextlib.contextmanager
+def served_url(parts: GatewayParts) -> Iterator[str]:
+    """As `served`: the URL, by which the parts call themselves, too."""
+    with served(parts) as port:
+        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+        yield parts.gateway.own.base
 
 
 def exchange(port: int, *pieces: bytes, until: bytes = b"\r\n\r\n", times: int = 1) -> bytes:
     """Send raw bytes, each piece in a packet of its own, and read until `until` came so many times."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             connection.sendall(piece)

@@ -35,7 +35,7 @@ ENGINE_PASSWORD = "battery staple"  # noqa: S105
 CLIENT_NAME = "arborcast-client"
 
 _SCHEMA = Path(directory.__file__).parent / "arborcast.schema"
-_START_SECONDS = 20.0
+_START_SECONDS = 120.0
 
 
 @dataclass
@@ -101,14 +101,14 @@ class Slapd:
         """Ask it to end, as an administrator would; returns when it has."""
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(20)
+            self.process.wait(120)
             self.process = None
 
     def kill(self) -> None:
         """End it without a word, as a power cut would."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(20)
+            self.process.wait(120)
             self.process = None
 
     def restart(self) -> None:

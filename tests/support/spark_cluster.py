@@ -83,7 +83,7 @@ class _Daemon:
             for process in [root, *root.children(recursive=True)]:
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(120)
 
 
 class SparkCluster:

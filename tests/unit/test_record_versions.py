@@ -202,12 +202,17 @@ LOGS = {
     "progress": Log(
         _packed,
         lambda value: messages.decode_progress(b"1", value),
-        messages.VERSION,
+        messages.PROGRESS_VERSION,
         "v",
         [
-            {"v": 1, "progress": [3, 1, 99, 2, 5]},
+            {"v": 1, "progress": [3, 1, 99, 2]},
             {
                 "v": 1,
+                "progress": [3, 1, 99, 2, True, 2, 4, [["http://h/", {"kind": "slow"}]], ["s"], ["c"], 0, True, 7, 8],
+            },
+            {"v": 2, "progress": [3, 1, 99, 2, 5]},
+            {
+                "v": 2,
                 "progress": [3, 1, 99, 2, 5, True, 2, 4, [["http://h/", {"kind": "slow"}]], ["s"], ["c"], 0, True, 8],
             },
         ],

@@ -30,8 +30,8 @@ from topic_model.topics import TopicPath
 VERSION = 5
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
-# are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be
-# provisional, and that subscriptions have their addresses; since 5 that places are given.
+# are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
+# subscriptions have their addresses; since 5 that places are given.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 _VERSION_WITH_PLACES = 5
 

@@ -16,6 +16,9 @@ from topic_model.subscriptions import Subscription
 
 _INDEX_FROM = 16  # members; below this a search compares faster than an index could be built
 
+# hash(identity) -> members: hashes, because identities are large.
+_Identities = dict[int, tuple[Subscription, ...]]
+
 
 class Group:
     """The members of one selector, those among them that do not receive."""
@@ -27,8 +30,8 @@ class Group:
         # A list of few, pieces of many: most groups have two members, and pieces would add 200 bytes to each.
         self._members: list[Subscription] | Pieces = ordered if len(ordered) <= 2 * PIECE else Pieces(ordered)
         self._active: tuple[Subscription, ...] | None = None
-        # hash(identity) -> members, once somebody looked for an equal one; hashes, because identities are large.
-        self._identities: dict[int, tuple[Subscription, ...]] | None = None
+        # Once somebody looked for an equal one.
+        self._identities: _Identities | None = None
 
     def __len__(self) -> int:
         return len(self._members)
@@ -55,7 +58,7 @@ class Group:
                 self._members = Pieces(self._members)
         self._active = None
         if self._identities is not None:
-            self._index(subscription)
+            _index(self._identities, subscription)
 
     def remove(self, subscription: Subscription) -> None:
         """Take out a member, found by its order key. ValueError when there is none."""
@@ -67,7 +70,7 @@ class Group:
             member = take_from(self._members, subscription)
         self._active = None
         if self._identities is not None:
-            self._unindex(member)
+            _unindex(self._identities, member)
 
     def find_equal(self, subscription: Subscription) -> Subscription | None:
         """The first member that would deliver the same in the same way."""
@@ -75,26 +78,26 @@ class Group:
         if self._identities is None and len(self._members) >= _INDEX_FROM:
             self._identities = {}
             for member in self._members:
-                self._index(member)
+                _index(self._identities, member)
         if self._identities is None:
             candidates: Iterable[Subscription] = self._members
         else:
             candidates = self._identities.get(hash(wanted), ())
         return next((candidate for candidate in candidates if candidate.identity() == wanted), None)
 
-    def _index(self, member: Subscription) -> None:
-        assert self._identities is not None  # noqa: S101
-        key = hash(member.identity())
-        self._identities[key] = tuple(sorted((*self._identities.get(key, ()), member), key=order))
 
-    def _unindex(self, member: Subscription) -> None:
-        assert self._identities is not None  # noqa: S101
-        key = hash(member.identity())
-        left = tuple(other for other in self._identities[key] if other.id != member.id)
-        if left:
-            self._identities[key] = left
-        else:
-            del self._identities[key]
+def _index(identities: _Identities, member: Subscription) -> None:
+    key = hash(member.identity())
+    identities[key] = tuple(sorted((*identities.get(key, ()), member), key=order))
+
+
+def _unindex(identities: _Identities, member: Subscription) -> None:
+    key = hash(member.identity())
+    left = tuple(other for other in identities[key] if other.id != member.id)
+    if left:
+        identities[key] = left
+    else:
+        del identities[key]
 
 
 class LinkedGroup(Group):

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from core.settings import KafkaSettings
 from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
+from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 
 
@@ -48,6 +49,13 @@ def job_logs(job: RunningJob) -> Iterator[Logs]:
     """What the shared job reads. A test that writes to it names everything by `own`."""
     with logs(job.settings.kafka) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
+    """One of the shared job."""
+    with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka) as run:
+        yield run
 
 
 @pytest.fixture

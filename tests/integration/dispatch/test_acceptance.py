@@ -120,7 +120,7 @@ def test_recipients_are_those_of_the_acceptance(
             brief = log.accept("brief")
             log.end("brief")
             rows = attempt_rows(settings, len(steps.expected) + 1)
-            report = audit(kafka_settings, steps.now_ms - 120_000, deep=True)
+            report = audit(kafka_settings, steps.now_ms - 120_000, deep=True, patience_s=120)
         pushed = {path: len(receiver.received(path)) for path in ("/pulled", "/paused", "/ended")}
 
     found = {(row["subscription"], row["notification"], row["state"]) for row in rows}
@@ -198,7 +198,7 @@ def test_what_changed_before_all_that_waits_is_forgotten(
     with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), unmatched=oldest)) as view:
 
         def remembered() -> list[int]:
-            changed = view.refresh(10).changed
+            changed = view.refresh(120).changed
             return [] if changed is None else [each.position for each in changed.value.past.recent(0).changes]
 
         log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(8)))

@@ -161,7 +161,7 @@ def test_partition_that_was_added_is_read_too(log: KafkaSettings, tmp_path: Path
             admin.create_partitions({topic: 4})
         producer = make_producer(log)
         key, value = notifications.encode(Notification("b", TopicPath("t"), b"<x/>", 1_700_000_000_000))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(producer.partitions_for(topic)) < 4 and time.monotonic() < deadline:
             producer.close(timeout=5)
             producer = make_producer(log)

@@ -35,7 +35,7 @@ class Rig:
         with closing(AttemptsLog(self.kafka)) as log:
             for name in names:
                 log.add(attempt(name, f"s{name}", "delivered"))
-            log.settle(30)
+            log.settle(120)
 
     @contextmanager
     def writer(self) -> Iterator[AttemptsTables]:

@@ -44,24 +44,24 @@ class Batches:
         ]
         self._attempts.add_matched(0, self.number, control, matched)
         self.number += 1
-        self._attempts.settle(10)
+        self._attempts.settle(120)
 
     def row(self, notification: str, to: str, state: State = "delivered", error: ErrorClass = "") -> Attempt:
         now_ms = int(time.time() * 1000)
         made = Attempt(notification, to, TOPIC, "http://r/", 1, "p", state, now_ms, now_ms, 1.0, error)
         self._attempts.add(made)
-        self._attempts.settle(10)
+        self._attempts.settle(120)
         return made
 
     def park(self, notification: str, to: str, offset: int) -> None:
         delivery = Delivery(to, Place(0, 0, offset))
         self._parking.park(delivery, Notification(notification, TOPIC, b"<x/>", 1), Tries())
-        self._parking.settle(10)
+        self._parking.settle(120)
 
     def write_dead_letter(self, row: Attempt, offset: int) -> None:
         letter = letter_of(row, Notification(row.notification, TOPIC, b"<x/>", 1))
         self._dead.write_dead_letter(Delivery(row.subscription, Place(0, 0, offset)), letter)
-        self._dead.settle(10)
+        self._dead.settle(120)
 
     def close(self) -> None:
         self._attempts.close()

@@ -25,9 +25,9 @@ from dispatch.operations.dead_letters import DeadLetterAdmin
 from jobs.maintenance import backup
 from jobs.maintenance.archive import BackupError, BackupRecord, Contents, read_log, write_log
 from jobs.maintenance.backup import restore
-from jobs.processes import processes
 from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription
+from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver
 from topic_model.projections.pull_store import PullLimits
 from topic_model.records import notifications, pull
@@ -65,7 +65,7 @@ def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
 def test_what_was_owed_is_delivered_by_another_engine(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    away, other = processes.free_port(), elsewhere(kafka_settings)
+    other = elsewhere(kafka_settings)
     total = 0
 
     def publish(count: int) -> None:
@@ -75,6 +75,7 @@ def test_what_was_owed_is_delivered_by_another_engine(
         total += count
 
     with Receiver() as receiver:
+        away = HeldPort().for_life_of(receiver)
         with logs(kafka_settings) as log:
             log.subscribe(
                 subscription("well", receiver.url("/well"), "a//."),
@@ -85,7 +86,7 @@ def test_what_was_owed_is_delivered_by_another_engine(
             log.end("over")
             with running(spark, job_settings(tmp_path / "one", kafka_settings)):
                 publish(60)
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + 240
                 while len(records(kafka_settings, "dead")) < 60 // TOPICS:
                     assert time.monotonic() < deadline, "what is refused is given up"
                     time.sleep(0.1)
@@ -103,11 +104,11 @@ def test_what_was_owed_is_delivered_by_another_engine(
         assert all(delivery.subscription == "refused" and delivery.place.redrive for delivery, _ in letters)
         assert not before & {delivery.key() for delivery, _ in letters}, "new letters cannot take their places"
         with Receiver(port=away) as back, running(spark, job_settings(tmp_path / "two", other)):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while len(numbers(back.received("/away"))) < accepted:
                 assert time.monotonic() < deadline, f"{len(numbers(back.received('/away')))} of {accepted}"
                 time.sleep(0.2)
-            report = audit(other, 0, deep=True, patience_s=30)
+            report = audit(other, 0, deep=True, patience_s=120)
             assert report.balanced, report.problems[:3]
             assert in_order(numbers(back.received("/away")))
         assert set(numbers(receiver.received("/well"))) == set(range(accepted)), "by the one or the other"
@@ -133,15 +134,15 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
         """Everything happens around the reading of what is parked."""
         if log == "notifications":
             dead.write_dead_letter(*dying)
-            dead.settle(20)
+            dead.settle(120)
             parking.finished(dying[0], tried=False)
-            parking.settle(20)
+            parking.settle(120)
         written = write_log(folder, log, given)
         if log == "notifications":
             assert desk.redrive([meanwhile, delivered, dying]) == 3
             again = delivered[0].place._replace(redrive=delivered[1].at_ms)
             parking.finished(delivered[0]._replace(place=again), tried=False)
-            parking.settle(20)
+            parking.settle(120)
         return written
 
     monkeypatch.setattr(backup, "write_log", write)
@@ -149,9 +150,9 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
     with DeadLetterAdmin(kafka_settings) as desk, closing(parking), closing(dead):
         for each in (stays, sent, purged, meanwhile, delivered):
             dead.write_dead_letter(*each)
-        dead.settle(20)
+        dead.settle(120)
         parking.park(dying[0], dying[1].notification, Tries())
-        parking.settle(20)
+        parking.settle(120)
         desk.redrive([sent])
         desk.purge([purged])
         backup.backup(kafka_settings, tmp_path / "backup", LIMITS)

@@ -46,7 +46,7 @@ def buried(kafka_settings: KafkaSettings) -> Iterator[DeadLetterLog]:
 def write_dead_letter(log: DeadLetterLog, *letters: DeadLetter) -> None:
     for offset, each in enumerate(letters):
         log.write_dead_letter(Delivery(each.subscription, Place(0, 0, offset)), each)
-    log.settle(10)
+    log.settle(120)
 
 
 def found(kafka: KafkaSettings, wanted: Wanted = Wanted()) -> list[str]:  # noqa: B008  # frozen
@@ -72,7 +72,7 @@ def test_letters_are_found_by_what_is_known_of_them(kafka_settings: KafkaSetting
         letter("n4"),
     )
     buried.forget(Delivery("s1", Place(0, 0, 3)))
-    buried.settle(10)
+    buried.settle(120)
 
     assert found(kafka_settings) == ["n1", "n2", "n3"]
     assert found(kafka_settings, Wanted(subscription="s2")) == ["n2", "n3"]
@@ -98,8 +98,8 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
 
     with closing(ParkedStore(None)) as store:
-        for key, value in everything(kafka_settings, "parked"):
-            store.apply(key, value)
+        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
+            store.apply(key, value, offset)
         first, second = store.untried("s1", 10)
     assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0, redrive=AT_MS)), Tries())
     assert [first.notification.id, second.notification.id] == ["n1", "n2"]
@@ -120,11 +120,11 @@ def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redrive
         assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
     with closing(ParkingLog(kafka_settings)) as late:
         late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
-        late.settle(30)
+        late.settle(120)
 
     with closing(ParkedStore(None)) as store:
-        for key, value in everything(kafka_settings, "parked"):
-            store.apply(key, value)
+        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
+            store.apply(key, value, offset)
         assert [waiting.notification.id for waiting in store.untried("s1", 10)] == ["n1"]
 
 
@@ -141,8 +141,8 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
         assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
     assert found(kafka_settings) == []
     with closing(ParkedStore(None)) as store:
-        for key, value in everything(kafka_settings, "parked"):
-            store.apply(key, value)
+        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
+            store.apply(key, value, offset)
         assert store.count == 1
 
 

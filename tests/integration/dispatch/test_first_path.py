@@ -284,16 +284,16 @@ def test_view_is_sent_again_when_the_overlay_has_grown(
     context = spark.sparkContext
     bases = FileBases(settings.home / "bases") if how == "file" else BroadcastBases(context)
     view = RoutingView(settings.kafka, context, bases, min_overlay=3)
-    first = view.refresh(10)
-    assert view.refresh(10) == first, "nothing changed, nothing is sent"
+    first = view.refresh(120)
+    assert view.refresh(120) == first, "nothing changed, nothing is sent"
     for number in range(8):
         log.subscribe(subscription(f"s{number}", receiver.url(f"/{number}"), "a"))
-        shared = view.refresh(10)
+        shared = view.refresh(120)
         assert matched_in_a_task(context, shared) == [number + 1]
-    deadline = time.monotonic() + 60
-    while (base := view.refresh(10).base) == first.base:
+    deadline = time.monotonic() + 240
+    while (base := view.refresh(120).base) == first.base:
         assert time.monotonic() < deadline, "no new base"
-    shared = view.refresh(10)
+    shared = view.refresh(120)
     assert shared.base == base, "nothing changed, nothing is sent"
     assert matched_in_a_task(context, shared) == [8]
     view.close()

@@ -116,7 +116,7 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
         assert receiver.received("/paused") == []
         log.subscribe(subscription("paused", receiver.url("/paused"), "a//."))
         parked = wait_for(receiver, "/paused", len(raw))
-        report = audit(settings.kafka, 0, deep=True, patience_s=60)
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
 
     assert_each_once_and_in_order(load, arrived)
     assert len(raw) == len(set(raw))
@@ -157,7 +157,7 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert min(before) not in after
-        report = audit(settings.kafka, 0, deep=True, patience_s=60)
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert set(sent) <= set(arrived)
     assert report.balanced, report.problems
 

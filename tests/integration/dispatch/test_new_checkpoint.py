@@ -64,7 +64,7 @@ def test_what_waits_leaves_before_what_comes_under_a_new_checkpoint(
             found = batch_of(str(checkpoint), kafka_settings.topic("notifications"), *places[-1][1:3])
             log.subscribe(msgspec.structs.replace(paused, paused=False))
             until("all has arrived", lambda: len(arrived()) >= sent)
-            report = audit(kafka_settings, 0, deep=True, patience_s=30)
+            report = audit(kafka_settings, 0, deep=True, patience_s=120)
 
     assert arrived() == list(range(sent)), "in the order of acceptance"
     assert [place.offset for place in places] == list(range(sent))
@@ -76,7 +76,7 @@ def test_what_waits_leaves_before_what_comes_under_a_new_checkpoint(
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)

@@ -6,7 +6,7 @@ from contextlib import closing
 from core.eventlog.topics import ensure_topics
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
-from dispatch.hot.earlier import newest_batch, recall
+from dispatch.hot.earlier import newest_batch, recall, recall_since
 from dispatch.logs import attempts
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Matched
 from topic_model.topics import TopicPath
@@ -42,7 +42,7 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
         log.add(row(subscription, notification, 5))
     log.add(row("s", "of another batch", 4))
     log.add(row("s", "of the redelivery", -1))
-    log.settle(20)
+    log.settle(120)
     log.close()
 
     assert recall(kafka_settings, 5, now_ms, 20) == written
@@ -50,6 +50,9 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
     assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
         "it is only looked for since it was planned"
     )
+    later = {("s", "of the redelivery")}
+    assert recall_since(kafka_settings, 6, now_ms, 20) == later, "the redelivery has tried what an earlier run parked"
+    assert recall_since(kafka_settings, 5, now_ms, 20) == written | later
 
 
 def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafka_settings: KafkaSettings) -> None:
@@ -59,14 +62,14 @@ def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafk
     with closing(AttemptsLog(kafka_settings)) as log:
         log.connect()
         log.add(row("s", "of the redelivery", NO_BATCH))
-        log.settle(20)
+        log.settle(120)
         assert newest_batch(kafka_settings, 20) == NO_BATCH
         log.add(row("s", "n", 5))
         log.add(row("s", "m", 4))
-        log.settle(20)
+        log.settle(120)
         assert newest_batch(kafka_settings, 20) == 5
         log.add_matched(0, 7, 0, [Matched("for nobody", TopicPath("a"), 1, 0, 0)])
-        log.settle(20)
+        log.settle(120)
         assert newest_batch(kafka_settings, 20) == 7
 
 
@@ -79,7 +82,7 @@ def test_what_others_have_written_is_passed_over_unread_but_not_what_does_not_sa
         log.send(0, b"this cannot be read", attempts.key_of(4))
         log.send(0, attempts.join([attempts.pack(row("s", "of an earlier Arborcast", 5))]))
         log.send(0, attempts.join([attempts.pack(row("s", "of now", 5))]), attempts.key_of(5))
-        log.settle(20)
+        log.settle(120)
 
     found = recall(kafka_settings, 5, int(time.time() * 1000), 20)
 

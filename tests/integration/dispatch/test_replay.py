@@ -51,11 +51,11 @@ def test_one_subscription_gets_it_again_with_its_label_and_all_balances(
             ]
             return sorted(pair for each in pairs for pair in each if pair[1] != "-")
 
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(labels()) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert labels() == [(each, replay.id) for each in sorted(first)]
-        report = audit(kafka_settings, since_ms, deep=True)
+        report = audit(kafka_settings, since_ms, deep=True, patience_s=120)
         assert report.balanced, report.problems
         assert (report.notifications, report.matches, report.totals.delivered) == (4, 5, 5)
         assert report.duplicates == 0, "a replay is a delivery of its own"

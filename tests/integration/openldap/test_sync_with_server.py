@@ -48,7 +48,7 @@ def test_a_server_that_dies_and_returns_empty_is_filled_again(fresh_slapd: Slapd
         directory = opened(fresh_slapd.settings())
         eventually(lambda: set(directory.load().entries) == {"a", "b/c"})
         fresh_slapd.wipe()
-        eventually(lambda: set(directory.load().entries) == {"a", "b/c"}, timeout=20.0)
+        eventually(lambda: set(directory.load().entries) == {"a", "b/c"})
         assert set(log.topics()) == {"a", "b/c"}
     finally:
         sync.close()
@@ -68,8 +68,8 @@ def test_kills_in_the_middle_lose_nothing_on_either_side(fresh_slapd: Slapd, tmp
             fresh_slapd.kill()
             fresh_slapd.start()
         expected = {"start"} | {f"theirs{r}" for r in range(3)} | {f"ours{r}/t{n}" for r in range(3) for n in range(40)}
-        eventually(lambda: set(log.topics()) == expected, timeout=30.0)
-        eventually(lambda: set(directory.load().entries) == expected, timeout=30.0)
+        eventually(lambda: set(log.topics()) == expected)
+        eventually(lambda: set(directory.load().entries) == expected)
     finally:
         sync.close()
 

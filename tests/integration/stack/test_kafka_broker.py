@@ -30,7 +30,7 @@ def send(bootstrap_servers: str, name: str, values: list[bytes], max_request_siz
     producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", max_request_size=max_request_size)
     try:
         for future in [producer.send(name, value=value) for value in values]:
-            future.get(timeout=20)
+            future.get(timeout=60)
     finally:
         producer.close()
 

@@ -24,23 +24,10 @@ from ingest.client import (
     Retries,
 )
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import served
 
 pytestmark = pytest.mark.slow
 
 SHORT = Retries(attempts=3, first_s=0.01, longest_s=1)
-
-
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
-@pytest.fixture
-def url(parts: GatewayParts) -> Iterator[str]:
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
-        yield parts.gateway.own.base
 
 
 @dataclass
@@ -67,7 +54,7 @@ def scripted(*answers: int | None, held: bool = False) -> Iterator[Script]:
             root = etree.fromstring(self.rfile.read(int(self.headers["Content-Length"])))
             script.message_ids.append(root.findtext(".//{*}MessageID") or "")
             script.arrived.release()
-            script.release.wait(20)
+            script.release.wait(120)
             status = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
             if status is None:
                 self.close_connection = True
@@ -96,14 +83,14 @@ def scripted(*answers: int | None, held: bool = False) -> Iterator[Script]:
 def test_futures_and_callbacks(parts: GatewayParts, url: str) -> None:
     called: list[Future[None]] = []
     with FuturesClient(url) as client:
-        subscription = client.subscribe("a//.", to="http://h/").result(10)
+        subscription = client.subscribe("a//.", to="http://h/").result(120)
         published = client.notify("a/b", "<n/>")
         published.add_done_callback(called.append)
-        assert published.result(10) is None
-        client.pause(subscription).result(10)
-        client.unsubscribe(subscription).result(10)
+        assert published.result(120) is None
+        client.pause(subscription).result(120)
+        client.unsubscribe(subscription).result(120)
         with pytest.raises(FaultReceived):
-            client.unsubscribe(subscription).result(10)
+            client.unsubscribe(subscription).result(120)
     assert called == [published]
     assert [one.topic for one in parts.notifications.accepted] == ["a/b"]
 
@@ -125,21 +112,21 @@ def test_one_worker_keeps_the_order_with_batches(parts: GatewayParts, url: str) 
 def test_a_bad_message_spoils_no_other_of_its_batch(parts: GatewayParts, url: str) -> None:
     with FuturesClient(url, workers=1, batching=Batching(messages=4, linger_s=9)) as client:
         futures = [client.notify("a", payload) for payload in ("<n>1</n>", "<broken>", "<n>2</n>", "<n>3</n>")]
-        assert isinstance(futures[1].exception(10), FaultReceived)
-        assert [futures[i].result(10) for i in (0, 2, 3)] == [None] * 3
+        assert isinstance(futures[1].exception(120), FaultReceived)
+        assert [futures[i].result(120) for i in (0, 2, 3)] == [None] * 3
     assert [one.payload for one in parts.notifications.accepted] == [b"<n>1</n>", b"<n>2</n>", b"<n>3</n>"]
 
 
 def test_a_lone_notification_does_not_wait_for_a_batch_to_fill(parts: GatewayParts, url: str) -> None:
     with FuturesClient(url, batching=Batching(messages=1000, linger_s=0.01)) as client:
-        client.notify("a", "<n/>").result(10)
+        client.notify("a", "<n/>").result(120)
 
 
 @pytest.mark.parametrize("answers", [(503, 503, 202), (None, 202), (None, 503, 202)])
 def test_repetitions_carry_the_same_message_id(answers: tuple[int | None, ...]) -> None:
     with scripted(*answers) as script, FuturesClient(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
-        client.notify("a", "<n/>").result(10)
-        client.notify("a", "<n/>").result(10)
+        client.notify("a", "<n/>").result(120)
+        client.notify("a", "<n/>").result(120)
     *first, second = script.message_ids
     assert len(first) == len(answers)
     assert len(set(first)) == 1
@@ -149,7 +136,7 @@ def test_repetitions_carry_the_same_message_id(answers: tuple[int | None, ...]) 
 def test_repetitions_end() -> None:
     with scripted(503) as script, FuturesClient(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
         with pytest.raises(BrokerUnavailable):
-            client.notify("a", "<n/>").result(10)
+            client.notify("a", "<n/>").result(120)
         assert len(script.message_ids) == 3
 
 
@@ -176,14 +163,14 @@ def test_what_close_gives_up_fails_and_is_counted() -> None:
     with scripted(202, held=True) as script:
         client = FuturesClient(f"http://127.0.0.1:{script.port}", workers=1)
         futures = [client.notify("a", "<n/>") for _ in range(3)]
-        assert script.arrived.acquire(timeout=10)
+        assert script.arrived.acquire(timeout=60)
         assert client.close(timeout_s=0.05) == 3
         for future in futures[1:]:
-            error = future.exception(10)
+            error = future.exception(120)
             assert isinstance(error, ClientClosed)
             assert not error.sent
         script.release.set()
-        assert futures[0].exception(10) is None  # it was under way, and its answer came
+        assert futures[0].exception(120) is None  # it was under way, and its answer came
 
 
 def test_too_many_wait_makes_the_next_wait_too() -> None:
@@ -197,8 +184,8 @@ def test_too_many_wait_makes_the_next_wait_too() -> None:
         thread.join(0.2)
         assert not third
         script.release.set()
-        thread.join(10)
-        assert third[0].result(10) is None
+        thread.join(120)
+        assert third[0].result(120) is None
         client.close()
 
 
@@ -216,14 +203,14 @@ def test_callbacks_may_publish(parts: GatewayParts, url: str) -> None:
             return publish
 
         client.notify("a", "<n/>").add_done_callback(again(3))
-        assert done.wait(10)
+        assert done.wait(120)
     assert len(parts.notifications.accepted) == 4
 
 
 def test_a_broker_without_storage_is_waited_for(parts: GatewayParts, url: str) -> None:
     parts.notifications.error = InfrastructureError("away", retry_after=1)
-    with FuturesClient(url, retries=Retries(attempts=2, first_s=0.01)) as client:
+    with FuturesClient(url, retries=Retries(attempts=100, first_s=0.01)) as client:
         future = client.notify("a", "<n/>")
         assert not future.done()
         parts.notifications.error = None
-        assert future.result(10) is None
+        assert future.result(120) is None

@@ -143,7 +143,7 @@ def test_only_so_many_are_asked_at_once(
     release = threading.Event()
 
     def slow(_: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
-        release.wait(10)
+        release.wait(120)
         return 200, word.encode()
 
     url = consumer(slow)
@@ -167,6 +167,6 @@ def test_our_listener_agrees() -> None:
     with Listener(got.append) as listener:
         assert subscribe(parts(), listener.url).status == 200
 
-        odd = requests.post(listener.url, headers={"Arborcast-Challenge": "<script>alert(1)</script>"}, timeout=10)
+        odd = requests.post(listener.url, headers={"Arborcast-Challenge": "<script>alert(1)</script>"}, timeout=60)
         assert (odd.status_code, odd.content) == (400, b"")
     assert got == []

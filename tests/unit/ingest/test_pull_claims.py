@@ -17,11 +17,6 @@ from tests.support.pulling import create, fill, get, payloads
 from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
 
 
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
 async def finished(parts: GatewayParts, work: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
     answer = await work()
     await parts.pulls.close()
@@ -65,12 +60,12 @@ def test_get_messages_waits_for_the_first_one(parts: GatewayParts) -> None:
     path = create(parts)
 
     async def pull() -> HttpAnswer:
-        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT20S"')))
+        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"')))
         while not parts.pulls.waiting_clients:
             await asyncio.sleep(0)
         body = soap.envelope(soap.notify(soap.message(payload='<o:order xmlns:o="urn:o">late</o:order>')))
         await parts.request("POST", path, body)
-        return await asyncio.wait_for(waiting, 5)
+        return await asyncio.wait_for(waiting, 45)
 
     assert payloads(asyncio.run(pull())) == ["late"]
     assert parts.pulls.waiting_clients == 0
@@ -103,7 +98,7 @@ def test_a_client_that_hangs_up_takes_nothing(parts: GatewayParts) -> None:
 
     async def hang_up() -> None:
         pieces: list[dict[str, object]] = [
-            {"type": "http.request", "body": get(attributes=f'xmlns:p="{PULL}" p:Wait="PT20S"'), "more_body": False},
+            {"type": "http.request", "body": get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"'), "more_body": False},
             {"type": "http.disconnect"},
         ]
 
@@ -114,7 +109,7 @@ def test_a_client_that_hangs_up_takes_nothing(parts: GatewayParts) -> None:
             pass
 
         scope = {"type": "http", "method": "POST", "path": path, "headers": []}
-        await asyncio.wait_for(parts.app(scope, receive, send), 5)
+        await asyncio.wait_for(parts.app(scope, receive, send), 45)
 
     asyncio.run(hang_up())
     fill(parts, path, "1")
@@ -263,10 +258,10 @@ def test_destroying_wakes_those_who_wait(parts: GatewayParts) -> None:
     path = create(parts)
 
     async def pull() -> HttpAnswer:
-        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT20S"')))
+        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"')))
         while not parts.pulls.waiting_clients:
             await asyncio.sleep(0)
         await parts.request("POST", path, soap.envelope("<wsnt:DestroyPullPoint/>"))
-        return await asyncio.wait_for(waiting, 5)
+        return await asyncio.wait_for(waiting, 45)
 
     assert asyncio.run(pull()).fault == "ResourceUnknownFault"

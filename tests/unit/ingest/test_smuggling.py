@@ -30,7 +30,7 @@ def answer(sent: bytes, answers: int = 0) -> tuple[bytes, GatewayParts]:
     """All that comes back until the other side ends it, or so many answers, and what has happened."""
     parts = GatewayParts()
     received = b""
-    with served(parts) as port, socket.create_connection(("127.0.0.1", port), timeout=15) as one:
+    with served(parts) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as one:
         one.sendall(sent)
         while not answers or received.count(b"\r\n\r\n") < answers:
             data = one.recv(65_536)

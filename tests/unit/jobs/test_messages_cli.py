@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -20,21 +20,8 @@ from jobs.cli import app
 from jobs.cli.listening import LEASE_S, LeasedSubscription
 from tests.support.command import COMMAND, wait_until
 from tests.support.gateway_parts import START, GatewayParts
-from tests.support.served_app import served
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
-@pytest.fixture
-def url(parts: GatewayParts) -> Iterator[str]:
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
-        yield parts.gateway.own.base
 
 
 def test_publish_prints_the_id_that_trace_asks_for(parts: GatewayParts, url: str) -> None:

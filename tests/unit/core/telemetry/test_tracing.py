@@ -89,7 +89,7 @@ class TestSpans:
         assert tracing is not None
         tracing.begin("push", "client").end()
         tracing.close()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while any(each.name == "tracing-close" for each in threading.enumerate()):
             assert time.monotonic() < deadline
             time.sleep(0.05)

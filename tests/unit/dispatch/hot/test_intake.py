@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from unittest.mock import create_autospec
 
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.earlier import NOTHING, Earlier, earlier
 from dispatch.hot.intake import HELD, Diversions, Intake
 from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.hot.sink_journal import SinkJournal
 from dispatch.logs.parked import Place
 from dispatch.matching.filters import Allowance, Conditions, Judge
 from dispatch.settings import PushSettings, RetrySettings
@@ -29,7 +31,7 @@ class World:
         outcomes = BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: 1.0)
         judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
         self.intake = Intake(
-            self.journal,  # type: ignore[arg-type]  # a SinkJournal only for pull points
+            create_autospec(SinkJournal),  # of messages for pull points, and there are none
             self.lanes,
             outcomes,
             judge,

@@ -127,7 +127,7 @@ def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
     for number in range(3):
         delivery.add(notification(number), SUBSCRIPTION)
     recorded: list[Attempt] = []
-    delivery.settle(10)
+    delivery.settle(120)
     recorded += delivery.stored(4)
     assert [(key, record.notification, record.subscription) for key, record in producer.taken] == [
         ("p", f"n{number}", "s") for number in range(3)
@@ -143,9 +143,9 @@ def test_nothing_is_recorded_twice() -> None:
     delivery = opened(PlayedProducer())
     delivery.add(notification(1), SUBSCRIPTION)
     recorded: list[Attempt] = []
-    delivery.settle(10)
+    delivery.settle(120)
     recorded += delivery.stored(1)
-    delivery.settle(10)
+    delivery.settle(120)
     recorded += delivery.stored(2)
     assert len(recorded) == 1
 
@@ -157,7 +157,7 @@ def test_what_kafka_refuses_is_sent_again_before_anything_is_recorded() -> None:
         delivery.add(notification(number), SUBSCRIPTION)
     recorded = list(delivery.stored(1))
     assert recorded == []
-    delivery.settle(10)
+    delivery.settle(120)
     recorded += delivery.stored(1)
     assert sorted(record.notification for _, record in producer.taken) == ["n0", "n1"]
     assert [each.notification for each in recorded] == ["n0", "n1"]

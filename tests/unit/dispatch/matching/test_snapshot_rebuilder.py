@@ -53,7 +53,7 @@ class KeptBases:
         self.discarded: list[SharedBase] = []
 
     def share(self, snapshot: Snapshot) -> KeptBase:
-        assert self.go.wait(10)
+        assert self.go.wait(120)
         if self.fail:
             raise OSError("no space left on device")
         base = KeptBase(snapshot, self.discarded)
@@ -72,7 +72,7 @@ def matched(rebuilder: SnapshotRebuilder, topic: str = "a") -> list[str]:
 def wait_for_thread(rebuilder: SnapshotRebuilder) -> None:
     assert rebuilder._build is not None
     assert rebuilder._build.thread is not None
-    rebuilder._build.thread.join(10)
+    rebuilder._build.thread.join(120)
 
 
 def changed(table: RoutingTable, numbers: range) -> None:

@@ -1,7 +1,8 @@
 """Thousands of histories of the real-time gear: two tasks, the redelivery and the driver, with time, endpoints, crashes
 and the order in which logs are written and read made up. Kafka, Spark and sockets are not real; all that decides is.
 
-First attempts of each subscription are in the order of each partition, whatever happened. In the end, when all
+First attempts of each subscription are in the order of each partition, whatever happened, and in a strict one none is
+pushed before the one before it is settled, whatever partition they are of. In the end, when all
 endpoints answer and everything is read, everything was delivered.
 """
 
@@ -220,10 +221,11 @@ class Histories(RuleBasedStateMachine):
         self.world.subscribe("strict", form="raw", order="strict")
         self.accepted: dict[int, list[bytes]] = {partition: [] for partition in PARTITIONS}
         self.place: dict[str, tuple[int, int]] = {}
-        self.parked: list[tuple[bytes, bytes]] = []
+        self.parked: list[tuple[bytes, bytes, int]] = []
         self.read_to = 0
         self.rows: list[Attempt] = []
         self.known: dict[int, WorkerProgress] = {}
+        self.strict: list[str] = []
         self.began: dict[tuple[str, int], list[int]] = {}
         self.arrivals_seen = 0
         self.run_number = 0
@@ -254,8 +256,7 @@ class Histories(RuleBasedStateMachine):
     def written(self, record: Sent) -> int:
         """A record of a worker is in its log; at which offset."""
         if record.topic.endswith("parked"):
-            self.parked.append((record.key, record.value))
-            self.world.log[record.key] = record.value
+            self.parked.append((record.key, record.value, self.world.write(record.key, record.value)))
             return len(self.parked) - 1
         if record.topic.endswith("attempts"):
             self.rows += attempts.decode(record.value)
@@ -316,10 +317,11 @@ class Histories(RuleBasedStateMachine):
         self.world.run(for_ms)
         self._note_redelivered()
 
-    @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)))
-    def behave(self, name: str, how: str) -> None:
+    @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)), takes_ms=st.sampled_from([10, 900]))
+    def behave(self, name: str, how: str, takes_ms: int = 10) -> None:
         """From now on an endpoint answers like this."""
-        self.world.endpoints[self.world.subscriptions[name].consumer.address] = FakeEndpoint(lambda _: ANSWERS[how])
+        endpoint = FakeEndpoint(lambda _: ANSWERS[how], takes_ms)
+        self.world.endpoints[self.world.subscriptions[name].consumer.address] = endpoint
 
     @rule(landing=st.integers(0, 4), driver=st.booleans())
     def crash(self, landing: int, driver: bool) -> None:
@@ -333,13 +335,19 @@ class Histories(RuleBasedStateMachine):
         self._read(len(self.parked))
         positions = {partition: self.known[partition].position for partition in PARTITIONS}
         since = min(each.since for each in self.known.values())
-        settled = frozenset((row.subscription, row.notification) for row in self.rows if row.batch >= since)
+        rows = [*(row for row in self.rows if row.batch >= since), *self.world.attempts]
+        settled = frozenset((row.subscription, row.notification) for row in rows)
         self._start(positions, earlier(settled, self._behind(positions), since), since)
 
     @invariant()
     def first_attempts_are_in_order(self) -> None:
         for (name, partition), offsets in getattr(self, "began", {}).items():
             assert offsets == sorted(offsets), f"{name}, partition {partition}: {offsets}"
+
+    @invariant()
+    def strict_ones_follow_each_other(self) -> None:
+        pushed = getattr(self, "strict", [])
+        assert len(set(pushed)) == len(pushed), f"another one was pushed before one was settled: {pushed}"
 
     def teardown(self) -> None:
         if not hasattr(self, "tasks"):
@@ -359,6 +367,7 @@ class Histories(RuleBasedStateMachine):
                 if not wanted - self._over() and not self.world.log:
                     break
             self.first_attempts_are_in_order()
+            self.strict_ones_follow_each_other()
             assert not wanted - self._over()
             assert not self.world.log, "nothing waits any more"
         finally:
@@ -408,8 +417,8 @@ class Histories(RuleBasedStateMachine):
             yield delivery.subscription, record.notification.id, delivery.place
 
     def _read(self, to: int) -> None:
-        for key, value in self.parked[self.read_to : to]:
-            lane = self.world.store.apply(key, value)
+        for record in self.parked[self.read_to : to]:
+            lane = self.world.store.apply(*record)
             if lane is not None:
                 self.world.redelivery.found(lane)
         self.read_to = max(self.read_to, min(to, len(self.parked)))
@@ -421,6 +430,8 @@ class Histories(RuleBasedStateMachine):
         self.arrivals_seen = len(self.world.arrivals)
 
     def _note(self, name: str, ids: tuple[str, ...], attempt: int) -> None:
+        if name == "strict" and self.strict[-1:] != list(ids):
+            self.strict += ids
         if attempt != 1:
             return
         for each in ids:
@@ -432,3 +443,20 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
 TestHistories = Histories.TestCase
+
+
+def test_what_another_partition_parked_later_does_not_overtake_what_was_under_way_at_a_crash() -> None:
+    state = Histories()
+    state.begin()
+    state.behave(name="strict", how="ok", takes_ms=900)
+    for partition in PARTITIONS:
+        state.accept(partition=partition, count=1)
+        state.step(partition=partition, times=1)
+    state.acknowledge(partition=1, count=6)
+    state.read(count=6)
+    state.pass_time(for_ms=1)
+    assert state.strict == ["1-0"]
+    state.crash(landing=4, driver=True)
+    state.pass_time(for_ms=20_000)
+    assert state.strict == ["1-0", "0-0"]
+    state.teardown()

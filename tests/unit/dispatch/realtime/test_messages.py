@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InfrastructureError
 from dispatch.delivery.health import Sign
-from dispatch.matching.bases import FileBase
 from dispatch.realtime import driver
 from dispatch.realtime.driver import Told, changes_of_told
 from dispatch.realtime.messages import (
@@ -31,13 +30,19 @@ LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)])
 
 
 def test_messages_come_out_as_they_went_in() -> None:
-    base = pickle.dumps(FileBase("/somewhere/x.base", 7))
-    feed = Feed(3, -1, 2, 17, base=base, step=ViewStep(17, Overlay("x")), complete=False, stop=True)
+    feed = Feed(3, -1, 2, 17, base=b"/somewhere/x.base", step=ViewStep(17, Overlay("x")), complete=False, stop=True)
     assert decode_feed(*encode_feed(feed)) == feed
     progress = WorkerProgress(3, 1, 99, 3, 5, signs=(("http://e/", Sign("slow")),), gone=frozenset({"s"}), stopped=True)
     assert decode_progress(*encode_progress(progress)) == progress
     with pytest.raises(InfrastructureError):
         decode_feed(b"3", b"nonsense")
+
+
+def test_where_a_run_of_the_first_version_was_is_known() -> None:
+    first = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, False, 2, 4, [], ["s"], [], 0, True, 7_200_000]})
+    assert decode_progress(b"1", first) == WorkerProgress(30, 1, 99, 30, 3_600_000, task=-1)
+    clean = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, True]})
+    assert decode_progress(b"1", clean) == WorkerProgress(30, 1, 99, 30, 0, clean=True, task=-1)
 
 
 class Parked:

@@ -174,10 +174,10 @@ def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     work, gate = Work(fails=2), StopGate()
     recorder = Recorder([(work, 0.01)], gate)
     recorder.start()
-    assert work.enough.wait(10)
+    assert work.enough.wait(120)
     gate.close()
 
-    assert recorder.stop(10)
+    assert recorder.stop(120)
     assert work.closed
     assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
         "work is not written for now: the disk is full"

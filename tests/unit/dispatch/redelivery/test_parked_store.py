@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,13 +20,16 @@ from topic_model.topics import TopicPath
 UNTRIED = Tries()
 
 
-def delivery(offset: int, lane: str = "s", batch: int = 1) -> Delivery:
-    return Delivery(lane, Place(batch, 0, offset))
+def delivery(offset: int, lane: str = "s", batch: int = 1, partition: int = 0) -> Delivery:
+    return Delivery(lane, Place(batch, partition, offset))
+
+
+OFFSETS = itertools.count()
 
 
 def park(store: ParkedStore, which: Delivery, tries: Tries = UNTRIED, accepted_ms: int = 0) -> str | None:
     notification = Notification(f"n{which.place.offset}", TopicPath("a"), b"<x/>", accepted_ms)
-    return store.apply(which.key(), parked.encode(Parked(notification, tries)))
+    return store.apply(which.key(), parked.encode(Parked(notification, tries)), next(OFFSETS))
 
 
 def offsets(found: list[WaitingDelivery]) -> list[int]:
@@ -47,6 +51,17 @@ def test_untried_deliveries_come_in_the_order_of_their_places(store: ParkedStore
     assert offsets(store.untried("s", 2)) == [9, 100]
     assert store.untried("s", 1)[0].notification.id == "n9"
     assert (store.count, list(store.lanes())) == (4, ["other", "s"])
+
+
+def test_of_several_partitions_what_was_parked_first_comes_first(store: ParkedStore) -> None:
+    park(store, delivery(5, batch=7, partition=1))
+    assert offsets([store.first("s") or pytest.fail("nothing")]) == [5]
+    # Its push may be under way, and then comes a crash: what another partition holds comes behind it.
+    park(store, delivery(8, batch=3))
+    park(store, delivery(9, batch=7, partition=1))
+    park(store, delivery(6, batch=3))  # but it is in order in its own
+    park(store, delivery(4, batch=7, partition=2))
+    assert offsets(store.untried("s", 9)) == [5, 6, 8, 9, 4]
 
 
 def test_the_newest_batch_of_what_waits_is_read_beside_who_writes(tmp_path: Path) -> None:
@@ -77,7 +92,7 @@ def test_a_delivery_parked_twice_waits_once_and_its_tries_are_kept(store: Parked
 def test_an_older_record_of_its_tries_does_not_overwrite_a_later_one(store: ParkedStore) -> None:
     park(store, delivery(1))
     store.tried(delivery(1), Tries(3, 3, 50))
-    store.apply(delivery(1).tried_key(), parked.encode(Tried(Tries(2, 2, 10))))
+    store.apply(delivery(1).tried_key(), parked.encode(Tried(Tries(2, 2, 10))), next(OFFSETS))
 
     assert store.due("s", 100, 10)[0].tries == Tries(3, 3, 50)
 
@@ -150,11 +165,11 @@ def test_the_oldest_in_time_wherever_they_are(store: ParkedStore) -> None:
 def test_what_is_finished_waits_no_more(store: ParkedStore) -> None:
     park(store, delivery(1))
     assert store.tried(delivery(1), Tries(1, 1, 5))
-    store.apply(delivery(1).tried_key(), None)
+    store.apply(delivery(1).tried_key(), None, next(OFFSETS))
     assert store.count == 1
 
-    store.apply(delivery(1).key(), None)
-    store.apply(delivery(1).key(), None)  # again, as after a restart
+    store.apply(delivery(1).key(), None, next(OFFSETS))
+    store.apply(delivery(1).key(), None, next(OFFSETS))  # again, as after a restart
 
     assert (store.count, list(store.lanes()), store.has_untried("s")) == (0, [], False)
     assert not store.tried(delivery(1), Tries(2, 2, 9))
@@ -198,7 +213,12 @@ def test_a_file_that_cannot_be_made_is_reported_with_its_name(tmp_path: Path) ->
 
 
 QUERIES = [
-    ("SELECT * FROM waiting WHERE lane = ? AND tried = 0 ORDER BY batch, part, place LIMIT 1", "waiting_order"),
+    ("SELECT * FROM waiting WHERE lane = ? AND tried = 0 ORDER BY turn, batch, place, redrive LIMIT 1", "waiting_turn"),
+    (
+        "SELECT * FROM waiting WHERE lane = ? AND part = 1 AND (batch, place, redrive) >= (7, 8, 0)"
+        " ORDER BY batch, place, redrive LIMIT 1",
+        "waiting_place",
+    ),
     ("SELECT * FROM waiting WHERE lane = ? AND tried = 1 AND due_ms <= 5 ORDER BY due_ms LIMIT 1", "waiting_due"),
     (
         "SELECT * FROM waiting WHERE lane = ? AND tried = 1 AND number = 5 AND due_ms <= 5 ORDER BY due_ms LIMIT 1",

@@ -56,7 +56,7 @@ def test_what_the_log_says_is_finished_is_not_parked_again_by_a_push_that_was_on
     delivery = world.park("s", "n")
     world.run(500)
     del world.log[delivery.key()]
-    world.store.apply(delivery.key(), None)
+    world.store.apply(delivery.key(), None, 99)
 
     world.run(1_000)
 

@@ -24,16 +24,16 @@ def test_waits_for_the_batch_under_way() -> None:
     def batch() -> None:
         with gate.batch():
             inside.set()
-            leave.wait(10)
+            leave.wait(120)
 
     thread = threading.Thread(target=batch)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(120)
     gate.close()
     assert not gate.wait_empty(0.05)
     leave.set()
     assert gate.wait_empty(10)
-    thread.join(10)
+    thread.join(120)
 
 
 def test_failed_batch_is_out_too() -> None:
@@ -49,4 +49,4 @@ def test_closing_wakes_those_who_wait_for_it() -> None:
     assert not gate.wait_closed(0.01)
     threading.Timer(0.05, gate.close).start()
 
-    assert gate.wait_closed(10)
+    assert gate.wait_closed(120)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 from lxml import etree
@@ -28,25 +28,12 @@ from ingest.client import (
 from ingest.client.legacy import LegacyCalls
 from ingest.client.listener import read_push
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import served
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
 SERVICE = "http://org.apache.servicemix.application"
 ADDRESS = "http://host:9002/wsn-subscribe?a=1&b=2"
 ALARM = "all:alarm:alarm1"
-
-
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
-@pytest.fixture
-def url(parts: GatewayParts) -> Iterator[str]:
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
-        yield parts.gateway.own.base
 
 
 def test_a_subscriber_comes_and_goes(parts: GatewayParts, url: str) -> None:

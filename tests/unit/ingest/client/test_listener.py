@@ -91,8 +91,14 @@ def test_what_is_not_genuine_is_not_handed_over(signature: str, status: int) -> 
     headers = {"X-Signature": signature}
     assert post(ListenerApp(got.append, verify), PUSH, headers=headers) == status
     with Listener(got.append, verify=verify) as listener:
-        assert requests.post(listener.url, PUSH, headers=headers, timeout=10).status_code == status
+        assert requests.post(listener.url, PUSH, headers=headers, timeout=60).status_code == status
     assert len(got) == (2 if status == 202 else 0)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that waits longer than the tests do: what it does not answer, a test does not take for closed."""
+    monkeypatch.setattr(http_server, "_READ_TIMEOUT_S", 600)
 
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
@@ -104,7 +110,7 @@ def raw(head: bytes, body: bytes) -> tuple[bytes, int]:
     got: list[ReceivedMessage] = []
     with (
         Listener(got.append) as listener,
-        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
     ):
         connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + head + b"\r\n" + body)
         return connection.recv(4096), len(got)
@@ -149,7 +155,7 @@ def test_chunks_are_read(extension: str, trailers: str) -> None:
 def test_what_follows_the_chunks_ends(endless: bytes) -> None:
     with (
         Listener(lambda _: None) as listener,
-        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
     ):
         connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + CHUNKED + b"\r\n0\r\n" + endless)
         connection.settimeout(0.001)
@@ -169,7 +175,7 @@ def test_a_connection_is_kept_and_requests_may_follow_each_other() -> None:
     request = b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n" + PUSH
     with (
         Listener(got.append) as listener,
-        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
     ):
         connection.sendall(request + request)
         connection.sendall(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
@@ -209,17 +215,17 @@ def test_bodies_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n"
     with (
         Listener(lambda _: None) as listener,
-        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as first,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as first,
     ):
         first.sendall(waiting + PUSH[:-1])
         for _ in range(100):
-            if requests.post(listener.url, PUSH, timeout=10).status_code == 503:
+            if requests.post(listener.url, PUSH, timeout=60).status_code == 503:
                 break
         else:
             pytest.fail("two bodies were taken at once")
         first.sendall(PUSH[-1:])
         assert first.recv(4096).startswith(b"HTTP/1.1 202 ")
-        assert requests.post(listener.url, PUSH, timeout=10).status_code == 202
+        assert requests.post(listener.url, PUSH, timeout=60).status_code == 202
 
 
 def test_nothing_is_unpacked() -> None:
@@ -227,7 +233,7 @@ def test_nothing_is_unpacked() -> None:
 
 
 def test_callbacks_may_wait_for_each_other() -> None:
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=120)
 
     def wait(_: ReceivedMessage) -> None:
         together.wait()
@@ -247,14 +253,14 @@ def test_a_callback_that_does_not_end_holds_no_stop(monkeypatch: pytest.MonkeyPa
 
     def wait(_: ReceivedMessage) -> None:
         begun.set()
-        over.wait(20)
+        over.wait(120)
 
     with (
         Listener(wait) as listener,
-        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
     ):
         connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n" + PUSH)
-        assert begun.wait(20)
+        assert begun.wait(120)
         listener.stop()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", listener.port), timeout=1)

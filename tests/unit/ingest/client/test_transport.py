@@ -58,7 +58,7 @@ def test_futures_go_through_it_too() -> None:
     transport = Scripted(TAKEN, TAKEN)
     with FuturesClient(URL, transport=transport, workers=1) as client:
         waiting = [client.notify("a", "<x/>"), client.notify("b", "<y/>")]
-        assert [one.result(30) for one in waiting] == [None, None]
+        assert [one.result(120) for one in waiting] == [None, None]
     assert len(transport.sent) == 2
 
 

@@ -115,6 +115,6 @@ def test_connections_that_wait_are_accepted_together() -> None:
 
     with contextlib.ExitStack() as stack:
         for _ in range(40):
-            stack.enter_context(socket.create_connection(listener.getsockname(), timeout=10))
+            stack.enter_context(socket.create_connection(listener.getsockname(), timeout=60))
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         assert runner.run(accepted()) == 40

@@ -43,7 +43,7 @@ def asked(port: int, certificates: Certificates, client: str = "") -> tuple[byte
     if client:
         context.load_cert_chain(certificates.certificate(client), certificates.key(client))
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         shown: dict[str, object] = {**(connection.getpeercert() or {})}
@@ -68,7 +68,7 @@ def test_plain_tls(certificates: Certificates) -> None:
     parts = GatewayParts()
     with served(parts, tls=ServerTls(tls_settings(certificates))) as port:
         assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
             plain.sendall(REQUEST)
             assert not plain.recv(4096).startswith(b"HTTP/1.1 202")
     assert len(parts.notifications.accepted) == 1
@@ -78,17 +78,17 @@ def test_old_versions_of_tls_are_not_spoken(certificates: Certificates) -> None:
     with served(GatewayParts(), tls=ServerTls(tls_settings(certificates, minimum="1.3"))) as port:
         context = ssl.create_default_context(cafile=certificates.authority)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, pytest.raises(ssl.SSLError):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain, pytest.raises(ssl.SSLError):
             context.wrap_socket(plain, server_hostname="127.0.0.1")
     assert ServerTls(tls_settings(certificates)).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_a_handshake_that_stalls_is_cut_off_and_counted(certificates: Certificates) -> None:
-    tls = ServerTls(dataclasses.replace(tls_settings(certificates), handshake_timeout_s=0.3))
+    tls = ServerTls(dataclasses.replace(tls_settings(certificates), handshake_timeout_s=5))
     with served(GatewayParts(), tls=tls) as port:
         with (
-            socket.create_connection(("127.0.0.1", port), timeout=10) as silent,
-            socket.create_connection(("127.0.0.1", port), timeout=10) as halting,
+            socket.create_connection(("127.0.0.1", port), timeout=45) as silent,
+            socket.create_connection(("127.0.0.1", port), timeout=45) as halting,
         ):
             halting.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello
             assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")

@@ -72,11 +72,6 @@ def numbers(answer: HttpAnswer) -> list[int]:
     return [int(element.text or "") for element in answer.root.iterfind(".//n")]
 
 
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
 def test_the_subscription_is_its_own_pull_point(parts: GatewayParts) -> None:
     path = create(parts, "<tev:InitialTerminationTime>PT10M</tev:InitialTerminationTime>")
     (subscription,) = parts.table.subscriptions()
@@ -171,12 +166,12 @@ def test_pull_messages_waits(parts: GatewayParts) -> None:
     path = create(parts)
 
     async def late() -> HttpAnswer:
-        body = f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT20S</tev:Timeout></tev:PullMessages>'
+        body = f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT60S</tev:Timeout></tev:PullMessages>'
         waiting = asyncio.create_task(parts.request("POST", path, soap.envelope(body, "1.2")))
         while not parts.pulls.waiting_clients:
             await asyncio.sleep(0)
         await parts.pull_log.commit(path.rpartition("/")[2], [StoredMessage(MESSAGE.encode())])
-        return await asyncio.wait_for(waiting, 5)
+        return await asyncio.wait_for(waiting, 45)
 
     assert numbers(asyncio.run(late())) == [1]
 
@@ -227,13 +222,13 @@ def test_an_unsubscribe_ends_a_pull_that_waits(parts: GatewayParts) -> None:
     path = create(parts)
 
     async def end() -> HttpAnswer:
-        body = f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT20S</tev:Timeout></tev:PullMessages>'
+        body = f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT60S</tev:Timeout></tev:PullMessages>'
         waiting = asyncio.create_task(parts.request("POST", path, soap.envelope(body, "1.2")))
         while not parts.pulls.waiting_clients:
             await asyncio.sleep(0)
         await parts.request("POST", path, soap.envelope("<wsnt:Unsubscribe/>", "1.2"))
         await parts.pulls.sweep()
-        return await asyncio.wait_for(waiting, 5)
+        return await asyncio.wait_for(waiting, 45)
 
     assert asyncio.run(end()).fault == "ResourceUnknownFault"
 

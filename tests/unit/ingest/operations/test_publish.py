@@ -164,9 +164,9 @@ def test_a_repetition_with_the_same_key_is_stored_once() -> None:
     assert publish(parts, "a", b"<r/>", Idempotency_Key="k" * 201).status == 400
 
 
-def test_a_defect_shows_no_details() -> None:
+def test_a_defect_shows_no_details(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = GatewayParts()
-    parts.notifications.append = None  # type: ignore[assignment,method-assign]
+    monkeypatch.setattr(parts.notifications, "append", None)
     answer = publish(parts, "a", b"<r/>")
     assert (answer.status, answer.body) == (500, b"internal error\n")
 

@@ -17,11 +17,6 @@ from tests.support.pulling import FACTORY, create, fill, get, payloads
 from topic_model.records.control import PullPointEnded, PullPointRecord, SubscriptionEnded, Tombstone
 
 
-@pytest.fixture
-def parts() -> GatewayParts:
-    return GatewayParts()
-
-
 @pytest.mark.parametrize("path", [FACTORY, "/wsn/NotificationBroker"])
 def test_a_pull_point_is_created_at_either_address(parts: GatewayParts, path: str) -> None:
     created = create(parts, path=path)

@@ -29,7 +29,7 @@ class SlowConsumer:
         self.questions += 1
         answer = self.end
         self.asked.set()
-        assert self.let.wait(10)
+        assert self.let.wait(120)
         if self.broken:
             raise OSError("gone")
         return dict.fromkeys(partitions, answer)
@@ -49,7 +49,7 @@ def test_who_asks_while_a_question_is_under_way_gets_the_next_answer(consumer: S
     async def run() -> tuple[int, list[int]]:
         end = LogEnd(KafkaSettings(), "control")
         first = asyncio.create_task(end.end_offset())
-        await asyncio.to_thread(consumer.asked.wait, 10)
+        await asyncio.to_thread(consumer.asked.wait, 120)
         consumer.end = 5  # acknowledged after the first question was sent
         later = [asyncio.create_task(end.end_offset()) for _ in range(100)]
         await asyncio.sleep(0)
@@ -87,7 +87,7 @@ def test_one_who_hangs_up_does_not_cancel_it_for_the_others(consumer: SlowConsum
         end = LogEnd(KafkaSettings(), "control")
         impatient = asyncio.create_task(end.end_offset())
         patient = asyncio.create_task(end.end_offset())
-        await asyncio.to_thread(consumer.asked.wait, 10)
+        await asyncio.to_thread(consumer.asked.wait, 120)
         impatient.cancel()
         consumer.let.set()
         try:

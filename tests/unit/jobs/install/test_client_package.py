@@ -13,7 +13,7 @@ import pytest
 from jobs.install import client_package
 from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
-from tests.support.served_app import served
+from tests.support.served_app import served_url
 from tests.support.wheels import CLIENT_NEEDS, client_wheel, link_client_needs
 
 
@@ -74,8 +74,7 @@ def test_what_it_needs_is_what_it_says() -> None:
 
 def test_it_publishes_subscribes_listens_verifies_and_pulls(target: Path) -> None:
     parts = GatewayParts()
-    with served(parts) as port:
-        parts.gateway.own.base = f"http://127.0.0.1:{port}"
+    with served_url(parts) as url:
         said = run(
             target,
             f"""
@@ -86,7 +85,7 @@ from arborcast_client.listener import Listener
 from arborcast_client.received import SignedWith, new_secret
 from arborcast_client._engine.core.security import signatures as s
 
-url = "http://127.0.0.1:{port}"
+url = "{url}"
 secret = new_secret()
 came = threading.Event()
 got = []
@@ -102,12 +101,12 @@ push = (
 ).encode()
 with Client(url) as client, Listener(received, verify=SignedWith(secret)) as listener:
     subscription = client.subscribe("a", to=listener.url)
-    assert requests.post(listener.url, push, timeout=10).status_code == 401
+    assert requests.post(listener.url, push, timeout=60).status_code == 401
     now = int(time.time())
     signed = s.sign([s.key_of(secret)], "n1", now, push)
     headers = {{s.ID_HEADER: "n1", s.TIMESTAMP_HEADER: str(now), s.SIGNATURE_HEADER: signed}}
-    assert requests.post(listener.url, push, headers=headers, timeout=10).status_code == 202
-    assert came.wait(10) and got[0].payload == b"<x/>" and got[0].topic == "a"
+    assert requests.post(listener.url, push, headers=headers, timeout=60).status_code == 202
+    assert came.wait(120) and got[0].payload == b"<x/>" and got[0].topic == "a"
     client.notify("a", "<x/>")
     client.unsubscribe(subscription)
     point = client.create_pull_point()
@@ -118,9 +117,9 @@ with Client(url) as client, Listener(received, verify=SignedWith(secret)) as lis
     except ExpressionError as error:
         print("refused")
 with FuturesClient(url, batching=Batching()) as futures:
-    futures.notify("a", "<y/>").result(30)
+    futures.notify("a", "<y/>").result(120)
 with LegacyFuturesClient(url) as old:
-    old.notify("a", "<z/>").result(30)
+    old.notify("a", "<z/>").result(120)
 """,
         )
     assert said == "refused\n"

@@ -33,18 +33,18 @@ def endpoint() -> Iterator[Endpoint]:
 
 def test_pages_by_path(endpoint: Endpoint) -> None:
     base = f"http://127.0.0.1:{endpoint.port}"
-    answer = requests.get(f"{base}/metrics?x=1", timeout=10)
+    answer = requests.get(f"{base}/metrics?x=1", timeout=60)
     assert (answer.status_code, answer.text, answer.headers["Content-Type"]) == (200, "up 1\n", "text/plain")
-    other = requests.get(f"{base}/", timeout=10)
+    other = requests.get(f"{base}/", timeout=60)
     assert other.status_code == 404
     assert "/metrics" in other.text
-    assert requests.get(f"{base}/broken", timeout=10).status_code == 500
-    assert requests.post(f"{base}/metrics", timeout=10).status_code == 501
+    assert requests.get(f"{base}/broken", timeout=60).status_code == 500
+    assert requests.post(f"{base}/metrics", timeout=60).status_code == 501
 
 
 def test_a_client_that_says_nothing_does_not_keep_others_out(endpoint: Endpoint) -> None:
     with socket.create_connection(("127.0.0.1", endpoint.port)):
-        assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10).text == "up 1\n"
+        assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text == "up 1\n"
 
 
 def test_a_taken_port_is_named(endpoint: Endpoint) -> None:
@@ -69,15 +69,15 @@ def test_a_port_whose_last_owner_was_killed_is_free_at_once() -> None:
 def test_a_job_whose_port_is_taken_serves_later(endpoint: Endpoint) -> None:
     settings = MetricsSettings(job_port=endpoint.port)
     serve_job_sometime(JobMetrics(), settings, pause_s=0.02)
-    assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10).text == "up 1\n"
+    assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text == "up 1\n"
     endpoint.close()
     until(lambda: _answers(endpoint.port))
-    assert "arborcast_" in requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10).text
+    assert "arborcast_" in requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text
 
 
 def _answers(port: int) -> bool:
     try:
-        return requests.get(f"http://127.0.0.1:{port}/status.json", timeout=10).ok
+        return requests.get(f"http://127.0.0.1:{port}/status.json", timeout=60).ok
     except requests.ConnectionError:
         return False
 

@@ -75,7 +75,7 @@ def test_what_comes_through_a_pipe_is_in_the_file_to_its_last_word(tmp_path: Pat
         pipe.write(b"one\ntw")
         pipe.flush()
         pipe.write("o \u00e9 \n\tdeeper\n".encode() + b"\xff\nlast, without an end")
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
     found = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(one["message"], one.get("trace")) for one in found] == [

@@ -164,7 +164,7 @@ def test_down_ends_stopped_parts_and_a_stopped_supervisor(tmp_path: Path) -> Non
             stop(pid)
         assert commands.down(tmp_path, lambda _line: None)
         assert all(gone(pid) for pid in pids)
-        assert engine.process.wait(10) == 0, "it went on, and stopped in order"
+        assert engine.process.wait(120) == 0, "it went on, and stopped in order"
         assert [one.last_exit for one in engine.status().parts.values()] == ["", ""]
         assert {one.state for one in engine.status().parts.values()} == {PartState.STOPPED}
 

@@ -99,7 +99,7 @@ def test_waits_longer_with_every_death_in_a_row(tmp_path: Path) -> None:
 
 def test_a_part_that_never_comes_up_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("good", SLEEP), ("bad", DIES)], restart_first_s=0.05) as engine:
-        output, _ = engine.process.communicate(timeout=20)
+        output, _ = engine.process.communicate(timeout=60)
     assert engine.process.returncode == 1
     assert "failed: bad ended with code 3, 2 times in a row" in output
     assert "no such setting: colour" in output
@@ -111,7 +111,7 @@ def test_a_part_that_never_comes_up_ends_the_start_with_its_last_words(tmp_path:
 
 def test_a_part_that_is_not_ready_in_time_has_failed(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("a", NEVER_READY)], start_timeout_s=1, restart_first_s=0.05) as engine:
-        output, _ = engine.process.communicate(timeout=20)
+        output, _ = engine.process.communicate(timeout=60)
     assert "a was not ready within 1 s, 2 times in a row" in output
 
 

@@ -56,7 +56,7 @@ def transport(make: Callable[..., Transport]) -> Transport:
 @pytest.fixture
 def hurried(make: Callable[..., Transport]) -> Transport:
     """Gives up soon, but not before a receiver on a busy machine has had its turn."""
-    return make(total_timeout_s=1.5)
+    return make(total_timeout_s=3.0)
 
 
 def finish(transport: Transport, timeout: float = 100.0) -> None:
@@ -95,7 +95,7 @@ def test_a_push_that_is_over_is_let_go(transport: Transport, receiver: Receiver)
 
     for url in (receiver.url("/held"), receiver.url("/status/500"), "http://host\r\n/"):
         push(transport, url, body)
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 120
         while sys.getrefcount(body) > held:
             assert time.monotonic() < deadline, f"the body of a push to {url!r} is still held"
             time.sleep(0.01)

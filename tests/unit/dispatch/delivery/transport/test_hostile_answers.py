@@ -43,7 +43,7 @@ class Villain:
 
     def _act(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(20)
+            connection.settimeout(60)
             data = b""
             while b"<x/>" not in data and (more := connection.recv(65536)):
                 data += more
@@ -51,17 +51,36 @@ class Villain:
 
 
 @pytest.fixture(params=["curl", "futures"])
-def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
-    settings = PushSettings(
-        transport=request.param,
-        connect_timeout_s=1.0,
-        total_timeout_s=1.0,
-        max_response_bytes=1_000,
-        keep_response_bytes=100,
-    )
-    made = make_transport(settings, THIS_MACHINE)
-    yield made
-    made.close()
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[float], Transport]]:
+    """By how long a push may take."""
+    opened: list[Transport] = []
+
+    def build(total_timeout_s: float) -> Transport:
+        settings = PushSettings(
+            transport=request.param,
+            connect_timeout_s=min(total_timeout_s, 20.0),
+            total_timeout_s=total_timeout_s,
+            max_response_bytes=1_000,
+            keep_response_bytes=100,
+        )
+        opened.append(make_transport(settings, THIS_MACHINE))
+        return opened[-1]
+
+    yield build
+    for transport in opened:
+        transport.close()
+
+
+@pytest.fixture
+def transport(make: Callable[[float], Transport]) -> Transport:
+    """Gives a busy machine the time that it needs."""
+    return make(60.0)
+
+
+@pytest.fixture
+def hurried(make: Callable[[float], Transport]) -> Transport:
+    """For what ends when the time is over."""
+    return make(1.0)
 
 
 @pytest.fixture
@@ -140,9 +159,8 @@ def test_a_few_very_long_headers(transport: Transport, villain: Make) -> None:
     assert result.failure == "protocol", result
 
 
-def test_interim_answers_without_end(transport: Transport, villain: Make) -> None:
-
-    result = push(transport, villain(lambda c: flood(c, b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 500)).url)
+def test_interim_answers_without_end(hurried: Transport, villain: Make) -> None:
+    result = push(hurried, villain(lambda c: flood(c, b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 500)).url)
 
     assert result.failure in ("protocol", "timeout"), result
 
@@ -165,26 +183,29 @@ def test_chunks_without_end(transport: Transport, villain: Make) -> None:
     assert result.response_bytes < 1_000_000
 
 
-def test_an_endless_chunk_size(transport: Transport, villain: Make) -> None:
+def test_an_endless_chunk_size(hurried: Transport, villain: Make) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    result = push(transport, villain(lambda c: flood(c, head, b"0" * 65536)).url)
+    result = push(hurried, villain(lambda c: flood(c, head, b"0" * 65536)).url)
 
     assert result.failure in ("protocol", "disconnected", "timeout"), result
 
 
-def test_a_promised_gigabyte_is_not_waited_for(transport: Transport, villain: Make) -> None:
+def test_a_promised_gigabyte_is_not_waited_for(make: Callable[[float], Transport], villain: Make) -> None:
     def script(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nxx")
         connection.recv(1)  # until we go
 
-    result = push(transport, villain(script).url)
+    # Where the head of the answer did not come in time, because the machine stalled, there is more time.
+    results = (push(make(limit_s), villain(script).url) for limit_s in (1.0, 4.0, 30.0))
+    result = next((each for each in results if each.status), None)
 
+    assert result is not None
     assert (result.status, result.failure) == (200, "timeout")
 
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"])
-def test_a_byte_now_and_then_ends_at_the_deadline(transport: Transport, villain: Make, start: bytes) -> None:
+def test_a_byte_now_and_then_ends_at_the_deadline(hurried: Transport, villain: Make, start: bytes) -> None:
     """Dripped into the status line, a header, the body: each byte comes in time for any time-out per read."""
 
     def drip(connection: socket.socket) -> None:
@@ -195,7 +216,7 @@ def test_a_byte_now_and_then_ends_at_the_deadline(transport: Transport, villain:
 
     started = time.monotonic()
 
-    result = push(transport, villain(drip).url)
+    result = push(hurried, villain(drip).url)
 
     assert result.failure == "timeout", result
     assert time.monotonic() - started > 0.5

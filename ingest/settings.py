@@ -180,6 +180,11 @@ class TopicSettings:
         "not counted.",
         minimum=0,
     )
+    codes: Literal["given", "position"] = setting(
+        "given",
+        "Which topics have a code: those that were given one, or with position all, the others from their places "
+        "(1.4.A: the tenth topic below the fourth below the first). What was given so stays when this is changed back.",
+    )
     default: str = setting(
         "",
         "A path such as plant/other or {urn:t}a/b: the topic of a Notify that names none, which the schema allows. "

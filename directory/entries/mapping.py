@@ -88,7 +88,10 @@ class Listing:
 
 
 def canonical(record: TopicRecord) -> TopicRecord:
-    """The record as a directory can hold it: LDAP keeps values of an attribute as a set, so these are sorted."""
+    """The record as a directory can hold it: LDAP keeps values of an attribute as a set, so these are sorted; and a
+    code from a place is a code there."""
+    if record.placed:
+        record = msgspec.structs.replace(record, placed=False)
     types = tuple(sorted(set(record.message_types)))
     publishers = tuple(sorted(set(record.policy.publishers)))
     if types == record.message_types and publishers == record.policy.publishers:

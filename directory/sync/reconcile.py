@@ -128,9 +128,11 @@ class _Merge:
         self._to_directory: dict[TopicPath, TopicRecord | None] = {}
         self._agreed: dict[TopicPath, TopicRecord | None] = {}
         self._problems: list[EntryProblem] = []
+        self._clashing = {each.path for each in directory.problems if each.kind is ProblemKind.DUPLICATE_CODE}
 
     def look_at(self, path: TopicPath) -> None:
         if path in self._directory.held:
+            self._look_at_held(path)
             return
         known, ours = self._known.get(path), self._tree.get(path)
         entry = self._directory.entries.get(path)
@@ -144,9 +146,20 @@ class _Merge:
             self._to_directory[path] = self._agreed[path] = ours
         else:
             self._to_tree[path] = self._agreed[path] = theirs
+            raw = self._tree.get(path)
+            if theirs is not None and raw is not None and raw.placed and theirs.code == raw.code:
+                self._to_tree[path] = msgspec.structs.replace(theirs, placed=True)
+
+    def _look_at_held(self, path: TopicPath) -> None:
+        """An entry that cannot be used is left to whoever wrote it; but a code from a place we have written ourselves,
+        while somebody chose the same one for another topic."""
+        ours = self._tree.get(path)
+        if ours is not None and ours.placed and path in self._clashing:
+            self._to_directory[path] = self._agreed[path] = canonical(ours)
 
     def plan(self, *, moves: bool) -> Plan:
         self._refuse_below_final()
+        self._leave_places()
         self._settle_codes()
         changes = self._moves() if moves else []
         for path, record in self._to_directory.items():
@@ -188,6 +201,14 @@ class _Merge:
         self._problems.append(EntryProblem(ProblemKind.BELOW_FINAL, dn, reason, path))
         del self._to_tree[path]
         del self._agreed[path]
+
+    def _leave_places(self) -> None:
+        """A topic that was moved in the directory has left its place, and the code that it had from there."""
+        gone = (self._tree.get(path) for path, record in self._to_tree.items() if record is None)
+        left = {each.code for each in gone if each is not None and each.placed}
+        for path, record in self._to_tree.items() if left else ():
+            if record is not None and path not in self._tree and record.code in left:
+                self._to_tree[path] = msgspec.structs.replace(record, code="")
 
     def _settle_codes(self) -> None:
         """A code that both sides have given to different topics stays with the directory's; ours loses it."""

@@ -171,6 +171,17 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     return kafka
 
 
+def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home: Path | None) -> str:
+    """A topic or expression as it was typed, with topics in the place of their codes (`code:1.4.A`). Only where there
+    may be one the logs are read. Raises ExpressionError, InfrastructureError."""
+    if "code:" not in text:
+        return text
+    from jobs.cli.topics_work import read_tree
+    from topic_model.expressions import with_codes
+
+    return with_codes(text, namespaces, read_tree(kafka_of(config, home)).paths_with_code)
+
+
 def moment_ms(option: str, text: str) -> int:
     """Milliseconds since the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
 
@@ -185,13 +196,15 @@ def moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
-def topic_test(topic: str | None, namespaces: Mapping[str, str]) -> Callable[[TopicPath], bool]:
+def topic_test(
+    topic: str | None, namespaces: Mapping[str, str], config: Path | None, home: Path | None
+) -> Callable[[TopicPath], bool]:
     """Whether a topic is meant by an expression; all are when there is none. Raises ExpressionError, ConfigError."""
     if topic is None:
         return lambda _path: True
     from topic_model.expressions import XPathPattern, compile_normal, parse_friendly
 
-    pattern = compile_normal(parse_friendly(topic, namespaces).normal)
+    pattern = compile_normal(parse_friendly(resolved(topic, namespaces, config, home), namespaces).normal)
     if isinstance(pattern, XPathPattern):
         raise ConfigError(f"--topic {topic}: a path is needed, for instance a/b, or a//. for all below it")
     return pattern.matches

@@ -36,6 +36,8 @@ from jobs.progress import ProgressShown
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from core.settings import KafkaSettings
     from dispatch.logs.dead_letters import DeadLetter
     from dispatch.logs.parked import Delivery
@@ -87,7 +89,7 @@ def list_letters(
     json: JsonOption = False,
 ) -> None:
     """List dead letters, the newest of each partition of the log last."""
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
     found = _search(kafka_of(config, home), wanted)
     listed = list(islice(found, limit))
     more = sum(1 for _ in found)
@@ -121,7 +123,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Print everything that is stored of a dead letter: what it was, why it was given up, and the message."""
-    wanted = _wanted(subscription, None, None, None, None, None, notification, None)
+    wanted = _wanted(subscription, None, None, None, None, None, notification, None, config, home)
     shown = 0
     for _, letter in _search(kafka_of(config, home), wanted):
         shown += 1
@@ -165,7 +167,7 @@ def redrive(
     from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, settled
     from jobs.cli.topics_work import read_table
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
     kafka = kafka_of(config, home)
     table = read_table(kafka)
     now_s = time.time()
@@ -216,7 +218,7 @@ def purge(
     """Delete dead letters, with their messages. That there were such stays on record."""
     from dispatch.operations.dead_letters import DeadLetterAdmin
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
     kafka = kafka_of(config, home)
     asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
     purged = 0
@@ -238,6 +240,8 @@ def _wanted(
     reason: str | None,
     notification: str | None,
     namespace: list[str] | None,
+    config: Path | None,
+    home: Path | None,
 ) -> Wanted:
     from dispatch.operations.dead_letters import Wanted
 
@@ -245,7 +249,7 @@ def _wanted(
         subscription or "",
         endpoint or "",
         notification or "",
-        topic_test(topic, namespaces_of(namespace)),
+        topic_test(topic, namespaces_of(namespace), config, home),
         moment_ms("--since", since) if since else None,
         moment_ms("--until", until) if until else None,
         reason or "",
@@ -290,7 +294,7 @@ def replay(
     """Deliver what matches a subscription's filters again, to it alone, labelled as a replay."""
     since_ms = moment_ms("--since", since)
     until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
-    wanted = topic_test(topic, namespaces_of(namespace))
+    wanted = topic_test(topic, namespaces_of(namespace), config, home)
     kafka = kafka_of(config, home)
     from dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
     from jobs.cli.topics_work import read_table

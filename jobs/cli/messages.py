@@ -26,6 +26,7 @@ from jobs.cli.common import (
     JsonOption,
     NamespaceOption,
     namespaces_of,
+    resolved,
     settings_of,
 )
 from jobs.terminal import console, error_console, print_json, print_json_line, say
@@ -103,6 +104,7 @@ def subscribe(
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
     from ingest.client import Credentials, Delivery
 
+    topic = _topic(topic, url, namespace, config, home)
     delivery = Delivery(
         strict,
         attempts,
@@ -131,6 +133,11 @@ def subscribe(
         say(subscription.address)
         if subscription.secret:
             say(subscription.secret)
+
+
+def _topic(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
+    """With topics in the place of their codes; of a broker somewhere else we do not have the codes."""
+    return topic if url is not None else resolved(topic, namespaces_of(namespace), config, home)
 
 
 def unsubscribe(
@@ -182,6 +189,7 @@ def publish(
 ) -> None:
     """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
     payload = _read(file)
+    topic = _topic(topic, url, namespace, config, home)
     with _client(url, config, home) as client:
         made = client.notify(topic, payload, namespaces=namespaces_of(namespace))
     if json:
@@ -215,6 +223,7 @@ def listen(
     def tell(sentence: str) -> None:
         error_console().print(sentence, highlight=False, markup=False, soft_wrap=True)
 
+    topic = _topic(topic, url, namespace, config, home)
     arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
     try:
         listener = Listener(arrived.put, port=port, host=host)

@@ -65,13 +65,14 @@ def list_subscriptions(
 ) -> None:
     """List subscriptions, the suspended ones first, then by address."""
     from jobs.cli import topics_work as commands
+    from topic_model.expressions import with_codes
 
     table, suspensions = commands.read_subscriptions(kafka_of(config, home))
-    wanted = (
-        {route.subscription_id for route in table.who(commands.one_topic(topic, namespaces_of(namespace)))}
-        if topic
-        else None
-    )
+    wanted: set[str] | None = None
+    if topic:
+        namespaces = namespaces_of(namespace)
+        path = commands.one_topic(with_codes(topic, namespaces, table.topics.paths_with_code), namespaces)
+        wanted = {route.subscription_id for route in table.who(path)}
     now_ms = time.time_ns() // 1_000_000
     found = [
         each

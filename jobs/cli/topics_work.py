@@ -31,7 +31,7 @@ from topic_model.documents import (
     write_json,
     write_topic_set,
 )
-from topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly
+from topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
 from topic_model.patterns.patterns import Reach
 from topic_model.projections.suspensions import Suspensions
 from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
@@ -119,7 +119,10 @@ def matching(
     tree: TopicTree, expression: str, namespaces: Mapping[str, str], *, xpath: bool = False
 ) -> list[TopicPath]:
     """The topics that an expression selects, sorted. Raises ExpressionError."""
-    chosen = parse(expression, XPATH, namespaces) if xpath else parse_friendly(expression, namespaces)
+    if xpath:
+        chosen = parse(expression, XPATH, namespaces)
+    else:
+        chosen = parse_friendly(with_codes(expression, namespaces, tree.paths_with_code), namespaces)
     pattern = compile_normal(chosen.normal)
     if isinstance(pattern, XPathPattern):
         return sorted(pattern.select(tree))

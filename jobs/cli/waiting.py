@@ -64,7 +64,7 @@ def list_waiting(
 
     # The last part of an address is the id.
     name = subscription.rstrip("/").rpartition("/")[2] if subscription else ""
-    is_meant = topic_test(topic, namespaces_of(namespace))
+    is_meant = topic_test(topic, namespaces_of(namespace), config, home)
     kafka = kafka_of(config, home)
     table, suspensions = read_subscriptions(kafka)
 

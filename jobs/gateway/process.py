@@ -26,6 +26,7 @@ from ingest.operations.gateway import Gateway
 from ingest.operations.pull_points import end_orphans
 from ingest.operations.push_results import results_for
 from ingest.operations.subscription_manager import end_expired_forever
+from ingest.operations.topic_codes import TopicCodes
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
@@ -84,7 +85,9 @@ class GatewayProcess:
         pull_points = PullPoints()
         registrations = Registrations()
         owners = Owners()
-        control = ControlView(pull_points, owners, registrations)
+        gives_codes = self._runs_singletons and settings.topics.codes == "position"
+        self._codes = TopicCodes() if gives_codes else None
+        control = ControlView(pull_points, owners, registrations, *([self._codes] if self._codes else []))
         self._view = ControlLogView(
             settings.kafka, control, self._cannot_go_on, self._sync.applied if self._sync else None
         )
@@ -206,6 +209,8 @@ class GatewayProcess:
 
     def _make_singleton_tasks(self) -> SingletonTasks:
         work: dict[str, Work] = {"expiry": partial(end_expired_forever, self._gateway)}
+        if self._codes is not None:
+            work["codes"] = partial(self._codes.give_forever, self._gateway)
         if self._settings.gateway.demand_publishing:
             work["demand"] = lambda: DemandWorker(self._gateway, lambda: self._view.applied).run()
         return SingletonTasks(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from typer.testing import CliRunner
 
 from core.settings import KafkaSettings
+from jobs.cli import app
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.slapd import BASE_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
@@ -103,3 +106,62 @@ def test_the_file_is_followed_while_running_and_survives_a_mistake(
         gateway.kill()
         gateway.start()
         assert topics(gateway) == 2
+
+
+def codes_in_ldap(slapd: Slapd) -> dict[str, str]:
+    """By name; empty for an entry without a code."""
+    with slapd.admin() as connection:
+        connection.search(SUFFIX, "(objectClass=arborcastTopic)", attributes=["topicName", "topicCode"])
+        found = [entry["attributes"] for entry in connection.response]
+    return {each["topicName"][0]: "".join(each.get("topicCode", [])) for each in found}
+
+
+@pytest.mark.ldap
+def test_topics_get_codes_from_their_places_there_and_in_ldap(
+    tmp_path: Path, kafka_settings: KafkaSettings, fresh_slapd: Slapd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ldap_environment(monkeypatch, fresh_slapd)
+    monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")
+    with gateway_run(tmp_path, kafka_settings, directory="ldap") as gateway:
+
+        def run(*arguments: str) -> str:
+            options = ["--config", str(gateway.config), "--home", str(tmp_path / "shell")]
+            done = CliRunner().invoke(app, ["topics", *arguments, *options], catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+            return done.stdout
+
+        def codes() -> dict[str, str]:
+            return {each["path"]: each["code"] for each in json.loads(run("list", "--json"))}
+
+        for topic in ("all", "all/alarm", "all/fire"):
+            assert notify(gateway, topic).status_code == 202
+            gateway.wait_for(lambda topic=topic: bool(codes().get(topic)), f"a code for {topic}")  # type: ignore[misc]
+        assert codes() == {"all": "1", "all/alarm": "1.1", "all/fire": "1.2"}
+        in_ldap = {"all": "1", "alarm": "1.1", "fire": "1.2"}
+        gateway.wait_for(lambda: codes_in_ldap(fresh_slapd) == in_ldap, "the codes in LDAP")
+        assert run("find", "1.2").split() == ["all/fire"]
+
+        # Siblings go, by the command and in LDAP; a person changes something else, and takes a code away.
+        run("remove", "code:1.1")
+        gateway.wait_for(lambda: "alarm" not in codes_in_ldap(fresh_slapd), "the removal in LDAP")
+        all_dn = f"topicName=all,{BASE_DN}"
+        with fresh_slapd.admin() as connection:
+            fire = {"topicCode": [("MODIFY_DELETE", [])], "topicPriority": [("MODIFY_ADD", ["3"])]}
+            connection.modify(f"topicName=fire,{all_dn}", fire)
+            connection.add(f"topicName=flood,{all_dn}", "arborcastTopic", {"topicName": "flood"})
+            connection.add(f"topicName=chosen,{BASE_DN}", "arborcastTopic", {"topicName": "chosen", "topicCode": "2"})
+        assert notify(gateway, "next").status_code == 202
+        in_ldap = {"all": "1", "fire": "1.2", "flood": "1.3", "chosen": "2", "next": "3"}
+        gateway.wait_for(lambda: codes_in_ldap(fresh_slapd) == in_ldap, "the codes in LDAP")
+        (fire,) = json.loads(run("list", "all/fire", "--json"))
+        assert (fire["code"], fire["placed"], fire["policy"]["priority"]) == ("1.2", True, 3)
+        before = codes()
+        gateway.kill()
+        gateway.start()
+        run("add", "all/last", "--priority", "4")
+        gateway.wait_for(lambda: codes().get("all/last") == "1.4", "a code after a restart")
+        assert before.items() <= codes().items()
+
+        # What comes back is another topic than the one that has gone.
+        run("add", "all/alarm")
+        gateway.wait_for(lambda: codes_in_ldap(fresh_slapd).get("alarm") == "1.5", "a new code in LDAP")

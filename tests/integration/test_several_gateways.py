@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from core.settings import KafkaSettings
-from ingest.client import Client, ClientError
+from ingest.client import Client, ClientError, FuturesClient
+from jobs.cli.topics_work import read_tree
 from jobs.gateway.lease import HOLD_S
 from tests.support.gateway_process import GatewayRun, gateway_run
 
@@ -24,6 +25,7 @@ ROUNDS = 60
 def pair(
     tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[GatewayRun, GatewayRun]]:
+    monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")
     monkeypatch.setenv("ARBORCAST_DIRECTORY_FILE", str(tmp_path / "topics.ldif"))
     with (
         gateway_run(tmp_path / "a", kafka_settings, directory="file", expiry_grace_s=0) as one,
@@ -96,3 +98,39 @@ def handed_over(one: GatewayRun, other: GatewayRun) -> float:
     took_s = time.monotonic() - stopped
     one.start()
     return took_s
+
+
+def test_codes_from_places_are_given_by_one_of_them_whichever_that_is(
+    kafka_settings: KafkaSettings, pair: tuple[GatewayRun, GatewayRun]
+) -> None:
+    one, other = pair
+    seen: dict[str, str] = {}
+
+    def codes() -> dict[str, str]:
+        found: dict[str, str] = {each.path: each.code for each in read_tree(kafka_settings).records()}
+        kept = {path: found[path] for path, code in seen.items() if code}
+        assert kept == {path: code for path, code in seen.items() if code}, "none changes"
+        seen.update(found)
+        return found
+
+    def settled(topics: int) -> bool:
+        found = codes()
+        assert len(set(found.values()) - {""}) == sum(map(bool, found.values())), "none is given twice"
+        return len(found) == topics and all(found.values())
+
+    one.wait_for(lambda: duties(one), "the first has them")
+    with FuturesClient(one.broker) as first, FuturesClient(other.broker) as second:
+        for number in range(100):
+            first.notify(f"a/n{number % 7}/x{number}", "<x/>")
+            second.notify(f"a/n{number % 5}/y{number}", "<x/>")
+            if number == 50:
+                codes()
+    other.wait_for(lambda: settled(200), "all have codes")
+    with Client(other.broker) as client:
+        client.notify("a/n1", "<x/>")
+        one.kill()
+        client.notify("a/n2", "<x/>")
+    other.wait_for(lambda: settled(202), "the last one has a code")
+    found = codes()
+    below = {found[path].rpartition(".")[0] for path in found if path.startswith("a/n1/")}
+    assert below == {found["a/n1"]}, "the node had that place before it was a topic"

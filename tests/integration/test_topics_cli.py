@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from core.errors import ConfigError, TopicError
+from core.errors import ConfigError, ExpressionError, TopicError
 from core.settings import KafkaSettings
 from jobs.cli import app
 from tests.support.directory import topic
@@ -186,3 +186,27 @@ def test_suspended_subscriptions_are_seen_and_resumed(shell: Shell, kafka_settin
     assert shell.command("subscriptions", "resume", "--all").split() == ["resumed", "s3"]
     assert listed("--state", "suspended") == []
     assert "none is suspended" in shell.command("subscriptions", "resume", "--all")
+
+
+def test_topics_are_found_and_named_by_their_codes(shell: Shell) -> None:
+    shell("add", "{urn:t}Größe/x", "--code", "1.4.A", "--update")
+    assert shell("find", "1.4.A").split() == ["{urn:t}Größe/x"]
+    assert [each["path"] for each in shell.json("find", "7")] == ["ALARM"]
+    with pytest.raises(TopicError, match="no topic has the code 'ALARM'"):
+        shell("find", "ALARM")
+    assert shell.json("match", "code:7//.") == ["ALARM", "ALARM/fire"]
+    assert shell.json("match", "code:7/fire | code:1.4.A|p:Größe//.", "-n", "p=urn:t") == [
+        "ALARM/fire",
+        "{urn:t}Größe/x",
+    ]
+    assert "nobody" in shell("who", "code:1.4.A")
+    assert shell.json("list", "code:1.4.A")[0]["code"] == "1.4.A"
+    with pytest.raises(ExpressionError, match=r"no topic has the code '1\.5'"):
+        shell("match", "code:1.5//.")
+    with pytest.raises(TopicError, match="more than one topic"):
+        shell("remove", "code:7//.")
+    assert json.loads(shell.command("subscriptions", "list", "--topic", "code:7", "--json"))["subscriptions"] == []
+    assert json.loads(shell.command("dead-letters", "list", "--topic", "code:7//.", "--json"))["letters"] == []
+    shell("move", "code:7", "moved")
+    assert shell("find", "7").split() == ["moved"]
+    assert shell.json("remove", "code:1.4.A")["removed"] == ["{urn:t}Größe/x"]

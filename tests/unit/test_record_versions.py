@@ -60,6 +60,7 @@ SUBSCRIPTION: dict[str, Any] = {"id": "s1", "consumer": {"address": "http://h/"}
 CONTROL: list[dict[str, Any]] = [
     {"v": 1, "record": {"type": "topic", "path": "a/b", "code": "C"}},
     {"v": 1, "record": {"type": "topic", "path": "{urn:t}a", "prefixes": "t"}},
+    {"v": 1, "record": {"type": "topic", "path": "a/b", "code": "1.1", "placed": True}},
     {"v": 1, "record": {"type": "topic-removed", "path": "a/b"}},
     {"v": 1, "record": {"type": "subscription", "subscription": SUBSCRIPTION}},
     {"v": 1, "record": {"type": "subscription-ended", "id": "s1", "reason": "expired", "at_ms": 1}},
@@ -92,6 +93,7 @@ CONTROL: list[dict[str, Any]] = [
         "v": 4,
         "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"endpoint": {"id": "p1", "name": "n"}}},
     },
+    {"v": 5, "record": {"type": "topic-places", "path": "a", "place": "1", "last": 2, "used": True}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},

@@ -143,7 +143,9 @@ _decoder = msgspec.json.Decoder(_Document)
 
 def write_json(records: Iterable[TopicRecord]) -> bytes:
     """The JSON document of these topics; equal topics give equal bytes."""
-    topics = tuple(sorted(records, key=lambda record: record.path))
+    # Elsewhere a code from a place is one that somebody chose.
+    plain = (msgspec.structs.replace(each, placed=False) if each.placed else each for each in records)
+    topics = tuple(sorted(plain, key=lambda record: record.path))
     return msgspec.json.format(msgspec.json.encode(_Document(VERSION, topics)), indent=2) + b"\n"
 
 
@@ -165,5 +167,5 @@ def read_json(data: bytes) -> tuple[TopicRecord, ...]:
             raise DocumentError(str(error), record.path[:200]) from error
         if path in records:
             raise DocumentError(f"the topic {path} is there twice", path)
-        records[path] = msgspec.structs.replace(record, path=path)
+        records[path] = msgspec.structs.replace(record, path=path, placed=False)
     return tuple(records[path] for path in sorted(records))

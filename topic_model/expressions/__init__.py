@@ -3,6 +3,7 @@
     dialects, namespaces    what peers write, and prefixes in it
     xpath, conditions       the XPath dialect, and conditions over documents; xpath_syntax is what they share
     item_filter             ONVIF's dialect of conditions, as XPath
+    codes                   topics named by their codes
     writing                 what we write
 
 `parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` what a person types;
@@ -13,6 +14,7 @@ messages of ours. Everything illegal raises an ExpressionError with the position
 from __future__ import annotations
 
 from topic_model.expressions import xpath
+from topic_model.expressions.codes import with_codes
 from topic_model.expressions.dialects import (
     CONCRETE,
     CONCRETE_SET,
@@ -42,6 +44,7 @@ __all__ = [
     "concrete_topic",
     "parse",
     "parse_friendly",
+    "with_codes",
     "write_full",
     "write_topic",
 ]

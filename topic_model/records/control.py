@@ -7,6 +7,7 @@
     pub:<id>           RegistrationRecord | RegistrationEnded | null
     susp:<id>          SubscriptionSuspended | null
     seal:<id>          SecretsResealed | null
+    places:<path>      TopicPlaces | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -26,12 +27,13 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 4
+VERSION = 5
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
-# subscriptions have their addresses.
+# subscriptions have their addresses; since 5 that places are given.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
+_VERSION_WITH_PLACES = 5
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -53,6 +55,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
     """A topic is there, with these facts. Ancestors that have no record of their own are nodes, not topics.
 
+    `placed` says that nobody chose the code: it is that of the topic's place (`topic_model.tree.places`).
+
     `prefixes`, no fact about the topic, says how its namespaces were written (`topic_model.tree.prefixes`):
     where a tree does not know one yet, it remembers it, without the record.
     """
@@ -63,6 +67,7 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag
     final: bool = False
     policy: TopicPolicy = TopicPolicy()
     prefixes: str = ""
+    placed: bool = False
 
     @property
     def facts(self) -> TopicRecord:
@@ -74,6 +79,16 @@ class TopicRemoved(msgspec.Struct, frozen=True, tag="topic-removed"):
     """The topic is gone; those below it have records of their own."""
 
     path: TopicPath
+
+
+class TopicPlaces(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic-places"):
+    """What was given to the node `path` (empty: the virtual root) and below it: its own place, and the last ordinal.
+    `used` says that the place was the code of a topic there: of one that is there now, or of one that was."""
+
+    path: TopicPath
+    place: str = ""
+    last: int = 0
+    used: bool = False
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, tag="subscription"):
@@ -162,6 +177,7 @@ _Stated = (
     | RegistrationEnded
     | SubscriptionSuspended
     | SecretsResealed
+    | TopicPlaces
 )
 ControlRecord = _Stated | Tombstone
 
@@ -203,6 +219,11 @@ def resealing_key(subscription_id: str) -> str:
     return f"seal:{subscription_id}"
 
 
+def places_key(path: TopicPath) -> str:
+    """Key of what was given at and below a node: not the topic's own key, for the node need be no topic."""
+    return f"places:{path}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key under which a record belongs."""
     match record:
@@ -222,6 +243,8 @@ def key_of(record: ControlRecord) -> str:
             return suspension_key(subscription_id)
         case SecretsResealed(id=subscription_id):
             return resealing_key(subscription_id)
+        case TopicPlaces(path=path):
+            return places_key(path)
         case Tombstone(key=key):
             return key
 
@@ -283,6 +306,8 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 def _version_for(record: _Stated) -> int:
     if isinstance(record, SecretsResealed):
         return _VERSION_WITH_RESEALING
+    if isinstance(record, TopicPlaces):
+        return _VERSION_WITH_PLACES
     if isinstance(record, PullPointRecord) and record.until_ms:
         return _VERSION_WITH_ENDPOINTS
     if isinstance(record, SubscriptionRecord) and record.subscription.endpoint is not None:

@@ -42,6 +42,9 @@ def plan_update(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
     """Replace the facts of a topic; an empty plan when nothing would change."""
     check_record(record)
     old = _existing(tree, record.path)
+    if old.placed and record.code in ("", old.code):
+        # Nobody asks for a code from a place, so nobody means to take it away.
+        record = msgspec.structs.replace(record, code=old.code, placed=True)
     _check_final(tree, record)
     _check_code(tree, record)
     return [] if old == record.facts else [record]
@@ -87,8 +90,13 @@ def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[Contr
         moved = make_path(split_path(target + each[len(path) :]))
         if moved in new:
             _refuse(f"two topics below {path} would both become {moved}", moved)
-        new[moved] = msgspec.structs.replace(_existing(tree, each), path=moved)
+        new[moved] = without_place(msgspec.structs.replace(_existing(tree, each), path=moved))
     return [*new.values(), *_removal(old)]
+
+
+def without_place(record: TopicRecord) -> TopicRecord:
+    """The record without a code that it has from its place, for another place."""
+    return msgspec.structs.replace(record, code="", placed=False) if record.placed else record
 
 
 def check_record(record: TopicRecord) -> TopicRecord:
@@ -123,7 +131,10 @@ def _check_code(tree: TopicTree, record: TopicRecord) -> None:
     if record.code:
         for other in tree.paths_with_code(record.code):
             if other != record.path:
-                _refuse(f"the topic code {record.code!r} belongs to {other} already", record.path)
+                owner = tree.get(other)
+                placed = owner is not None and owner.placed
+                hint = ", from its place: give that one a code of its own first, or choose another" if placed else ""
+                _refuse(f"the topic code {record.code!r} belongs to {other} already{hint}", record.path)
 
 
 def _check_node(tree: TopicTree, path: TopicPath) -> None:

@@ -4,6 +4,7 @@
     showing     what there is, and who gets it
     changing    topics one by one
     documents   whole trees from files and to them
+    naming      how a topic is named in them
     units       the LDAP tree of another system
 
 What they do, apart from options and printing, is in `jobs.cli.topics_work`.

@@ -15,8 +15,8 @@ from jobs.cli.common import (
     NamespaceOption,
     TopicArgument,
     kafka_of,
-    namespaces_of,
 )
+from jobs.cli.topics.naming import one_topic
 from jobs.terminal import console, print_json
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def add(
     from topic_model.tree.plans import plan_create, plan_update
 
     record = TopicRecord(
-        path=commands.one_topic(topic, namespaces_of(namespace)),
+        path=one_topic(topic, namespace, config, home),
         code=code,
         message_types=tuple(message_type or ()),
         final=final,
@@ -85,7 +85,7 @@ def remove(
     from jobs.cli import topics_work as commands
     from topic_model.tree.plans import plan_remove
 
-    path = commands.one_topic(topic, namespaces_of(namespace))
+    path = one_topic(topic, namespace, config, home)
     kafka = kafka_of(config, home)
     _report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
 
@@ -102,8 +102,7 @@ def move(
     from jobs.cli import topics_work as commands
     from topic_model.tree.plans import plan_move
 
-    namespaces = namespaces_of(namespace)
-    old, new = commands.one_topic(topic, namespaces), commands.one_topic(target, namespaces)
+    old, new = (one_topic(each, namespace, config, home) for each in (topic, target))
     _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_move(tree, old, new)), json)
 
 
@@ -119,7 +118,7 @@ def rename(
     from jobs.cli import topics_work as commands
     from topic_model.tree.plans import plan_rename
 
-    path = commands.one_topic(topic, namespaces_of(namespace))
+    path = one_topic(topic, namespace, config, home)
     _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_rename(tree, path, name)), json)
 
 

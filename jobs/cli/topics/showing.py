@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from core.errors import TopicError
 from core.printable import one_line
 from jobs.cli.common import (
     ConfigOption,
@@ -18,6 +19,7 @@ from jobs.cli.common import (
     kafka_of,
     namespaces_of,
 )
+from jobs.cli.topics.naming import one_topic
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def register(topics_app: typer.Typer) -> None:
     """Add the commands to the group."""
     topics_app.command("list")(list_topics)
     topics_app.command("tree")(show_tree)
+    topics_app.command()(find)
     topics_app.command()(match)
     topics_app.command()(who)
 
@@ -85,6 +88,27 @@ def show_tree(
     console().print(drawing)
 
 
+def find(
+    code: Annotated[str, typer.Argument(help="The code, for instance 1.4.A.", metavar="CODE")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the topic that has a code; where others may name topics, code:CODE means it, too."""
+    from jobs.cli import topics_work as commands
+
+    tree = commands.read_tree(kafka_of(config, home))
+    # Several, where a directory was edited so: the first is the one that counts.
+    records = _records(tree, tree.paths_with_code(code))
+    if not records:
+        raise TopicError(f"no topic has the code {code!r}; `arborcast topics list` shows them")
+    if json:
+        print_json([_record_document(record) for record in records])
+        return
+    for record in records:
+        console().print(one_line(record.path), markup=False, highlight=False, soft_wrap=True)
+
+
 def match(
     expression: Annotated[str, typer.Argument(help="For instance 'a//.', 'a/*|b', a:b, {urn:x}a//b.")],
     xpath: Annotated[bool, typer.Option("--xpath", help="The expression is an XPath over the topic set.")] = False,
@@ -117,7 +141,7 @@ def who(
     """Show which subscriptions get the notifications of a topic, through which expression, and on what condition."""
     from jobs.cli import topics_work as commands
 
-    path = commands.one_topic(topic, namespaces_of(namespace))
+    path = one_topic(topic, namespace, config, home)
     table, suspensions = commands.read_subscriptions(kafka_of(config, home))
     routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
     now_ms = time.time_ns() // 1_000_000

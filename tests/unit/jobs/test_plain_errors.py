@@ -52,6 +52,7 @@ LOGS = {
     "topics rename": "a b",
     "topics import": "{folder}/topics.json",
     "topics export": "--format json",
+    "topics find": "1.4.A",
     "topics match": "a",
     "topics who": "a",
     "subscriptions list": "",

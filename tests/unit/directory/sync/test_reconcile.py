@@ -227,3 +227,48 @@ def test_a_directory_that_says_no_since_before_there_was_a_difference_is_heard()
     plan = reconcile(older, listed(said), older)
     assert (plan.records, plan.changes) == ((topic("a", retain=False),), ())
     assert reconcile(said, listed(said), folded(older, plan)).idle
+
+
+class TestCodesFromPlaces:
+    """A directory holds them like other codes, and does not know where they come from."""
+
+    OURS = topic("a", code="1", placed=True)
+    THEIRS = topic("a", code="1")
+
+    def test_they_are_written_and_then_agreed_on(self) -> None:
+        bare = topic("a")
+        plan = reconcile(by_path(bare), listed(by_path(bare)), by_path(self.OURS))
+        assert (plan.records, plan.changes) == ((), (Put(self.THEIRS),))
+        assert reconcile(by_path(self.THEIRS), listed(by_path(self.THEIRS)), by_path(self.OURS)).idle
+
+    def test_an_edit_beside_the_code_leaves_it_one_from_the_place(self) -> None:
+        edited = topic("a", code="1", priority=3)
+        plan = reconcile(by_path(self.THEIRS), listed(by_path(edited)), by_path(self.OURS))
+        assert plan.records == (msgspec.structs.replace(edited, placed=True),)
+        assert plan.agreed == by_path(edited)
+        after = by_path(msgspec.structs.replace(edited, placed=True))
+        assert reconcile(by_path(edited), listed(by_path(edited)), after).idle
+
+    def test_one_that_a_person_writes_is_chosen(self) -> None:
+        edited = topic("a", code="A")
+        plan = reconcile(by_path(self.THEIRS), listed(by_path(edited)), by_path(self.OURS))
+        assert plan.records == (edited,)
+
+    def test_a_topic_that_is_moved_there_leaves_its_place(self) -> None:
+        moved, chosen = topic("b/a", code="1"), topic("c", code="C")
+        known = by_path(self.THEIRS, topic("d", code="C"))
+        plan = reconcile(known, listed(by_path(moved, chosen)), by_path(self.OURS, topic("d", code="C")))
+        assert set(plan.records) >= {topic("b/a"), chosen, TopicRemoved(TopicPath("a"))}
+
+    def test_one_that_was_chosen_there_for_another_topic_gives_way(self) -> None:
+        """Both were written at the same time; an entry with a code that another has is not read."""
+        directory = listed(by_path(topic("chosen", code="1"), self.THEIRS))
+        assert directory.held == {"a"}
+        chosen = topic("chosen", code="1")
+        # Before it has another: without a code.
+        plan = reconcile({}, directory, by_path(self.OURS, chosen))
+        assert (plan.records, plan.changes) == ((topic("a"),), (Put(topic("a")),))
+        again = topic("a", code="2", placed=True)
+        assert reconcile({}, directory, by_path(again, chosen)).changes == (Put(topic("a", code="2")),)
+        # What somebody chose twice is for somebody to decide.
+        assert reconcile({}, directory, by_path(self.THEIRS, chosen)).idle

@@ -1,0 +1,49 @@
+"""Topics without a code get one from their places, where `topics.codes` says so: of all gateways one does it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from core.errors import InfrastructureError
+from ingest.operations.gateway import Gateway
+from topic_model.records.control import ControlRecord
+from topic_model.tree.places import Places
+
+logger = logging.getLogger("arborcast.gateway")
+
+# So many at a time: planned within some milliseconds, for nobody else is served meanwhile.
+_AT_ONCE = 500
+
+_RETRY_S = 1.0
+
+
+class TopicCodes:
+    """Follows the control log as a projection, and gives codes in `give_forever`."""
+
+    def __init__(self) -> None:
+        self._places = Places()
+        self._news = asyncio.Event()
+
+    def apply(self, record: ControlRecord) -> None:
+        """See Projection."""
+        self._places.apply(record)
+        if not self._places.idle:
+            self._news.set()
+
+    async def give_forever(self, gateway: Gateway) -> None:
+        """Run until cancelled."""
+        while True:
+            records = self._places.plan(gateway.table.topics, _AT_ONCE)
+            if not records:
+                if self._places.idle:
+                    self._news.clear()
+                    await self._news.wait()
+                await asyncio.sleep(0)
+                continue
+            try:
+                await gateway.changes.commit(records)
+            except InfrastructureError as error:
+                logger.warning("topics cannot be given codes now: %s", error)
+                self._places.give_back(records)
+                await asyncio.sleep(_RETRY_S)

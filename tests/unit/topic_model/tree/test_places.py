@@ -1,0 +1,304 @@
+"""Codes from places: what each topic gets, and that it keeps it, whatever happens to others and in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topic_model.records.control import (
+    ControlRecord,
+    Tombstone,
+    TopicPlaces,
+    TopicPolicy,
+    TopicRecord,
+    TopicRemoved,
+    decode,
+    encode,
+    key_of,
+    topic_key,
+)
+from topic_model.topics import TopicPath
+from topic_model.tree.places import Places, ordinal
+from topic_model.tree.plans import plan_move, plan_remove, plan_update
+from topic_model.tree.tree import TopicTree
+
+
+class Log:
+    """The control log, and whoever gives codes."""
+
+    def __init__(self, records: Sequence[ControlRecord] = ()) -> None:
+        self.tree = TopicTree()
+        self.places = Places()
+        self.records: list[ControlRecord] = []
+        self.append(*records)
+
+    def append(self, *records: ControlRecord) -> None:
+        for record in records:
+            self.records.append(decode(*encode(record)))
+            self.tree.apply(record)
+            if isinstance(record, Tombstone) and record.key.startswith("topic:"):
+                self.tree.remove(TopicPath(record.key.removeprefix("topic:")))
+            self.places.apply(record)
+
+    def add(self, *paths: str, code: str = "") -> None:
+        self.append(*(TopicRecord(TopicPath(path), code) for path in paths))
+
+    def remove(self, path: str) -> None:
+        self.append(*plan_remove(self.tree, TopicPath(path), recursive=True))
+
+    def settle(self, most: int = 3) -> Log:
+        for _ in range(1_000):
+            planned = self.places.plan(self.tree, most)
+            if self.places.idle and not planned:
+                return self
+            self.append(*planned)
+        raise AssertionError(f"it never ends: {planned}")
+
+    def codes(self) -> dict[str, str]:
+        return {record.path: record.code for record in self.tree.records()}
+
+    def compacted(self, before: int | None = None) -> list[ControlRecord]:
+        """What compaction leaves of the records up to there, and all later ones."""
+        old, new = self.records[:before], self.records[len(self.records[:before]) :]
+        last = {key_of(record): record for record in old}
+        return [each for each in old if last[key_of(each)] is each and not isinstance(each, Tombstone)] + new
+
+
+def test_a_code_says_the_place_in_base_36() -> None:
+    assert [ordinal(number) for number in (1, 9, 10, 35, 36, 37, 36 * 36)] == ["1", "9", "A", "Z", "10", "11", "100"]
+    log = Log()
+    log.add("all", *(f"all/n{number:02}" for number in range(1, 12)), "all/n04/x", "{urn:t}other/deep/er")
+    assert log.settle(100).codes() == {
+        "all": "1",
+        **{f"all/n{number:02}": f"1.{ordinal(number)}" for number in range(1, 12)},
+        "all/n04/x": "1.4.1",
+        "{urn:t}other/deep/er": "2.1.1",
+    }
+
+
+def test_siblings_that_go_leave_gaps_and_what_comes_gets_new_ordinals() -> None:
+    log = Log()
+    log.add("a", "b", "c")
+    log.settle()
+    log.remove("c")
+    log.remove("a")
+    log.settle()
+    log.add("d", "c")
+    assert log.settle().codes() == {"b": "2", "d": "5", "c": "4"}
+    # The branch has gone with its node; the same path later is another topic, and so are those below it.
+    log.add("e/f")
+    assert log.settle().codes()["e/f"] == "6.1"
+    log.remove("e/f")
+    log.settle()
+    assert not [each for each in log.compacted() if isinstance(each, TopicPlaces) and each.path == "e"]
+    log.add("e/f")
+    assert log.settle().codes()["e/f"] == "7.1"
+
+
+def test_nodes_have_places_and_topics_of_their_paths_have_those() -> None:
+    log = Log()
+    log.add("a/b")
+    assert log.settle().codes() == {"a/b": "1.1"}
+    log.add("a", "a/c")
+    assert log.settle().codes() == {"a/b": "1.1", "a": "1", "a/c": "1.2"}
+    log.remove("a/c")
+    log.append(*plan_remove(log.tree, TopicPath("a/b")))
+    log.add("a/d")
+    assert log.settle().codes() == {"a": "1", "a/d": "1.3"}
+
+
+def test_a_large_tree_is_looked_through_in_pieces() -> None:
+    log = Log()
+    log.add(*(f"a/n{number}" for number in range(12_000)))
+    codes = log.settle(500).codes()
+    assert len(set(codes.values())) == 12_000
+    again = Log(log.compacted())
+    assert not again.places.plan(again.tree, 500)
+    assert not again.places.idle
+    assert again.settle().codes() == codes
+
+
+def test_what_is_chosen_stays_and_is_passed_over() -> None:
+    log = Log()
+    log.add("x", code="2")
+    log.add("a", "b", "c/d")
+    assert log.settle().codes() == {"x": "2", "a": "1", "b": "3", "c/d": "4.1"}
+    log.add("y", code="4")
+    log.add("c")
+    assert log.settle().codes() == {"x": "2", "a": "1", "b": "3", "c/d": "4.1", "y": "4", "c": "5"}
+    log.add("c/e")
+    assert log.settle().codes()["c/e"] == "5.2", "below its new place, which goes on counting"
+    # Somebody chooses, at the same time or in a directory, what another has from its place.
+    log.add("z", code="1")
+    assert log.settle().codes() | {"a": ""} == log.codes() | {"a": ""}
+    assert (log.codes()["z"], log.codes()["a"]) == ("1", "6")
+
+
+def test_a_code_that_was_chosen_and_is_taken_back_makes_room_for_the_place() -> None:
+    log = Log()
+    log.add("a/b")
+    log.settle()
+    log.add("a", code="chosen")
+    assert log.settle().codes()["a"] == "chosen"
+    log.add("a")
+    assert log.settle().codes() == {"a/b": "1.1", "a": "1"}
+
+
+def test_changes_keep_the_code_and_moves_do_not() -> None:
+    log = Log()
+    log.add("a", "a/b", "c")
+    log.settle()
+    changed = TopicRecord(TopicPath("a/b"), policy=TopicPolicy(priority=3))
+    log.append(*plan_update(log.tree, changed))
+    assert log.codes()["a/b"] == "1.1"
+    assert not plan_update(log.tree, changed), "it is as it is asked for"
+    assert not plan_update(log.tree, msgspec.structs.replace(changed, code="1.1"))
+    assert not log.places.plan(log.tree, 10)
+    log.append(*plan_move(log.tree, TopicPath("a"), TopicPath("c/a")))
+    assert log.settle().codes() == {"c": "2", "c/a": "2.1", "c/a/b": "2.1.1"}
+
+
+def test_who_did_not_know_of_the_code_takes_it_from_nobody() -> None:
+    log = Log()
+    log.add("a", "b")
+    log.settle()
+    log.add("a")  # a state of before, written anew
+    assert log.settle().codes() == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "after"),
+    [
+        (
+            [TopicRecord(TopicPath("a"), policy=TopicPolicy(priority=3))],
+            TopicRecord(TopicPath("a"), "1", policy=TopicPolicy(priority=3), placed=True),
+        ),
+        ([TopicRecord(TopicPath("a"), "chosen")], TopicRecord(TopicPath("a"), "chosen")),
+        ([TopicRemoved(TopicPath("a")), Tombstone(topic_key(TopicPath("a")))], None),
+    ],
+    ids=["changed", "given a code", "removed"],
+)
+def test_what_comes_to_the_log_before_the_code_is_not_undone(
+    meanwhile: list[ControlRecord], after: TopicRecord | None
+) -> None:
+    log = Log()
+    log.add("a")
+    planned = log.places.plan(log.tree, 10)
+    log.append(*meanwhile, *planned)
+    log.settle()
+    assert log.tree.get(TopicPath("a")) == after
+
+
+def test_what_did_not_come_to_the_log_is_planned_again() -> None:
+    log = Log()
+    log.add("a", "b")
+    log.places.give_back(log.places.plan(log.tree, 10))
+    assert log.settle().codes() == {"a": "1", "b": "2"}
+    log.add("c")
+    undone = log.places.plan(log.tree, 10)
+    log.append(TopicRemoved(TopicPath("c")), *undone)
+    log.places.give_back(log.places.plan(log.tree, 10))
+    assert log.settle().codes() == {"a": "1", "b": "2"}
+
+
+def test_a_code_that_is_too_long_to_be_stored_is_not_given() -> None:
+    log = Log([TopicPlaces(TopicPath("a"), "1" * 255, 0)])
+    log.add("a/b", "b")
+    assert log.settle().codes() == {"a/b": "", "b": "1"}
+
+
+paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
+operations = st.one_of(
+    st.tuples(st.just("add"), paths),
+    st.tuples(st.just("anew"), paths),
+    st.tuples(st.just("remove"), paths),
+    st.tuples(st.just("choose"), paths),
+    st.tuples(st.just("clash"), paths),
+    st.tuples(st.just("give"), st.just("")),
+    st.tuples(st.just("lose"), st.just("")),
+    st.tuples(st.just("restart"), st.just("")),
+)
+
+
+class History:
+    """What happens to a tree, with what was planned and is not in the log yet; what was promised of codes."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.planned: list[ControlRecord] = []
+        self.promised: dict[str, str] = {}
+        self.given: dict[str, object] = {}  # each code from a place, to the life of the topic that has it
+        self.lives: dict[str, object] = {}
+        self.chosen = 0
+        self.settled = 0
+
+    def happen(self, what: str, path: str) -> None:
+        tree, topic = self.log.tree, TopicPath(path)
+        match what:
+            case "add" if topic not in tree:
+                self.lives[path] = object()
+                self.log.add(path)
+            case "anew" if topic in tree:
+                known = tree.get(topic)
+                if known is not None and (known.placed or not known.code):
+                    self.log.add(path)
+            case "remove" if tree.is_node(topic):
+                for gone in (topic, *tree.descendants(topic)):
+                    self.promised.pop(gone, None)
+                    self.lives.pop(gone, None)
+                self.log.remove(path)
+            case "choose" if topic in tree:
+                self.chosen += 1
+                self.promised.pop(path, None)
+                self.log.add(path, code=f"chosen{self.chosen}")
+            case "clash" if topic in tree and self.promised:
+                owner, code = min(self.promised.items())
+                if owner != path:
+                    self.promised.pop(owner)
+                    self.promised.pop(path, None)
+                    self.given.pop(code, None)
+                    self.log.add(path, code=code)
+            case "give":
+                self.log.append(*self.planned)
+                self.planned = self.log.places.plan(tree, 2)
+            case "lose":
+                self.log.places.give_back(self.planned)
+                self.planned = []
+            case "restart":
+                self.log.append(*self.planned)
+                # What these have undone is written once more; a crash before that would be the one in between.
+                self.log.append(*self.log.places.plan(self.log.tree, 2))
+                self.planned = []
+                # Compaction leaves the last day alone, in which somebody may have written a record anew.
+                self.log = Log(self.log.compacted(self.settled))
+                self.settled = 0
+
+    def check(self) -> None:
+        """With nothing on its way."""
+        self.log.append(*self.planned)
+        self.planned = []
+        self.log.settle()
+        self.settled = len(self.log.records)
+        codes = self.log.codes()
+        assert all(codes.values()), "each has one"
+        assert len(set(codes.values())) == len(codes), "and no other has it"
+        assert {path: codes[path] for path in self.promised} == self.promised, "and it stays"
+        assert codes.keys() == self.lives.keys(), "none has come back, or gone"
+        for record in self.log.tree.records():
+            if record.placed:
+                self.promised[record.path] = record.code
+                life = self.lives[record.path]
+                assert self.given.setdefault(record.code, life) is life, "nor had another before"
+
+
+@given(st.lists(st.lists(operations, max_size=12), max_size=5))
+def test_codes_are_unique_and_stable_through_everything(histories: list[list[tuple[str, str]]]) -> None:
+    history = History()
+    for each in histories:
+        for what, path in each:
+            history.happen(what, path)
+        history.check()

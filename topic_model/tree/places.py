@@ -1,0 +1,239 @@
+"""Codes from places: `1.4.A` is the tenth topic that came below the fourth below the first.
+
+Each step of a path has an ordinal among its siblings, in base 36, and the ordinals of its steps are a topic's code.
+What was given stays: siblings that go leave gaps, and no code is ever given to a second topic. For that each node that
+has something below it has a record (`TopicPlaces`) with its own place and the last ordinal given below; the code itself
+is in the topic's record. One process at a time gives codes; everybody else only sees them.
+
+Somebody may change or remove a topic while its code is on its way to the log. Records are whole states, so the code's
+record would undo that: it is seen when it comes back, and what was undone is written once more. (By the process that
+did it: a crash within these milliseconds leaves it undone.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
+
+from topic_model.records.control import (
+    ControlRecord,
+    Tombstone,
+    TopicPlaces,
+    TopicRecord,
+    TopicRemoved,
+    places_key,
+    topic_key,
+)
+from topic_model.topics import TopicPath, ancestors, parent_of
+from topic_model.tree.plans import MAX_CODE_LENGTH
+from topic_model.tree.tree import TopicTree
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_TOP = TopicPath("")
+
+# After a start all codes are new; whoever plans has others to serve.
+_LOOKED_AT = 5_000
+
+_TOPIC_KEY, _PLACES_KEY = topic_key(_TOP), places_key(_TOP)
+
+
+def ordinal(number: int) -> str:
+    """A number from 1 in base 36."""
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits
+
+
+class Places:
+    """Which places were given, and who waits for a code: a fold over the control log, beside the tree."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[TopicPath, TopicPlaces] = {}
+        # What a topic had is what it gets again when somebody who did not know of it has written its record anew.
+        self._given: dict[TopicPath, str] = {}
+        self._waiting: dict[TopicPath, None] = {}
+        self._new_codes: set[str] = set()
+        self._gone: set[TopicPath] = set()
+        # On its way to the log, and what came there before it (None: the topic's end).
+        self._sent: dict[TopicPath, str] = {}
+        self._undone: dict[TopicPath, TopicRecord | None] = {}
+        self._again: list[ControlRecord] = []
+        self._repeated: list[ControlRecord] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether `plan` has nothing to do."""
+        return not (self._waiting or self._new_codes or self._gone or self._again)
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record."""
+        match record:
+            case TopicRecord():
+                self._apply_topic(record)
+            case TopicRemoved(path=path):
+                self._apply_end(path)
+            case TopicPlaces(path=path):
+                self._nodes[path] = record
+            case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
+                self._apply_end(TopicPath(key.removeprefix(_TOPIC_KEY)))
+            case Tombstone(key=key) if key.startswith(_PLACES_KEY):
+                self._nodes.pop(TopicPath(key.removeprefix(_PLACES_KEY)), None)
+
+    def _apply_topic(self, record: TopicRecord) -> None:
+        path = record.path
+        self._see_ours(record)
+        if not record.code:
+            self._waiting[path] = None
+            return
+        self._waiting.pop(path, None)
+        self._new_codes.add(record.code)
+        if record.placed:
+            self._given[path] = record.code
+        else:
+            self._given.pop(path, None)
+
+    def _see_ours(self, record: TopicRecord) -> None:
+        path = record.path
+        if path not in self._sent:
+            return
+        if not (record.placed and record.code == self._sent[path]):
+            self._undone[path] = record
+            return
+        del self._sent[path]
+        if path in self._undone:
+            undone = self._undone.pop(path)
+            if undone is None:
+                self._again += [TopicRemoved(path), Tombstone(topic_key(path))]
+            elif undone.code:
+                self._again.append(undone)
+            else:
+                self._again.append(msgspec.structs.replace(undone, code=record.code, placed=True))
+
+    def _apply_end(self, path: TopicPath) -> None:
+        self._waiting.pop(path, None)
+        self._given.pop(path, None)
+        self._gone.add(path)
+        if path in self._sent:
+            self._undone[path] = None
+
+    def plan(self, tree: TopicTree, most: int) -> list[ControlRecord]:
+        """The records that give codes to at most so many topics that wait. `tree` has come as far as this. What is
+        planned is taken for sent. [] may mean that there is more to look at: see `idle`."""
+        self._repeated, self._again = self._again, []
+        if self._repeated:
+            return self._repeated
+        self._find_contested(tree)
+        chosen = sorted(islice(self._waiting, most), key=lambda path: (path.count("/"), path))
+        giving = _Giving(tree, self._nodes, self._given)
+        topics: list[ControlRecord] = []
+        for path in chosen:
+            del self._waiting[path]
+            known = tree.get(path)
+            if known is not None and len(code := giving.code_for(path)) <= MAX_CODE_LENGTH:
+                prefixes = tree.prefixes.complete(path)
+                topics.append(msgspec.structs.replace(known, code=code, placed=True, prefixes=prefixes))
+                self._sent[path] = code
+                self._undone.pop(path, None)
+        # Ordinals before codes: a crash in between leaves a gap, and gives none away twice.
+        return [*giving.changed(), *topics, *self._forget_nodes(tree, giving)]
+
+    def give_back(self, records: Iterable[ControlRecord]) -> None:
+        """These, planned last, may not have come to the log: plan them again."""
+        if self._repeated:
+            self._again = [*self._repeated, *self._again]
+            return
+        for record in records:
+            if isinstance(record, TopicRecord):
+                self._sent.pop(record.path, None)
+                self._waiting[record.path] = None
+
+    def _find_contested(self, tree: TopicTree) -> None:
+        """Who has given a code to a topic while it went to another keeps it; what has it from its place gets another.
+
+        Of several that have it from their places the smallest path keeps it, as everywhere."""
+        for _ in range(min(_LOOKED_AT, len(self._new_codes))):
+            owners = tree.paths_with_code(self._new_codes.pop())
+            if len(owners) < 2:
+                continue
+            placed = [path for path in owners if (known := tree.get(path)) is not None and known.placed]
+            for path in placed[1:] if len(placed) == len(owners) else placed:
+                self._given.pop(path, None)
+                self._waiting[path] = None
+
+    def _forget_nodes(self, tree: TopicTree, giving: _Giving) -> list[ControlRecord]:
+        """Null values for nodes below which nothing is left. Their own ordinals are not given again, so what comes to
+        be below them later has other codes."""
+        gone, self._gone = self._gone, set()
+        nodes = {each for path in gone for each in (path, *ancestors(path)) if each in self._nodes}
+        kept = giving.used()
+        return [Tombstone(places_key(path)) for path in sorted(nodes) if not tree.is_node(path) and path not in kept]
+
+
+class _Giving:
+    """Codes given in one plan, which the tree does not know yet."""
+
+    def __init__(self, tree: TopicTree, nodes: dict[TopicPath, TopicPlaces], given: dict[TopicPath, str]) -> None:
+        self._tree = tree
+        self._nodes = nodes
+        self._before = given
+        self._changed: dict[TopicPath, TopicPlaces] = {}
+        self._codes: dict[TopicPath, str] = {}
+        self._taken: set[str] = set()
+
+    def changed(self) -> list[ControlRecord]:
+        """The nodes that have given an ordinal, or have got one."""
+        return [self._changed[path] for path in sorted(self._changed)]
+
+    def used(self) -> set[TopicPath]:
+        """Their paths."""
+        return {*self._changed}
+
+    def code_for(self, path: TopicPath) -> str:
+        """The code of a topic that has none: the one it had, the place of its node, or a new one."""
+        before, node = self._before.get(path), self._node_at(path)
+        if before is not None and self._is_free(before, path):
+            code = before
+        elif node is not None and not node.used and self._is_free(node.place, path):
+            code = node.place
+            self._changed[path] = msgspec.structs.replace(node, used=True)
+        else:
+            code = self._new_place(path)
+            if node is not None:
+                # What is below keeps its codes; what comes later is below the new place.
+                self._changed[path] = TopicPlaces(path, code, node.last, used=True)
+        self._codes[path] = code
+        self._taken.add(code)
+        return code
+
+    def _node_at(self, path: TopicPath) -> TopicPlaces | None:
+        return self._changed.get(path) or self._nodes.get(path)
+
+    def _is_free(self, code: str, path: TopicPath) -> bool:
+        return code not in self._taken and not any(owner != path for owner in self._tree.paths_with_code(code))
+
+    def _node(self, path: TopicPath) -> TopicPlaces:
+        """The node that gives ordinals below this path."""
+        known = self._node_at(path)
+        if known is not None:
+            return known
+        if path == _TOP:
+            return TopicPlaces(_TOP)
+        topic = self._tree.get(path)
+        place = self._codes.get(path) or (topic.code if topic is not None and topic.placed else "")
+        return TopicPlaces(path, place or self._new_place(path), used=bool(place))
+
+    def _new_place(self, path: TopicPath) -> str:
+        above = self._node(parent_of(path) or _TOP)
+        last = above.last
+        while True:
+            last += 1
+            place = f"{above.place}.{ordinal(last)}" if above.place else ordinal(last)
+            if self._is_free(place, path):
+                break
+        self._changed[above.path] = msgspec.structs.replace(above, last=last)
+        self._taken.add(place)
+        return place
